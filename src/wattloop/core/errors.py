@@ -1,0 +1,87 @@
+"""The exceptions of Wattloop.
+
+    WattloopError
+    ├── ConfigError          a setting, specification or argument is wrong
+    ├── MeterUnavailable     a source of energy readings cannot be used here
+    ├── CommandError         the program to measure cannot be started
+    └── StoreError           runs cannot be kept or found
+        ├── StoreUnwritable
+        ├── StoreTooNew
+        ├── StoreLocked
+        └── RunNotFound
+
+Every message says what is wrong, where, and what to do next. Errors of other libraries are
+translated where they are caught; a user never needs to know which library we use.
+"""
+
+__all__ = [
+    "CommandError",
+    "ConfigError",
+    "MeterUnavailable",
+    "RunNotFound",
+    "StoreError",
+    "StoreLocked",
+    "StoreTooNew",
+    "StoreUnwritable",
+    "WattloopError",
+]
+
+
+class WattloopError(Exception):
+    """Base of all errors that Wattloop raises on purpose."""
+
+
+class ConfigError(WattloopError):
+    """A setting, specification or argument is wrong; the message names it and the remedy."""
+
+
+class MeterUnavailable(WattloopError):
+    """A meter cannot be used on this machine.
+
+    Args:
+        meter: name of the meter, such as `rapl`.
+        reason: what is missing, in one sentence, with the path or device concerned.
+        remedy: the command or setting that would make it available; empty when nothing would.
+        parts: domains a person would expect from this meter (`cpu:0/package`, `gpu:1`), so that
+            they are reported as missing instead of silently left out.
+    """
+
+    def __init__(
+        self, meter: str, reason: str, remedy: str = "", parts: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(f"{meter}: {reason}" + (f"; {remedy}" if remedy else ""))
+        self.meter = meter
+        self.reason = reason
+        self.remedy = remedy
+        self.parts = parts
+
+
+class CommandError(WattloopError):
+    """The program to measure cannot be started.
+
+    `exit_code` is what a shell would return: 127 for "not found", 126 for "not executable".
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class StoreError(WattloopError):
+    """Runs cannot be kept or found."""
+
+
+class StoreUnwritable(StoreError):
+    """The store's path cannot be written: read-only, full, a directory, or no permission."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of Wattloop."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store for longer than we are willing to wait."""
+
+
+class RunNotFound(StoreError):
+    """No stored run has that identifier."""

@@ -1,0 +1,190 @@
+"""What a user may configure. A flag beats the environment, which beats the file, which beats us.
+
+This module only knows plain values: `wattloop.measure.configfile` reads the YAML file.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Settings", "settings_from"]
+
+MIN_INTERVAL_S = 0.001
+MAX_INTERVAL_S = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Values for one process.
+
+    Attributes:
+        interval_s: seconds between samples.
+        devices: which domains to read (`cpu`, `gpu:0`, `dram`, ...); empty means all.
+        meters: which meters may be used, by name; empty means all that can be detected.
+        pue: power usage effectiveness of the room the machine stands in.
+        zone: ISO 3166 alpha-3 country code, or the name of a zone in `carbon_file`.
+        carbon_g_per_kwh: the user's own carbon intensity; overrides `zone`.
+        carbon_url: URL of a live provider that returns JSON with a carbon intensity.
+        carbon_file: CSV with the user's own intensities by time.
+        tariff_per_kwh: price of a kilowatt-hour.
+        currency: what the tariff is in.
+        store: path of the SQLite file, or a `postgresql://` URL.
+        cpu_tdp_w: TDP of one CPU package, where we do not know it.
+        dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`.
+        node_overhead_w: power of what nobody measures (fans, disks), if the user knows it.
+        psu_efficiency: efficiency of the power supply, if the user knows it.
+        sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
+            `flag`.
+    """
+
+    interval_s: float = 0.1
+    devices: tuple[str, ...] = ()
+    meters: tuple[str, ...] = ()
+    pue: float = 1.0
+    zone: str = ""
+    carbon_g_per_kwh: float | None = None
+    carbon_url: str = ""
+    carbon_file: str = ""
+    tariff_per_kwh: float | None = None
+    currency: str = "EUR"
+    store: str = ""
+    cpu_tdp_w: float | None = None
+    dimms: str = ""
+    node_overhead_w: float | None = None
+    psu_efficiency: float | None = None
+    gauges: tuple[Mapping[str, Any], ...] = ()
+    redfish_url: str = ""
+    ipmi: bool = False
+    visa_resource: str = ""
+    replay_file: str = ""
+    virtual_gpus: int = 0
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
+        """A copy with `values` (None means "not given") checked and taken from `source`."""
+        given = {name: value for name, value in values.items() if value is not None}
+        known = {f.name for f in fields(self)} - {"sources"}
+        for name in given:
+            if name not in known:
+                raise ConfigError(
+                    f"{source}: unknown setting '{name}'; known are {', '.join(sorted(known))}"
+                )
+        checked = {name: _checked(name, value, source) for name, value in given.items()}
+        sources = {**self.sources, **dict.fromkeys(checked, source)}
+        return replace(self, **checked, sources=sources)
+
+    @property
+    def store_location(self) -> str:
+        """Path or URL of the store, `~/.local/share/wattloop/runs.db` unless configured."""
+        if self.store:
+            return self.store
+        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        return str(Path(base) / "wattloop" / "runs.db")
+
+
+ENVIRONMENT: dict[str, str] = {
+    "WATTLOOP_INTERVAL": "interval_s",
+    "WATTLOOP_DEVICES": "devices",
+    "WATTLOOP_METERS": "meters",
+    "WATTLOOP_PUE": "pue",
+    "WATTLOOP_ZONE": "zone",
+    "WATTLOOP_CARBON_G_PER_KWH": "carbon_g_per_kwh",
+    "WATTLOOP_CARBON_URL": "carbon_url",
+    "WATTLOOP_CARBON_FILE": "carbon_file",
+    "WATTLOOP_TARIFF": "tariff_per_kwh",
+    "WATTLOOP_CURRENCY": "currency",
+    "WATTLOOP_STORE": "store",
+    "WATTLOOP_CPU_TDP": "cpu_tdp_w",
+    "WATTLOOP_DIMMS": "dimms",
+    "WATTLOOP_NODE_OVERHEAD": "node_overhead_w",
+    "WATTLOOP_PSU_EFFICIENCY": "psu_efficiency",
+    "WATTLOOP_REDFISH_URL": "redfish_url",
+    "WATTLOOP_IPMI": "ipmi",
+    "WATTLOOP_VISA": "visa_resource",
+    "WATTLOOP_REPLAY": "replay_file",
+    "WATTLOOP_VIRTUAL_GPUS": "virtual_gpus",
+}
+
+
+def settings_from(environment: Mapping[str, str], base: Settings | None = None) -> Settings:
+    """`base` (or the defaults) with the `WATTLOOP_*` variables of `environment` applied."""
+    settings = base or Settings()
+    for variable, name in ENVIRONMENT.items():
+        text = environment.get(variable)
+        if text:
+            settings = settings.overridden({name: text}, f"environment {variable}")
+    return settings
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    """`value` in the type of setting `name`, or a ConfigError that says what is allowed."""
+    where = f"{source}: {name}"
+    if name in _NUMBERS:
+        low, high, what = _NUMBERS[name]
+        number = _number(value, where)
+        if not low <= number <= high:
+            raise ConfigError(f"{where} is {value!r}; {what}")
+        return int(number) if name == "virtual_gpus" else number
+    if name in ("devices", "meters"):
+        return _names(value, where)
+    if name == "ipmi":
+        return _yes(value, where)
+    if name == "gauges":
+        if not isinstance(value, list | tuple) or not all(isinstance(g, Mapping) for g in value):
+            raise ConfigError(f"{where} must be a list of gauges, each with name and path")
+        return tuple(value)
+    if not isinstance(value, str):
+        raise ConfigError(f"{where} must be text, not {value!r}")
+    return value
+
+
+_NUMBERS: dict[str, tuple[float, float, str]] = {
+    "interval_s": (
+        MIN_INTERVAL_S,
+        MAX_INTERVAL_S,
+        f"use seconds between {MIN_INTERVAL_S:g} and {MAX_INTERVAL_S:g}, such as 0.1",
+    ),
+    "pue": (1.0, 5.0, "a PUE lies between 1 (no cooling) and 5"),
+    "carbon_g_per_kwh": (0.0, 5_000.0, "use grams of CO2e per kWh between 0 and 5000"),
+    "tariff_per_kwh": (0.0, 1_000.0, "use a price per kWh between 0 and 1000"),
+    "cpu_tdp_w": (1.0, 2_000.0, "use watts between 1 and 2000"),
+    "node_overhead_w": (0.0, 20_000.0, "use watts between 0 and 20000"),
+    "psu_efficiency": (0.3, 1.0, "use a fraction between 0.3 and 1"),
+    "virtual_gpus": (0, 64, "use a whole number between 0 and 64"),
+}
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool):
+        raise ConfigError(f"{where} must be a number, not {value!r}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where} must be a number, not {value!r}") from None
+    if not math.isfinite(number):
+        raise ConfigError(f"{where} must be a finite number, not {value!r}")
+    return number
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise ConfigError(f"{where} must be a list of names or 'a,b', not {value!r}")
+    return tuple(v for v in value if v)
+
+
+def _yes(value: Any, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{where} must be yes or no, not {value!r}")

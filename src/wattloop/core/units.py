@@ -1,0 +1,82 @@
+"""Units: SI inside (joules, watts, seconds); conversions and printing here."""
+
+__all__ = [
+    "J_PER_KWH",
+    "J_PER_WH",
+    "format_duration",
+    "format_energy",
+    "format_mass",
+    "format_power",
+    "kwh_from_joules",
+    "wh_from_joules",
+]
+
+J_PER_WH = 3_600.0
+J_PER_KWH = 3_600_000.0
+
+
+def wh_from_joules(energy_j: float) -> float:
+    """Watt-hours."""
+    return energy_j / J_PER_WH
+
+
+def kwh_from_joules(energy_j: float) -> float:
+    """Kilowatt-hours."""
+    return energy_j / J_PER_KWH
+
+
+def format_energy(energy_j: float) -> str:
+    """Joules for people: `12.3 J`, `4.56 kJ (1.27 Wh)`, `7.89 MJ (2.19 kWh)`."""
+    if abs(energy_j) < 1_000:
+        return f"{_three(energy_j)} J"
+    wh = wh_from_joules(energy_j)
+    as_wh = f"{_three(wh)} Wh" if abs(wh) < 1_000 else f"{_three(wh / 1_000)} kWh"
+    for limit, scale, unit in ((1e6, 1e3, "kJ"), (1e9, 1e6, "MJ"), (float("inf"), 1e9, "GJ")):
+        if abs(energy_j) < limit:
+            return f"{_three(energy_j / scale)} {unit} ({as_wh})"
+    raise AssertionError("unreachable")
+
+
+def format_power(power_w: float) -> str:
+    """Watts for people: `5.2 W`, `1.40 kW`."""
+    if abs(power_w) < 1_000:
+        return f"{_three(power_w)} W"
+    return f"{_three(power_w / 1_000)} kW"
+
+
+def format_mass(mass_g: float) -> str:
+    """Grams for people: `0.42 g`, `1.3 kg`."""
+    if abs(mass_g) < 1_000:
+        return f"{_three(mass_g)} g"
+    return f"{_three(mass_g / 1_000)} kg"
+
+
+def format_duration(duration_s: float) -> str:
+    """Seconds for people: `12.3 ms`, `4.56 s`, `3 min 05 s`, `2 h 07 min`."""
+    if duration_s < 1e-3:
+        return f"{_three(duration_s * 1e6)} us"
+    if duration_s < 1:
+        return f"{_three(duration_s * 1e3)} ms"
+    if duration_s < 60:
+        return f"{_three(duration_s)} s"
+    minutes, seconds = divmod(round(duration_s), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def _three(value: float) -> str:
+    """Three significant digits without an exponent for everyday sizes."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 100:
+        return f"{value:.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    if size >= 0.001:
+        return f"{value:.3g}"
+    return f"{value:.2e}"

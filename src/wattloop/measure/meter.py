@@ -1,0 +1,67 @@
+"""The contract every meter keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.records import Domain, Gap, Signal
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+
+__all__ = ["Context", "Meter", "Reading"]
+
+Reading = float | Gap
+"""Joules of a counter, watts of a gauge or the value of a signal, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `detect` functions are given: the machine, the user's settings and the clock."""
+
+    host: Host = field(default_factory=Host)
+    settings: Settings = field(default_factory=Settings)
+    clock: Clock = field(default_factory=RealClock)
+
+
+class Meter(ABC):
+    """A named source of domains.
+
+    A meter module has a function `detect(context) -> Sequence[Meter]` that returns what can be
+    read now, or raises `MeterUnavailable` with reason and remedy. Detection never starts a
+    program and takes a few milliseconds at most.
+
+    `read` is called from the sampler's thread and, for cheap meters, from the threads that open
+    and close windows; calls of one meter never overlap (its `MeterFeed` holds a lock). Nothing is
+    opened at import time.
+    """
+
+    name: ClassVar[str]
+    """Short name used in settings and messages: `rapl`, `nvml`."""
+
+    @property
+    @abstractmethod
+    def domains(self) -> tuple[Domain, ...]:
+        """What it reads. Fixed for the life of the meter."""
+
+    @abstractmethod
+    def read(self) -> Sequence[Reading]:
+        """One value per domain, in order: joules for counters as the sensor gives them (not
+        unwrapped), watts for gauges, or a `Gap`. Never raises for a fault of the device.
+        """
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """What `read_signals` returns, in order."""
+        return ()
+
+    def read_signals(self) -> Sequence[Reading]:
+        """One value per signal, or a `Gap`. Never raises for a fault of the device."""
+        return ()
+
+    def close(self) -> None:
+        """Release files and handles; called once, after the last read."""
+
+    def after_fork_in_child(self) -> None:
+        """Forget handles that a forked child must not share. Nothing to do for most meters."""
