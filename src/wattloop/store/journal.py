@@ -1,0 +1,264 @@
+"""The live journal of a run: an append-only file that survives whatever kills its writer.
+
+A journal is a sequence of frames, each `length, crc32, kind` and a payload. A frame that was torn
+by a crash or a full disk fails its checksum and ends the readable part, so a reader never sees
+half a record. While its writer lives, it holds an exclusive `flock` on the file: a journal that
+nobody holds belongs to a run that ended or died, and may be folded into the store by whoever
+comes next.
+
+Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
+"""
+
+import fcntl
+import json
+import os
+import struct
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "FORMAT",
+    "Journal",
+    "JournalTail",
+    "JournalWriter",
+    "SampleBlock",
+    "journal_directory",
+    "journal_is_live",
+    "read_journal",
+]
+
+FORMAT = 1
+"""Version of the frames below. A reader refuses journals with a higher one."""
+
+_FRAME = struct.Struct("<IIc")
+_BLOCK = struct.Struct("<HHI")
+HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
+BACKLOG_LIMIT_B = 16 * 1024 * 1024
+"""How much is kept in memory while the disk refuses writes."""
+
+
+def journal_directory(store_location: str) -> Path:
+    """Where live journals of a store are: beside the SQLite file, or in the user's data folder."""
+    if "://" in store_location and not store_location.startswith("sqlite"):
+        base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+        return Path(base) / "wattloop" / "journals"
+    path = Path(store_location.removeprefix("sqlite:///"))
+    return path.parent / f"{path.name}.journals"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """Readings of one meter: `times_s[i]` belongs to `values[i*width:(i+1)*width]`."""
+
+    feed: int
+    width: int
+    times_s: array[float]
+    values: array[float]
+    """Raw joules or watts per domain in the header's order; NaN marks a gap."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """What could be read of a journal."""
+
+    path: Path
+    header: dict[str, Any]
+    blocks: list[SampleBlock] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+    torn_bytes: int = 0
+    """Bytes at the end that no longer make a frame."""
+
+
+class JournalWriter:
+    """Appends frames. Never raises after it was opened: measuring must not harm the program.
+
+    When the disk refuses (full, read-only, unplugged), frames wait in memory and are retried at
+    the next call; `fault` says what is wrong.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.fault: str | None = None
+        self.dropped_frames = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o644)
+        self._size = 0
+        self._backlog: deque[bytes] = deque()
+        self._backlog_b = 0
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:  # file systems without locks: age decides instead
+            self.fault = f"{path}: cannot lock: {error.strerror}"
+        self._append(HEADER, _json_bytes({"format": FORMAT, **header}))
+        if self._backlog:
+            reason = self.fault
+            self.discard()
+            raise OSError(reason)
+
+    def samples(self, feed: int, width: int, times_s: array[float], values: array[float]) -> None:
+        """Append readings of feed number `feed`."""
+        head = _BLOCK.pack(feed, width, len(times_s))
+        self._append(SAMPLES, head + times_s.tobytes() + values.tobytes())
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Append something that happened: a window, a step, a lost device, a note."""
+        self._append(EVENT, _json_bytes(event))
+
+    def end(self, outcome: dict[str, Any]) -> None:
+        """Append the last frame."""
+        self._append(END, _json_bytes(outcome))
+
+    def sync(self) -> None:
+        """Ask the kernel to put what was written on the disk (survives a power loss)."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+
+    def close(self) -> None:
+        """Let go of the file: from now on anybody may fold it."""
+        if self._fd >= 0:
+            self._drain()
+            os.close(self._fd)
+            self._fd = -1
+
+    def discard(self) -> None:
+        """Close and remove, for a run that never began."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self.path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """In a forked child: drop our copy of the descriptor without writing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._backlog.clear()
+
+    def _append(self, kind: bytes, payload: bytes) -> None:
+        if self._fd < 0:
+            return
+        frame = _FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
+        self._backlog.append(frame)
+        self._backlog_b += len(frame)
+        self._drain()
+        while self._backlog_b > BACKLOG_LIMIT_B:
+            self._backlog_b -= len(self._backlog.popleft())
+            self.dropped_frames += 1
+
+    def _drain(self) -> None:
+        while self._backlog:
+            frame = self._backlog[0]
+            if not self._write(frame):
+                return
+            self._backlog.popleft()
+            self._backlog_b -= len(frame)
+        if self.fault is not None and "cannot lock" not in self.fault:
+            self.fault = None
+
+    def _write(self, frame: bytes) -> bool:
+        try:
+            written = os.write(self._fd, frame)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+            return False
+        if written == len(frame):
+            self._size += written
+            return True
+        self.fault = f"{self.path}: disk full"
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+        return False
+
+
+def read_journal(path: Path) -> Journal | None:
+    """Everything up to the first torn frame; None when not even the header is there."""
+    data = path.read_bytes()
+    journal: Journal | None = None
+    end_of_good = 0
+    for kind, payload, end_of_good in _frames(data):  # noqa: B007 - used after the loop
+        if kind == HEADER:
+            journal = Journal(path, json.loads(payload))
+        elif journal is None:
+            return None
+        elif kind == SAMPLES:
+            journal.blocks.append(_block(payload))
+        elif kind == EVENT:
+            journal.events.append(json.loads(payload))
+        elif kind == END:
+            journal.end = json.loads(payload)
+    if journal is not None:
+        journal.torn_bytes = len(data) - end_of_good
+    return journal
+
+
+class JournalTail:
+    """Reads a journal that somebody else is writing, a few frames at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._rest = b""
+
+    def poll(self) -> Iterator[tuple[bytes, Any]]:
+        """Frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
+        self._rest += self._file.read()
+        used = 0
+        for kind, payload, end in _frames(self._rest):
+            used = end
+            yield kind, _block(payload) if kind == SAMPLES else json.loads(payload)
+        self._rest = self._rest[used:]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
+    """Whether its writer still holds it."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # no locks on this file system: a writer appends at least once a second
+        return time.time() - path.stat().st_mtime < stale_after_s
+
+
+def _frames(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    offset = 0
+    while offset + _FRAME.size <= len(data):
+        length, checksum, kind = _FRAME.unpack_from(data, offset)
+        begin = offset + _FRAME.size
+        payload = data[begin : begin + length]
+        if len(payload) < length or zlib.crc32(payload) != checksum:
+            return
+        offset = begin + length
+        yield kind, payload, offset
+
+
+def _block(payload: bytes) -> SampleBlock:
+    feed, width, count = _BLOCK.unpack_from(payload)
+    times_s: array[float] = array("d")
+    values: array[float] = array("d")
+    split = _BLOCK.size + 8 * count
+    times_s.frombytes(payload[_BLOCK.size : split])
+    values.frombytes(payload[split:])
+    return SampleBlock(feed, width, times_s, values)
+
+
+def _json_bytes(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":"), default=str).encode()
