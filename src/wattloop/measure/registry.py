@@ -1,0 +1,175 @@
+"""Which meters exist, and which of them can be used here.
+
+Meters are listed here by hand, best source first. Third parties add theirs through the
+entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Meter]`.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.records import Missing
+from wattloop.measure.meter import Context, Meter
+
+__all__ = ["METERS", "Inventory", "detect", "detect_one", "meter_names"]
+
+Detect = Callable[[Context], Sequence[Meter]]
+
+METERS: dict[str, str] = {
+    "replay": "wattloop.measure.meters.replay",
+    "rapl": "wattloop.measure.meters.rapl",
+    "amd-cpu": "wattloop.measure.meters.amd_cpu",
+    "perf": "wattloop.measure.meters.perf",
+    "nvidia": "wattloop.measure.meters.nvidia",
+    "amd-gpu": "wattloop.measure.meters.amd_gpu",
+    "file-gauge": "wattloop.measure.meters.file_gauge",
+    "yokogawa": "wattloop.measure.meters.yokogawa",
+    "redfish": "wattloop.measure.meters.redfish",
+    "ipmi": "wattloop.measure.meters.ipmi",
+    "dram": "wattloop.measure.meters.dram",
+    "estimate": "wattloop.measure.meters.cpu_estimate",
+}
+"""Name -> module with `detect(context)`, in order of preference for the same domain."""
+
+ENTRY_POINT_GROUP = "wattloop.meters"
+
+
+@dataclass(slots=True)
+class Inventory:
+    """What can be read here, and what cannot, with reasons."""
+
+    meters: list[Meter] = field(default_factory=list)
+    refusals: list[MeterUnavailable] = field(default_factory=list)
+
+    def missing(self) -> list[Missing]:
+        """Parts of the node that exist but that no meter reads."""
+        offered = {domain.name for meter in self.meters for domain in meter.domains}
+        missing: dict[str, Missing] = {}
+        for meter in self.meters:
+            for part in meter.refused:
+                if part.name not in offered:
+                    missing.setdefault(part.name, part)
+        for refusal in self.refusals:
+            for part_name in refusal.parts:
+                if not _covered(part_name, offered):
+                    part = Missing(part_name, f"{refusal.meter}: {refusal.reason}", refusal.remedy)
+                    missing.setdefault(part_name, part)
+        return list(missing.values())
+
+    def close(self) -> None:
+        """Close every meter."""
+        for meter in self.meters:
+            meter.close()
+
+
+def detect(context: Context) -> Inventory:
+    """Try every meter the settings allow; refusals keep their reasons."""
+    inventory = Inventory()
+    wanted = context.settings.meters
+    finders = _finders(context)
+    unknown = set(wanted) - set(finders)
+    if unknown:
+        raise ConfigError(
+            f"unknown meter {', '.join(sorted(unknown))}; known are {', '.join(finders)}"
+        )
+    for name, finder in finders.items():
+        if wanted and name not in wanted:
+            continue
+        found = detect_one(name, finder, context, inventory.refusals)
+        inventory.meters.extend(found)
+        if found and name == "replay":
+            break
+    return inventory
+
+
+def detect_one(
+    name: str, finder: Detect, context: Context, refusals: list[MeterUnavailable]
+) -> Sequence[Meter]:
+    """Meters of one source; a refusal, or a fault of a third party's code, is kept with reason."""
+    try:
+        return finder(context)
+    except MeterUnavailable as refusal:
+        refusals.append(refusal)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the measuring
+        refusals.append(
+            MeterUnavailable(name, f"failed to start: {type(error).__name__}: {error}")
+        )
+    return ()
+
+
+def meter_names(context: Context | None = None) -> list[str]:
+    """Names of all known meters, third parties' included."""
+    return list(_finders(context or Context()))
+
+
+def _finders(context: Context) -> dict[str, Detect]:
+    plugins = dict(_plugins())
+    # The virtual GPU, when asked for, goes before real ones of the same name.
+    ordered: dict[str, Detect] = {}
+    if context.settings.virtual_gpus and "virtual" in plugins:
+        ordered["virtual"] = plugins.pop("virtual")
+    for name, module in METERS.items():
+        ordered[name] = _lazy(f"{module}:detect")
+    for name, finder in plugins.items():
+        ordered.setdefault(name, finder)
+    return ordered
+
+
+def _lazy(target: str) -> Detect:
+    def finder(context: Context) -> Sequence[Meter]:
+        module, _, attribute = target.partition(":")
+        found: Sequence[Meter] = getattr(importlib.import_module(module), attribute)(context)
+        return found
+
+    return finder
+
+
+def _plugins() -> Iterator[tuple[str, Detect]]:
+    """Entry points of our group.
+
+    Read directly: `importlib.metadata` takes 30 ms and parses every installed package, which is
+    most of what setting up a measurement may cost.
+    """
+    seen: set[str] = set()
+    for folder in sys.path:
+        try:
+            entries = sorted(e.path for e in os.scandir(folder or ".") if _is_metadata(e.name))
+        except OSError:
+            continue
+        for entry in entries:
+            for name, target in _entry_points(Path(entry) / "entry_points.txt"):
+                if name not in seen:
+                    seen.add(name)
+                    yield name, _lazy(target)
+
+
+def _is_metadata(name: str) -> bool:
+    return name.endswith((".dist-info", ".egg-info"))
+
+
+def _entry_points(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_text()
+    except OSError:
+        return
+    if ENTRY_POINT_GROUP not in text:
+        return
+    inside = False
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            inside = line == f"[{ENTRY_POINT_GROUP}]"
+        elif inside and "=" in line:
+            name, _, target = line.partition("=")
+            yield name.strip(), target.strip()
+
+
+def _covered(part: str, offered: set[str]) -> bool:
+    if part in offered:
+        return True
+    return any(name.startswith((f"{part}:", f"{part}/")) for name in offered)

@@ -1,0 +1,374 @@
+"""Readings of one domain turned into energy between any two instants.
+
+A counter's reading is as old as its sensor's last update, so a point of the energy curve lies at
+`t - age`, where the age is bounded by the update period, by the time since the last unchanged
+reading, or known from the sensor's tick (`ticks.TickClock`). Between points the curve is
+interpolated. All standard deviations are of what the sensor would have shown with an infinitely
+fine clock; a systematic error of the sensor itself is stated with the domain.
+"""
+
+import math
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from wattloop.core.records import Domain, Gap
+from wattloop.measure.ticks import TickClock
+
+__all__ = ["CounterTrack", "GaugeTrack", "Span"]
+
+WRAP_LIMIT_W = 100_000.0
+WRAP_SLACK_S = 0.01
+"""A counter that fell is taken to have wrapped when that explains it with less than this power."""
+BRIDGE_S = 2.0
+"""Gauges are interpolated over gaps up to this long; longer ones are left out and said so."""
+KEEP_S = 900.0
+"""Points older than this are forgotten; windows remember the energy at their beginning."""
+LEARNED_PERIOD_LIMIT_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Energy of one domain between two instants.
+
+    `sigma_j` is one standard deviation; `covered` the share of the time with readings; `moved`
+    is false for a counter that showed no change at all.
+    """
+
+    energy_j: float
+    sigma_j: float
+    covered: float
+    moved: bool = True
+
+
+class CounterTrack:
+    """The energy curve of a counter: unwrapped joules since the first reading."""
+
+    def __init__(self, domain: Domain, ticks: TickClock | None = None) -> None:
+        self.domain = domain
+        self.ticks = ticks
+        self.period_s = domain.update_period_s
+        self.lost: tuple[float, str] | None = None
+        self.last_gap: tuple[float, str] | None = None
+        self.wraps = 0
+        self.resets: list[float] = []
+        self.times_s: array[float] = array("d")
+        self.totals_j: array[float] = array("d")
+        self._blurs_s: array[float] = array("d")
+        self._raw_j = math.nan
+        self._total_j = 0.0
+        self._read_s = math.nan
+        self._changed_s = math.nan
+        self._holds_s: list[float] = []
+
+    def feed(self, time_s: float, raw_j: float) -> None:
+        """Take a reading: joules as the sensor shows them."""
+        if raw_j == self._raw_j:
+            self._read_s = time_s
+            return
+        if math.isnan(self._raw_j):
+            since_s = math.inf
+        else:
+            since_s = time_s - self._read_s
+            self._learn_period()
+            self._total_j += self._difference(time_s, raw_j)
+        self._push(time_s, since_s)
+        self._raw_j = raw_j
+        self._read_s = self._changed_s = time_s
+        self.last_gap = None
+        self.lost = None
+
+    def gap(self, time_s: float, gap: Gap) -> None:
+        """Take note that a reading failed. A counter goes on counting, so nothing is lost yet."""
+        self.last_gap = (time_s, gap.reason)
+        if gap.lost and self.lost is None:
+            self.lost = (time_s, gap.reason)
+
+    @property
+    def last_total_j(self) -> float:
+        """Unwrapped joules at the last reading."""
+        return self._total_j
+
+    @property
+    def last_read_s(self) -> float:
+        """When the sensor was last read successfully; NaN before the first reading."""
+        return self._read_s
+
+    def power_w(self, over_s: float = 1.0) -> float | None:
+        """Mean power of the last `over_s` seconds."""
+        if len(self.times_s) < 2:
+            return None
+        return self._slope(len(self.times_s) - 1, over_s)
+
+    def at(self, time_s: float) -> tuple[float, float]:
+        """Energy since the first reading up to `time_s`, and its standard deviation."""
+        times, totals = self.times_s, self.totals_j
+        count = len(times)
+        if count == 0:
+            return 0.0, 0.0
+        i = bisect_right(times, time_s)
+        if i == count or i == 0:
+            return self._extrapolated(time_s, count - 1 if i else 0)
+        left, right = i - 1, i
+        length_s = times[right] - times[left]
+        if length_s <= 0.0:
+            return totals[right], self._blur_j(right, 0.0)
+        share = (time_s - times[left]) / length_s
+        power_w = (totals[right] - totals[left]) / length_s
+        blur_j = math.hypot(
+            (1 - share) * self._blur_j(left, power_w), share * self._blur_j(right, power_w)
+        )
+        bend_w = self._bend_w(left, right, power_w, length_s)
+        bend_j = bend_w * length_s * share * (1 - share)
+        energy_j = totals[left] + share * (totals[right] - totals[left])
+        return energy_j, math.hypot(blur_j, bend_j)
+
+    def between(self, begin_s: float, end_s: float) -> Span | None:
+        """Energy between two instants; None when there is no reading to speak of."""
+        if not self.times_s:
+            return None
+        covered = 1.0
+        last_s = end_s
+        if self.lost is not None and self.lost[0] < end_s:
+            last_s = max(begin_s, self._read_s)
+            covered = (last_s - begin_s) / (end_s - begin_s) if end_s > begin_s else 0.0
+        begin_j, begin_sigma_j = self.at(begin_s)
+        end_j, end_sigma_j = self.at(last_s)
+        resolution_j = self.domain.resolution
+        sigma_j = math.sqrt(begin_sigma_j**2 + end_sigma_j**2 + resolution_j**2 / 6)
+        for reset_s in self.resets:
+            if begin_s < reset_s <= end_s:
+                # A reset loses what was counted since the reading before it.
+                sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)))
+        moved = len(self.times_s) > 1 and self.times_s[-1] > begin_s - self.period_s
+        return Span(end_j - begin_j, sigma_j, covered, moved)
+
+    def forget_before(self, time_s: float) -> None:
+        """Drop old points; totals go on."""
+        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
+        if cut > 4096:
+            del self.times_s[:cut], self.totals_j[:cut], self._blurs_s[:cut]
+
+    def point_blur_s(self, i: int) -> float:
+        """Half-width of the time at which point `i` of the curve lies."""
+        return self._blurs_s[i]
+
+    def _push(self, time_s: float, since_s: float) -> None:
+        age_s, blur_s = None, 0.0
+        if self.ticks is not None:
+            age_s, blur_s = self.ticks.age(time_s)
+        if age_s is None:
+            bound_s = min(self.period_s, since_s)
+            age_s, blur_s = bound_s / 2, bound_s / 2
+        point_s = time_s - age_s
+        if self.times_s and point_s <= self.times_s[-1]:
+            point_s = math.nextafter(self.times_s[-1], math.inf)
+        self.times_s.append(point_s)
+        self.totals_j.append(self._total_j)
+        self._blurs_s.append(blur_s)
+
+    def _difference(self, time_s: float, raw_j: float) -> float:
+        difference_j = raw_j - self._raw_j
+        if difference_j >= 0:
+            return difference_j
+        wrap_j = self.domain.wrap_j
+        if wrap_j is not None:
+            wrapped_j = difference_j + wrap_j
+            limit_j = WRAP_LIMIT_W * (time_s - self._read_s + WRAP_SLACK_S)
+            if 0 <= wrapped_j <= limit_j:
+                self.wraps += 1
+                return wrapped_j
+        self.resets.append(time_s)
+        if len(self.times_s) < 2:
+            return 0.0
+        return self._slope(len(self.times_s) - 1, 1.0) * (time_s - self._read_s)
+
+    def _learn_period(self) -> None:
+        """Some sensors update more slowly than declared; unchanged readings show it."""
+        hold_s = self._read_s - self._changed_s
+        if hold_s <= self.domain.update_period_s:
+            return
+        self._holds_s = [*self._holds_s[-31:], min(hold_s, LEARNED_PERIOD_LIMIT_S)]
+        ordered = sorted(self._holds_s)
+        typical_s = ordered[int(0.8 * (len(ordered) - 1))]
+        self.period_s = max(self.domain.update_period_s, typical_s)
+
+    def _blur_j(self, i: int, power_w: float) -> float:
+        # uniform over [-blur, +blur]
+        return self._blurs_s[i] * abs(power_w) / math.sqrt(3)
+
+    def _bend_w(self, left: int, right: int, power_w: float, length_s: float) -> float:
+        """How much power may have varied inside a segment, judged by its neighbours."""
+        if length_s < 4 * self.period_s:
+            return abs(power_w)
+        bend_w = 0.1 * abs(power_w)
+        if left > 0:
+            bend_w = max(bend_w, abs(power_w - self._slope(left, length_s)))
+        if right + 1 < len(self.times_s):
+            bend_w = max(bend_w, abs(power_w - self._slope(right + 1, 0.0)))
+        return bend_w
+
+    def _extrapolated(self, time_s: float, i: int) -> tuple[float, float]:
+        total_j = self.totals_j[i]
+        distance_s = time_s - self.times_s[i]
+        if len(self.times_s) < 2:
+            return total_j, 0.0
+        slope_w = self._slope(max(i, 1), max(8 * self.period_s, 0.05))
+        sigma_j = math.hypot(self._blur_j(i, slope_w), 0.3 * slope_w * distance_s)
+        return total_j + slope_w * distance_s, sigma_j
+
+    def _slope(self, i: int, over_s: float) -> float:
+        """Mean power of the segment that ends at point `i` and is at least `over_s` long."""
+        times, totals = self.times_s, self.totals_j
+        j = max(i - 1, 0)
+        while j > 0 and times[i] - times[j] < over_s:
+            j -= 1
+        length_s = times[i] - times[j]
+        return (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
+
+    def _slope_at(self, time_s: float) -> float:
+        i = min(bisect_right(self.times_s, time_s), len(self.times_s) - 1)
+        return self._slope(i, 0.0)
+
+
+class GaugeTrack:
+    """The energy curve of a gauge: its integral by the trapezoidal rule."""
+
+    def __init__(self, domain: Domain, ticks: TickClock | None = None) -> None:
+        self.domain = domain
+        self.ticks = ticks
+        self.period_s = domain.update_period_s
+        self.lost: tuple[float, str] | None = None
+        self.last_gap: tuple[float, str] | None = None
+        self.times_s: array[float] = array("d")
+        self.watts: array[float] = array("d")
+        self._cumulative_j: array[float] = array("d")
+        self._cumulative_var: array[float] = array("d")
+        self._uncovered_s: array[float] = array("d")
+        self._gap_since: float | None = None
+        self._read_s = math.nan
+
+    def feed(self, time_s: float, power_w: float) -> None:
+        """Take a reading in watts."""
+        self.lost = None
+        self._read_s = time_s
+        age_s = None
+        if self.ticks is not None:
+            age_s, _ = self.ticks.age(time_s)
+        if age_s is None:
+            age_s = self.period_s / 2
+        point_s = time_s - age_s - self.domain.averaging_s / 2
+        if not self.times_s:
+            self._append(point_s, power_w, 0.0, 0.0, 0.0)
+            return
+        length_s = point_s - self.times_s[-1]
+        if length_s <= 1e-4:  # the same update, read again
+            return
+        step_w = power_w - self.watts[-1]
+        if length_s > BRIDGE_S and self._gap_since is not None:
+            self._append(point_s, power_w, 0.0, 0.0, length_s)
+        else:
+            energy_j = (power_w + self.watts[-1]) / 2 * length_s
+            self._append(point_s, power_w, energy_j, (step_w * length_s) ** 2 / 12, 0.0)
+        self._gap_since = None
+        self.last_gap = None
+
+    def gap(self, time_s: float, gap: Gap) -> None:
+        """Take note that a reading failed."""
+        self.last_gap = (time_s, gap.reason)
+        if self._gap_since is None:
+            self._gap_since = time_s
+        if gap.lost and self.lost is None:
+            self.lost = (time_s, gap.reason)
+
+    @property
+    def last_read_s(self) -> float:
+        """When the sensor was last read successfully; NaN before the first reading."""
+        return self._read_s
+
+    def power_w(self, over_s: float = 1.0) -> float | None:
+        """Power at the last reading (`over_s` is for symmetry with counters)."""
+        return self.watts[-1] if self.watts else None
+
+    def at(self, time_s: float) -> tuple[float, float]:
+        """Energy since the first reading up to `time_s`, and its standard deviation."""
+        energy_j, variance, _ = self._cumulated(time_s)
+        return energy_j, math.sqrt(variance)
+
+    def between(self, begin_s: float, end_s: float) -> Span | None:
+        """Energy between two instants; None when there is no reading to speak of."""
+        if not self.times_s:
+            return None
+        last_s = end_s
+        if self.lost is not None and self.lost[0] < end_s:
+            last_s = max(begin_s, self.times_s[-1] + self.period_s)
+        elif self._gap_since is not None and end_s - self.times_s[-1] > BRIDGE_S:
+            last_s = max(begin_s, self.times_s[-1] + self.period_s)
+        last_s = min(last_s, end_s)
+        begin_j, begin_var, begin_hole_s = self._cumulated(begin_s)
+        end_j, end_var, end_hole_s = self._cumulated(last_s)
+        duration_s = end_s - begin_s
+        hole_s = end_hole_s - begin_hole_s + (end_s - last_s)
+        covered = max(0.0, 1 - hole_s / duration_s) if duration_s > 0 else 0.0
+        length_s = last_s - begin_s
+        mean_w = (end_j - begin_j) / length_s if length_s > 0 else 0.0
+        edge_s = self.period_s / 2 + self.domain.averaging_s / 4
+        edge_w = max(self._variation_w(begin_s), self._variation_w(last_s), 0.02 * abs(mean_w))
+        variance = max(0.0, end_var - begin_var) + 2 * (edge_s * edge_w) ** 2 / 3
+        variance += (self.domain.resolution * length_s) ** 2 / 12
+        return Span(end_j - begin_j, math.sqrt(variance), covered)
+
+    def forget_before(self, time_s: float) -> None:
+        """Drop old points; totals go on."""
+        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
+        if cut > 4096:
+            for column in (self.times_s, self.watts, self._cumulative_j, self._cumulative_var):
+                del column[:cut]
+            del self._uncovered_s[:cut]
+
+    def _append(
+        self, point_s: float, power_w: float, energy_j: float, variance: float, hole_s: float
+    ) -> None:
+        last_j = self._cumulative_j[-1] if self._cumulative_j else 0.0
+        last_var = self._cumulative_var[-1] if self._cumulative_var else 0.0
+        last_hole_s = self._uncovered_s[-1] if self._uncovered_s else 0.0
+        self.times_s.append(point_s)
+        self.watts.append(power_w)
+        self._cumulative_j.append(last_j + energy_j)
+        self._cumulative_var.append(last_var + variance)
+        self._uncovered_s.append(last_hole_s + hole_s)
+
+    def _cumulated(self, time_s: float) -> tuple[float, float, float]:
+        """Energy, variance and uncovered seconds up to `time_s`."""
+        times = self.times_s
+        count = len(times)
+        if count == 0:
+            return 0.0, 0.0, 0.0
+        i = bisect_right(times, time_s)
+        if i == 0:
+            return self.watts[0] * (time_s - times[0]), 0.0, 0.0
+        left = i - 1
+        distance_s = time_s - times[left]
+        energy_j = self._cumulative_j[left]
+        if i == count:
+            return (
+                energy_j + self.watts[left] * distance_s,
+                self._cumulative_var[left],
+                self._uncovered_s[left],
+            )
+        length_s = times[i] - times[left]
+        share = distance_s / length_s
+        hole_s = self._uncovered_s[i] - self._uncovered_s[left]
+        if hole_s == 0:
+            slope = (self.watts[i] - self.watts[left]) / length_s
+            energy_j += distance_s * (self.watts[left] + slope * distance_s / 2)
+        variance = self._cumulative_var[left] + share * (
+            self._cumulative_var[i] - self._cumulative_var[left]
+        )
+        return energy_j, variance, self._uncovered_s[left] + share * hole_s
+
+    def _variation_w(self, time_s: float) -> float:
+        """Step of the power around an instant."""
+        i = bisect_right(self.times_s, time_s)
+        near = self.watts[max(0, i - 2) : i + 2]
+        return max(near) - min(near) if near else 0.0
