@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from wattloop.core.clock import Clock, RealClock
-from wattloop.core.records import Domain, Gap, Signal
+from wattloop.core.records import Domain, Gap, Missing, Signal
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 
@@ -50,6 +50,14 @@ class Meter(ABC):
         """One value per domain, in order: joules for counters as the sensor gives them (not
         unwrapped), watts for gauges, or a `Gap`. Never raises for a fault of the device.
         """
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Parts of the node that this meter found but may not or cannot read, and the remedy.
+
+        They belong among the missing parts of every window. Fixed for the life of the meter.
+        """
+        return ()
 
     @property
     def signals(self) -> tuple[Signal, ...]:
