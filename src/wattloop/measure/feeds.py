@@ -1,0 +1,220 @@
+"""Meters being read: who offers which domain, and the tracks their readings go into."""
+
+import math
+import threading
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wattloop.core.clock import Clock
+from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.meter import Meter
+from wattloop.measure.ticks import TickClock
+from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
+
+__all__ = ["Channel", "MeterFeed", "SourceTrack", "channels_of"]
+
+EDGE_READ_LIMIT_S = 50e-6
+"""Windows read a meter at their edges only if that takes less than this."""
+SLOW_SENSOR_S = 0.02
+"""A sensor that changes less often than this gains nothing from a read at an edge."""
+MEASURED_COST_WEIGHT = 0.1
+
+SourceTrack = CounterTrack | GaugeTrack
+GapListener = Callable[[float, str, Gap], None]
+
+
+class MeterFeed:
+    """One meter, its tracks and its buffer for the journal. `read` is safe from any thread."""
+
+    def __init__(self, meter: Meter, clock: Clock, index: int) -> None:
+        self.meter = meter
+        self.index = index
+        self.domains = meter.domains
+        self.signals: tuple[Signal, ...] = meter.signals
+        slow = any(d.update_period_s >= SLOW_SENSOR_S for d in self.domains)
+        self.tick_clocks = [
+            TickClock(d.update_period_s) if d.update_period_s >= SLOW_SENSOR_S else None
+            for d in self.domains
+        ]
+        self.tracks: list[SourceTrack] = [
+            CounterTrack(d, t) if d.kind is DomainKind.COUNTER else GaugeTrack(d, t)
+            for d, t in zip(self.domains, self.tick_clocks, strict=True)
+        ]
+        self.cost_s = max((d.read_cost_s for d in self.domains), default=0.0)
+        self.slow = slow
+        self.signal_values: dict[str, float] = {}
+        self.on_gap: GapListener | None = None
+        self._now_s = clock.now_s
+        self._lock = threading.Lock()
+        self._times_s: array[float] = array("d")
+        self._values: array[float] = array("d")
+        self._signal_times_s: array[float] = array("d")
+        self._signal_values: array[float] = array("d")
+        self._last_gaps: list[str | None] = [None] * len(self.domains)
+
+    @property
+    def cheap_at_edges(self) -> bool:
+        """Whether windows should read this meter when they begin and end."""
+        return bool(self.domains) and not self.slow and self.cost_s <= EDGE_READ_LIMIT_S
+
+    def read(self) -> float:
+        """Read every domain into its track; returns the time of the reading."""
+        with self._lock:
+            before_s = self._now_s()
+            values = self.meter.read()
+            after_s = self._now_s()
+            time_s = (before_s + after_s) / 2
+            self.cost_s += MEASURED_COST_WEIGHT * (after_s - before_s - self.cost_s)
+            self.take(time_s, values)
+        return time_s
+
+    def take(self, time_s: float, values: Sequence[float | Gap]) -> None:
+        """Put readings into the tracks and the buffer."""
+        self._times_s.append(time_s)
+        append = self._values.append
+        for i, value in enumerate(values):
+            if isinstance(value, Gap):
+                append(math.nan)
+                self.tracks[i].gap(time_s, value)
+                self._report(i, time_s, value)
+            else:
+                append(value)
+                self.tracks[i].feed(time_s, value)
+                self._last_gaps[i] = None
+
+    def read_signals(self) -> None:
+        """Read utilisation, clocks, temperatures and the like."""
+        if not self.signals:
+            return
+        with self._lock:
+            values = self.meter.read_signals()
+            self._signal_times_s.append(self._now_s())
+            for signal, value in zip(self.signals, values, strict=True):
+                number = math.nan if isinstance(value, Gap) else float(value)
+                self._signal_values.append(number)
+                self.signal_values[signal.name] = number
+
+    def drained(self) -> tuple[array[float], array[float], array[float], array[float]]:
+        """Times and values read since the last call, then those of the signals."""
+        with self._lock:
+            taken = (self._times_s, self._values, self._signal_times_s, self._signal_values)
+            self._times_s, self._values = array("d"), array("d")
+            self._signal_times_s, self._signal_values = array("d"), array("d")
+        return taken
+
+    def between(self, i: int, begin_s: float, end_s: float) -> Span | None:
+        """Energy of domain number `i` between two instants."""
+        with self._lock:
+            return self.tracks[i].between(begin_s, end_s)
+
+    def find_ticks(self, limit_s: float, sleep: Callable[[float], None]) -> None:
+        """Watch a slow but cheap sensor until it has changed twice, to learn its beat."""
+        clocks = self.tick_clocks
+        if not any(clocks) or self.cost_s > 1e-3:
+            return
+        end_s = self._now_s() + limit_s
+        last: list[float | Gap] = []
+        last_s = math.nan
+        seen = [0] * len(clocks)
+        while self._now_s() < end_s:
+            with self._lock:
+                values = list(self.meter.read())
+                now_s = self._now_s()
+            for i, clock in enumerate(clocks):
+                changed = last and values[i] != last[i] and not isinstance(values[i], Gap)
+                if clock is not None and changed and not isinstance(last[i], Gap):
+                    clock.saw_change(last_s, now_s)
+                    seen[i] += 1
+            if all(n >= 2 or clock is None for n, clock in zip(seen, clocks, strict=True)):
+                return
+            last, last_s = values, now_s
+            sleep(0.002)
+
+    def forget_before(self, time_s: float) -> None:
+        """Drop old points of the tracks."""
+        with self._lock:
+            for track in self.tracks:
+                track.forget_before(time_s)
+
+    def renew_lock(self) -> None:
+        """In a forked child: the lock may have been held by a thread that no longer exists."""
+        self._lock = threading.Lock()
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while tracks are read or written."""
+        return self._lock
+
+    def _report(self, i: int, time_s: float, gap: Gap) -> None:
+        if self._last_gaps[i] != gap.reason and self.on_gap is not None:
+            self._last_gaps[i] = gap.reason
+            self.on_gap(time_s, self.domains[i].name, gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The source chosen for one domain."""
+
+    domain: Domain
+    feed: MeterFeed
+    index: int
+    shape_feed: MeterFeed | None = None
+    shape_index: int = 0
+
+    @property
+    def track(self) -> SourceTrack | ShapedCounter:
+        """The energy curve of this domain."""
+        primary = self.feed.tracks[self.index]
+        if self.shape_feed is None:
+            return primary
+        shape = self.shape_feed.tracks[self.shape_index]
+        assert isinstance(primary, CounterTrack)
+        assert isinstance(shape, GaugeTrack)
+        return ShapedCounter(primary, shape)
+
+    def between(self, begin_s: float, end_s: float) -> Span | None:
+        """Energy of the domain between two instants."""
+        if self.shape_feed is None or self.shape_feed is self.feed:
+            return self.feed.between(self.index, begin_s, end_s)
+        with self.feed.lock, self.shape_feed.lock:
+            return self.track.between(begin_s, end_s)
+
+    def power_w(self) -> float | None:
+        """Power now."""
+        return self.track.power_w()
+
+
+def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list[Channel]:
+    """One channel per domain name: the first feed wins; a later gauge shapes a slow counter."""
+    chosen: dict[str, Channel] = {}
+    for feed in feeds:
+        for index, domain in enumerate(feed.domains):
+            if devices and not any(_matches(domain.name, wanted) for wanted in devices):
+                continue
+            present = chosen.get(domain.name)
+            if present is None:
+                chosen[domain.name] = Channel(domain, feed, index)
+            elif _may_shape(present, domain):
+                # Both sensors of one device keep the same beat; the cheap one is watched for it.
+                counter = present.feed.tracks[present.index]
+                counter.ticks = feed.tick_clocks[index]
+                chosen[domain.name] = Channel(
+                    present.domain, present.feed, present.index, feed, index
+                )
+    return list(chosen.values())
+
+
+def _may_shape(present: Channel, domain: Domain) -> bool:
+    return (
+        present.shape_feed is None
+        and present.domain.kind is DomainKind.COUNTER
+        and domain.kind is DomainKind.GAUGE
+        and present.domain.update_period_s >= SLOW_SENSOR_S
+        and domain.provenance is present.domain.provenance
+    )
+
+
+def _matches(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith((f"{wanted}:", f"{wanted}/"))
