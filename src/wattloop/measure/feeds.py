@@ -1,5 +1,7 @@
 """Meters being read: who offers which domain, and the tracks their readings go into."""
 
+from __future__ import annotations
+
 import math
 import threading
 from array import array

@@ -97,9 +97,7 @@ def detect_one(
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the measuring
-        refusals.append(
-            MeterUnavailable(name, f"failed to start: {type(error).__name__}: {error}")
-        )
+        refusals.append(MeterUnavailable(name, f"failed to start: {type(error).__name__}: {error}"))
     return ()
 
 

@@ -7,6 +7,8 @@ interpolated. All standard deviations are of what the sensor would have shown wi
 fine clock; a systematic error of the sensor itself is stated with the domain.
 """
 
+from __future__ import annotations
+
 import math
 from array import array
 from bisect import bisect_right
@@ -107,7 +109,7 @@ class CounterTrack:
         if count == 0:
             return 0.0, 0.0
         i = bisect_right(times, time_s)
-        if i == count or i == 0:
+        if i in (0, count):
             return self._extrapolated(time_s, count - 1 if i else 0)
         left, right = i - 1, i
         length_s = times[right] - times[left]
@@ -300,9 +302,9 @@ class GaugeTrack:
         if not self.times_s:
             return None
         last_s = end_s
-        if self.lost is not None and self.lost[0] < end_s:
-            last_s = max(begin_s, self.times_s[-1] + self.period_s)
-        elif self._gap_since is not None and end_s - self.times_s[-1] > BRIDGE_S:
+        lost = self.lost is not None and self.lost[0] < end_s
+        silent = self._gap_since is not None and end_s - self.times_s[-1] > BRIDGE_S
+        if lost or silent:
             last_s = max(begin_s, self.times_s[-1] + self.period_s)
         last_s = min(last_s, end_s)
         begin_j, begin_var, begin_hole_s = self._cumulated(begin_s)

@@ -1,0 +1,40 @@
+"""Wattloop: measure, understand and cut the energy of deep-learning training.
+
+    import wattloop
+
+    with wattloop.measure("training") as m:
+        train()
+    print(m.energy_j)
+
+The house, ground floor first:
+
+- `core`          units, clock, errors, records, provenance
+- `hardware`      facts about machines
+- `store`         journals and the database of runs
+- `measure`       meters, sampler, windows, accounting
+- `control`       levers (power caps, clocks): what there is, for now
+- `virtual`       a GPU with a physical model
+- `integrations`  training loops of torch, Hugging Face, Lightning, Keras, scikit-learn
+- `cli`           the `wattloop` command
+- `testing`       contracts that every meter and store must keep
+"""
+
+from typing import TYPE_CHECKING
+
+from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.measure.api import Measurement, measure
+
+__all__ = ["Measurement", "__version__", "measure"]
+
+
+def __getattr__(name: str) -> object:
+    """`measure` is loaded when it is first used: importing Wattloop costs next to nothing."""
+    import importlib
+
+    if name == "measure":
+        return importlib.import_module("wattloop.measure")
+    if name == "Measurement":
+        return importlib.import_module("wattloop.measure.api").Measurement
+    raise AttributeError(f"module 'wattloop' has no attribute '{name}'")

@@ -1,0 +1,70 @@
+"""One process per job and node counts the devices; the others look on.
+
+The claim is an exclusive `flock` on a small file named after the job. The kernel frees it when
+its holder dies, and another process of the job takes over.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Claim", "claim_directory"]
+
+
+def claim_directory() -> Path:
+    """A folder of this user on this node (never a shared file system)."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "wattloop"
+    return Path(tempfile.gettempdir()) / f"wattloop-{os.getuid()}"
+
+
+class Claim:
+    """The right to count this node's devices for one job."""
+
+    def __init__(self, job_id: str, directory: Path | None = None) -> None:
+        name = hashlib.sha256(job_id.encode()).hexdigest()[:24]
+        self._path = (directory or claim_directory()) / f"{name}.claim"
+        self._fd = -1
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._fd >= 0
+
+    def take(self, owner: dict[str, Any]) -> bool:
+        """Try to become the one who counts; `owner` is what the others will read."""
+        if self.held:
+            return True
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return True  # nowhere to agree with others: count, rather than lose the energy
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(owner).encode(), 0)
+        self._fd = fd
+        return True
+
+    def owner(self) -> dict[str, Any] | None:
+        """Who holds it, as they described themselves."""
+        try:
+            data: dict[str, Any] = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        return data
+
+    def release(self) -> None:
+        """Let another process count from now on."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,101 @@
+"""The end of a run whose measurer died: what its journal still tells."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.records import Domain, Gap, Missing, RunStatus
+from wattloop.measure.feeds import MeterFeed, channels_of
+from wattloop.measure.header import domain_from_dict
+from wattloop.measure.meter import Meter, Reading
+from wattloop.measure.resolve import resolve_window
+from wattloop.store.journal import Journal
+
+__all__ = ["RecordedMeter", "close_journal", "recorded_feeds"]
+
+
+def close_journal(journal: Journal) -> dict[str, Any]:
+    """The end that the run could not write itself: status `died`, energy of what was read."""
+    header = journal.header
+    feeds = recorded_feeds([journal])
+    begin_s = float(header["started_s"])
+    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
+    end_s = max([begin_s, *times_s])
+    missing = [Missing(**m) for m in header.get("missing", [])]
+    result = resolve_window(
+        channels_of(feeds, header.get("settings", {}).get("devices", ())),
+        missing,
+        name=header["name"],
+        window_id=0,
+        parent_id=None,
+        begin_s=begin_s,
+        end_s=end_s,
+        warnings=("whoever measured this run died; it ends with the last reading",),
+    )
+    return {
+        "type": "end",
+        "time_s": end_s,
+        "wall_s": float(header["started_wall_s"]) + (end_s - begin_s),
+        "status": RunStatus.DIED.value,
+        "exit_code": None,
+        "signal": None,
+        "result": result.to_dict(),
+        "accounting": {},
+        "counted": True,
+        "counted_by": None,
+    }
+
+
+class RecordedMeter(Meter):
+    """A meter that is only remembered: its domains are known, its readings come from a journal."""
+
+    name: ClassVar[str] = "recorded"
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        self._domains = tuple(domains)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """As the journal's header lists them."""
+        return self._domains
+
+    def read(self) -> Sequence[Reading]:
+        """Nothing more can be read."""
+        return [Gap("recorded", lost=True)] * len(self._domains)
+
+
+def recorded_feeds(journals: Sequence[Journal]) -> list[MeterFeed]:
+    """Feeds with the readings of one or several journals of the same node, in order of time.
+
+    Readings of one domain by several processes are merged into one curve: a device that many
+    processes read is still one device.
+    """
+    feeds: dict[tuple[str, ...], MeterFeed] = {}
+    readings: dict[tuple[str, ...], list[tuple[float, list[Reading]]]] = {}
+    for journal in journals:
+        layouts = [_layout(feed) for feed in journal.header["feeds"]]
+        for feed_data, layout in zip(journal.header["feeds"], layouts, strict=True):
+            if layout not in feeds:
+                meter = RecordedMeter([domain_from_dict(d) for d in feed_data["domains"]])
+                feeds[layout] = MeterFeed(meter, VirtualClock(), len(feeds))
+        for block in journal.blocks:
+            if block.feed >= len(layouts):
+                continue
+            rows = readings.setdefault(layouts[block.feed], [])
+            for i, time_s in enumerate(block.times_s):
+                values = block.values[i * block.width : (i + 1) * block.width]
+                rows.append((time_s, [_reading(v) for v in values]))
+    for layout, rows in readings.items():
+        rows.sort(key=lambda row: row[0])
+        for time_s, row in rows:
+            feeds[layout].take(time_s, row)
+    return list(feeds.values())
+
+
+def _layout(feed: dict[str, Any]) -> tuple[str, ...]:
+    return (feed["meter"], *(d["name"] for d in feed["domains"]))
+
+
+def _reading(value: float) -> Reading:
+    return Gap("not read") if math.isnan(value) else value

@@ -1,0 +1,108 @@
+"""What a journal says first: who measures what, where and since when."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Domain, DomainKind, Scope, Signal
+from wattloop.measure.feeds import MeterFeed
+from wattloop.version import __version__
+
+if TYPE_CHECKING:
+    from wattloop.measure.session import Session
+
+__all__ = ["domain_from_dict", "feed_to_dict", "journal_header"]
+
+
+def journal_header(
+    session: Session, *, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
+) -> dict[str, Any]:
+    """Plain data for the first frame of a journal."""
+    settings = asdict(session.settings)
+    return {
+        "run_id": session.run_id,
+        "name": session.name,
+        "command": list(command) if command is not None else None,
+        "kind": kind,
+        "started_wall_s": session.started_wall_s,
+        "started_s": session.started_s,
+        "boot_id": session.host.boot_id,
+        "host": session.host.name,
+        "machine_id": session.host.machine_id,
+        "pid": os.getpid(),
+        "user": _user(),
+        "cwd": _cwd(),
+        "python": f"{platform.python_version()} ({sys.implementation.name})",
+        "version": __version__,
+        "settings": _without_secrets(settings),
+        "tags": dict(tags),
+        "job": None if session.job is None else session.job.to_dict(),
+        "parent_run_id": _parent_run_id(session),
+        "feeds": [feed_to_dict(feed) for feed in session.feeds],
+        "missing": [asdict(missing) for missing in session.missing],
+    }
+
+
+def feed_to_dict(feed: MeterFeed) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return {
+        "meter": feed.meter.name,
+        "domains": [asdict(domain) for domain in feed.domains],
+        "signals": [asdict(signal) for signal in feed.signals],
+    }
+
+
+def domain_from_dict(data: Mapping[str, Any]) -> Domain:
+    """Inverse of `asdict(domain)`; fields of later versions are ignored."""
+    known = {f.name for f in fields(Domain)}
+    values = {name: value for name, value in data.items() if name in known}
+    return Domain(
+        **{
+            **values,
+            "kind": DomainKind(values["kind"]),
+            "scope": Scope(values["scope"]),
+            "provenance": Provenance(values["provenance"]),
+        }
+    )
+
+
+def signal_from_dict(data: Mapping[str, Any]) -> Signal:
+    """Inverse of `asdict(signal)`."""
+    return Signal(data["name"], data["unit"])
+
+
+def _parent_run_id(session: Session) -> str | None:
+    job = session.job
+    return job.job_id if job is not None and job.kind == "wattloop" else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # containers often run as a number without a name
+        return str(os.getuid())
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - the text is stored, no path is built from it
+    except OSError:
+        return ""
+
+
+def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
+    """URLs may carry passwords; those never reach a file."""
+    kept = dict(settings)
+    for name in ("redfish_url", "carbon_url", "store"):
+        text = str(kept.get(name) or "")
+        scheme, separator, rest = text.partition("://")
+        if separator and "@" in rest:
+            kept[name] = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    return kept

@@ -1,0 +1,144 @@
+"""Which job this process belongs to: launcher, scheduler, ranks."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Job", "job_from_environment", "scheduler_facts"]
+
+JOB_VARIABLE = "WATTLOOP_JOB"
+"""Names the run that already counts this node's devices; set for every measured child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Several processes that are one piece of work.
+
+    Attributes:
+        job_id: the same in every process of the job.
+        kind: who says so: `wattloop`, `torchrun`, `mpi`, `slurm` or `user`.
+        rank, local_rank, world_size: place in the job; None where unknown.
+        scheduler: what Slurm or OAR say about the job (array, partition, project, exclusivity).
+    """
+
+    job_id: str
+    kind: str
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "id": self.job_id,
+            "kind": self.kind,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "scheduler": dict(self.scheduler),
+        }
+
+
+def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | None:
+    """The job that the environment of this process speaks of, if any."""
+    env = os.environ if environment is None else environment
+    scheduler = scheduler_facts(env)
+    ranks = _ranks(env)
+    for kind, job_id in _job_names(env):
+        if job_id:
+            return Job(job_id, kind, *ranks, scheduler=scheduler)
+    return None
+
+
+def scheduler_facts(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the batch system says: only the facts that are there."""
+    facts = {
+        name: environment[variable]
+        for name, variable in _SCHEDULER_VARIABLES
+        if environment.get(variable)
+    }
+    if facts and "scheduler" not in facts:
+        facts["scheduler"] = "oar" if "OAR_JOB_ID" in environment else "slurm"
+    if "nodes" in facts and "exclusive" not in facts and facts.get("scheduler") == "slurm":
+        exclusive = _slurm_exclusive(environment)
+        if exclusive is not None:
+            facts["exclusive"] = exclusive
+    return facts
+
+
+_SCHEDULER_VARIABLES = (
+    ("job", "SLURM_JOB_ID"),
+    ("job", "OAR_JOB_ID"),
+    ("array_job", "SLURM_ARRAY_JOB_ID"),
+    ("array_task", "SLURM_ARRAY_TASK_ID"),
+    ("array_job", "OAR_ARRAY_ID"),
+    ("array_task", "OAR_ARRAY_INDEX"),
+    ("cluster", "SLURM_CLUSTER_NAME"),
+    ("cluster", "OAR_CLUSTER"),
+    ("partition", "SLURM_JOB_PARTITION"),
+    ("partition", "OAR_QUEUE"),
+    ("project", "SLURM_JOB_ACCOUNT"),
+    ("project", "OAR_PROJECT_NAME"),
+    ("name", "SLURM_JOB_NAME"),
+    ("name", "OAR_JOB_NAME"),
+    ("user", "SLURM_JOB_USER"),
+    ("nodes", "SLURM_JOB_NUM_NODES"),
+    ("node", "SLURMD_NODENAME"),
+    ("exclusive", "SLURM_EXCLUSIVE"),
+    ("cpus_on_node", "SLURM_CPUS_ON_NODE"),
+    ("gpus_on_node", "SLURM_GPUS_ON_NODE"),
+)
+
+
+def _slurm_exclusive(environment: Mapping[str, str]) -> str | None:
+    """A job that holds every CPU of its node has it for itself."""
+    held = environment.get("SLURM_CPUS_ON_NODE")
+    if held is None or not held.isdigit():
+        return None
+    return "yes" if int(held) >= (os.cpu_count() or 0) else "no"
+
+
+def _job_names(env: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    slurm = env.get("SLURM_JOB_ID")
+    step = env.get("SLURM_STEP_ID")
+    return [
+        ("wattloop", env.get(JOB_VARIABLE)),
+        ("torchrun", _torchrun_name(env)),
+        ("mpi", env.get("OMPI_MCA_ess_base_jobid") or env.get("PMIX_NAMESPACE")),
+        ("mpi", env.get("PMI_JOBID") or env.get("HYDI_CONTROL_FD")),
+        ("slurm", f"{slurm}.{step}" if slurm and step else None),
+        ("user", _plain_ranks_name(env)),
+    ]
+
+
+def _torchrun_name(env: Mapping[str, str]) -> str | None:
+    run = env.get("TORCHELASTIC_RUN_ID")
+    if run is None:
+        return None
+    # torchrun calls every run "none" unless told otherwise; the store address tells them apart.
+    return f"{run}-{env.get('MASTER_ADDR', '')}-{env.get('MASTER_PORT', '')}"
+
+
+def _plain_ranks_name(env: Mapping[str, str]) -> str | None:
+    if env.get("RANK") and env.get("WORLD_SIZE") and env.get("MASTER_PORT"):
+        return f"ranks-{env.get('MASTER_ADDR', '')}-{env['MASTER_PORT']}"
+    return None
+
+
+def _ranks(env: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
+    rank = _first(env, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+    local = _first(
+        env, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
+    )
+    world = _first(env, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+    return rank, local, world
+
+
+def _first(env: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        text = env.get(name)
+        if text is not None and text.isdigit():
+            return int(text)
+    return None

@@ -1,0 +1,105 @@
+"""What a run found, in the form that people and files get."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.core.records import Missing, RunStatus, WindowResult
+from wattloop.core.settings import Settings
+
+__all__ = ["RunResult"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Energy of a run, its accounting, and whether it is the one that counts the devices.
+
+    A process that shares its node with others of the same job does not count what another one
+    already counts: then `counted` is False and `counted_by` names that run.
+    """
+
+    run_id: str
+    status: RunStatus
+    exit_code: int | None
+    signal: int | None
+    started_wall_s: float
+    result: WindowResult
+    accounting: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+    counted: bool = True
+    counted_by: str | None = None
+
+    @classmethod
+    def of(
+        cls, result: WindowResult, settings: Settings, *, machine_id: str, **facts: Any
+    ) -> "RunResult":
+        """A result with its accounting done."""
+        accounting: dict[str, Any] = {}
+        return cls(result=result, accounting=accounting, **facts)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules, or None when nothing could be read or another run counts them."""
+        return self.result.energy_j if self.counted else None
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """Parts that are not in the total."""
+        if self.counted:
+            return self.result.missing
+        reason = f"counted once on this node, by run {self.counted_by or 'of another rank'}"
+        return tuple(Missing(d.name, reason) for d in self.result.domains)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` writes."""
+        result = self.result
+        domains = [
+            {
+                "name": d.name,
+                "energy_j": d.energy_j,
+                "provenance": d.provenance.value,
+                "uncertainty_j": d.uncertainty_j,
+                "source": d.source,
+                "scope": d.scope.value,
+                "in_total": d.in_total,
+                "covered": d.covered,
+            }
+            for d in result.domains
+            if d.energy_j is not None
+        ]
+        return {
+            "run_id": self.run_id,
+            "status": self.status.value,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "started_wall_s": self.started_wall_s,
+            "duration_s": result.duration_s,
+            "energy_j": self.energy_j,
+            "uncertainty_j": result.uncertainty_j if self.counted else None,
+            "complete": result.complete and self.counted,
+            "domains": domains if self.counted else [],
+            "missing": [
+                {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in self.missing
+            ],
+            "warnings": list(result.warnings),
+            "carbon_g": self.accounting.get("carbon_g"),
+            "cost": self.accounting.get("cost"),
+            "labels": self.accounting.get("labels", {}),
+            "accounting": dict(self.accounting),
+            "counted": self.counted,
+            "counted_by": self.counted_by,
+            "summary": self.summary,
+        }
+
+    def to_end_dict(self) -> dict[str, Any]:
+        """What the last frame of a journal says."""
+        return {
+            "wall_s": self.started_wall_s + self.result.duration_s,
+            "status": self.status.value,
+            "exit_code": self.exit_code,
+            "signal": self.signal,
+            "result": self.result.to_dict(),
+            "accounting": dict(self.accounting),
+            "counted": self.counted,
+            "counted_by": self.counted_by,
+        }

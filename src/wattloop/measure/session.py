@@ -1,0 +1,432 @@
+"""A session: meters being read on behalf of one run, from its beginning to its end."""
+
+import itertools
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wattloop.core.clock import Clock
+from wattloop.core.records import Gap, Missing, RunStatus, WindowResult
+from wattloop.core.settings import Settings, settings_from
+from wattloop.hardware.host import Host
+from wattloop.measure.feeds import Channel, MeterFeed, channels_of
+from wattloop.measure.followers import Role
+from wattloop.measure.header import journal_header
+from wattloop.measure.job import JOB_VARIABLE, Job, job_from_environment
+from wattloop.measure.meter import Context
+from wattloop.measure.registry import Inventory, detect
+from wattloop.measure.resolve import resolve_window
+from wattloop.measure.run_result import RunResult
+from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
+from wattloop.measure.windows import Window
+from wattloop.store.journal import JournalWriter, journal_directory
+
+__all__ = ["Session"]
+
+ROOT_WINDOW_ID = 0
+SIGNALS_FEED_OFFSET = 1_000
+SYNC_EVERY_S = 5.0
+JOURNALED_WINDOWS_LIMIT = 50_000
+"""Windows beyond this are still measured and returned, but no longer written one by one."""
+
+
+class Session:
+    """Reads meters in the background, hands out windows, keeps the journal.
+
+    Open one with `Session.open`; close it with `close`, which returns the run's result. Nothing
+    here raises because of a device, a disk or another process: what goes wrong is in `notes`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        inventory: Inventory,
+        *,
+        run_id: str,
+        name: str,
+        job: Job | None,
+        in_process: bool,
+    ) -> None:
+        self.run_id = run_id
+        self.name = name
+        self.settings = context.settings
+        self.clock: Clock = context.clock
+        self.host = context.host
+        self.job = job
+        self.notes: list[str] = []
+        self.inventory = inventory
+        self.feeds = [
+            MeterFeed(meter, context.clock, i) for i, meter in enumerate(inventory.meters)
+        ]
+        self.channels: list[Channel] = channels_of(self.feeds, context.settings.devices)
+        self.missing: list[Missing] = _wanted(inventory.missing(), context.settings.devices)
+        self.started_s = context.clock.now_s()
+        self.started_wall_s = context.clock.wall_s()
+        self.role = Role(run_id, job)
+        self._in_process = in_process
+        self._edge_feeds = [feed for feed in self._used_feeds() if feed.cheap_at_edges]
+        self._ids = itertools.count(ROOT_WINDOW_ID)
+        self._open: dict[int, Window] = {}
+        self._ended: deque[Window] = deque()
+        self._journaled_windows = 0
+        self._journal: JournalWriter | None = None
+        self._sampler: Sampler | None = None
+        self._closing = threading.Lock()
+        self._abandoned = False
+        self._suspended_s = context.clock.suspended_s()
+        self._synced_s = self.started_s
+        self._events: deque[dict[str, Any]] = deque()
+        self.closed: RunResult | None = None
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings | None = None,
+        *,
+        name: str = "run",
+        command: Sequence[str] | None = None,
+        kind: str = "python",
+        in_process: bool = True,
+        tags: Mapping[str, str] | None = None,
+        context: Context | None = None,
+        keep: bool = True,
+    ) -> "Session":
+        """Find meters, take the first readings, open the journal and start the sampler.
+
+        Args:
+            settings: the user's; read from the environment when not given.
+            name: what the run is called.
+            command: the program, when one is being watched.
+            kind: `command` or `python`.
+            in_process: whether this process is the one being measured; a watcher may read more.
+            tags: the user's own labels.
+            context: machine, settings and clock, for tests and simulations.
+            keep: whether the run is written to the store.
+        """
+        if context is None:
+            settings = settings_from(os.environ) if settings is None else settings
+            context = Context(Host.from_environment(), settings)
+        run_id = new_run_id(context.clock.wall_s())
+        session = cls(
+            context,
+            detect(context),
+            run_id=run_id,
+            name=name,
+            job=job_from_environment(),
+            in_process=in_process,
+        )
+        session._begin(keep, command, kind, tags or {})
+        return session
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def begin(self, name: str = "window", parent: Window | None = None) -> Window:
+        """Begin a window; end it with `Window.end` or use it as a context manager."""
+        for feed in self._edge_feeds:
+            feed.read()
+        parent_id = ROOT_WINDOW_ID if parent is None else parent.window_id
+        window = Window(self, next(self._ids), name, parent_id, self.clock.now_s())
+        self._open[window.window_id] = window
+        return window
+
+    def window_ended(self, window: Window) -> None:
+        """Called by the window."""
+        window.end_s = self.clock.now_s()
+        if self._abandoned or self.closed is not None:
+            return
+        for feed in self._edge_feeds:
+            feed.read()
+        self._open.pop(window.window_id, None)
+        self._ended.append(window)
+
+    def resolve(self, window: Window) -> WindowResult:
+        """Energy of a window from the readings so far."""
+        warnings: tuple[str, ...] = ()
+        if self._abandoned:
+            warnings = ("this process was forked from the one being measured; energy is there",)
+        end_s = self.clock.now_s() if window.end_s is None else window.end_s
+        return self.between(
+            window.begin_s,
+            end_s,
+            name=window.name,
+            window_id=window.window_id,
+            parent_id=window.parent_id,
+            warnings=warnings,
+        )
+
+    def between(
+        self,
+        begin_s: float,
+        end_s: float,
+        *,
+        name: str = "",
+        window_id: int = -1,
+        parent_id: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> WindowResult:
+        """Energy between two instants of the machine's monotonic clock."""
+        return resolve_window(
+            () if self._abandoned else self.channels,
+            self.missing,
+            name=name,
+            window_id=window_id,
+            parent_id=parent_id,
+            begin_s=begin_s,
+            end_s=end_s,
+            warnings=warnings,
+        )
+
+    def record(self, event: dict[str, Any]) -> None:
+        """Put an event (a step, an epoch, a note) into the journal at the next flush."""
+        self._events.append(event)
+
+    def power_w(self) -> dict[str, float]:
+        """Power of every domain now."""
+        powers = ((c.domain.name, c.power_w()) for c in self.channels)
+        return {name: power for name, power in powers if power is not None}
+
+    def signals(self) -> dict[str, float]:
+        """Utilisation, clocks, temperatures as last read."""
+        return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def close(
+        self,
+        status: RunStatus = RunStatus.FINISHED,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        end_s: float | None = None,
+    ) -> RunResult:
+        """Take the last readings, write the end of the journal, and return the result."""
+        with self._closing:
+            if self.closed is not None:
+                return self.closed
+            end_s = self.clock.now_s() if end_s is None else end_s
+            self._last_readings(end_s)
+            if self._sampler is not None:
+                self._sampler.stop()
+            self._end_open_windows(end_s)
+            self._flush()
+            result = self.between(
+                self.started_s,
+                end_s,
+                name=self.name,
+                window_id=ROOT_WINDOW_ID,
+                warnings=self._run_warnings(),
+            )
+            self.closed = self._run_result(result, status, exit_code, signal)
+            self._write_end(self.closed)
+            self.role.release()
+            self.inventory.close()
+            self._restore_environment()
+            return self.closed
+
+    def abandon(self) -> None:
+        """In a forked child: let go of everything without touching the parent's files."""
+        self._abandoned = True
+        for feed in self.feeds:
+            feed.renew_lock()
+            feed.meter.after_fork_in_child()
+        if self._journal is not None:
+            self._journal.abandon()
+        self.role.release()
+        self._sampler = None
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _used_feeds(self) -> list[MeterFeed]:
+        """Feeds whose domains are wanted, in the order of `feeds`."""
+        used = {id(c.feed) for c in self.channels}
+        used |= {id(c.shape_feed) for c in self.channels if c.shape_feed is not None}
+        return [feed for feed in self.feeds if id(feed) in used]
+
+    def _begin(
+        self, keep: bool, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
+    ) -> None:
+        if self.settings.devices and not self.channels:
+            self.notes.append(
+                f"none of the devices {', '.join(self.settings.devices)} can be read here; "
+                "'wattloop devices' lists what can"
+            )
+        next(self._ids)  # the root window
+        for feed in self.feeds:
+            feed.on_gap = self._gap
+        used = self._used_feeds()
+        if not self._in_process:
+            for feed in used:
+                feed.find_ticks(TICK_SEARCH_LIMIT_S, self.clock.sleep)
+        for feed in used:
+            feed.read()
+        self.started_s = self.clock.now_s()
+        self.started_wall_s = self.clock.wall_s()
+        if keep:
+            self._open_journal(command, kind, tags)
+        self.role.decide(self._journal.path if self._journal is not None else None)
+        if self.job is None and self._in_process:
+            os.environ[JOB_VARIABLE] = self.run_id
+        self.role.watch(self.feeds)
+        self._sampler = Sampler(
+            self.role.feeds_to_read(self.feeds, used),
+            self.feeds if self.role.counts else used,
+            self.clock,
+            self.role.interval_s(self.settings.interval_s),
+            in_process=self._in_process,
+            on_flush=self._flush,
+        )
+        self._sampler.start()
+
+    def _open_journal(
+        self, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
+    ) -> None:
+        path = journal_directory(self.settings.store_location) / f"{self.run_id}.journal"
+        header = journal_header(self, command=command, kind=kind, tags=tags)
+        try:
+            self._journal = JournalWriter(path, header)
+        except OSError as error:
+            self.notes.append(
+                f"this run will not be kept: cannot write {path} ({error.strerror or error}); "
+                "choose another place with --store or WATTLOOP_STORE"
+            )
+
+    def _flush(self) -> None:
+        """Everything gathered since the last flush goes to the journal."""
+        changed = self.role.flush(self.feeds)
+        if changed and self._sampler is not None:
+            self._sampler.replace_feeds(
+                self.role.feeds_to_read(self.feeds, self._used_feeds()),
+                self.role.interval_s(self.settings.interval_s),
+            )
+        self._notice_suspend()
+        journal = self._journal
+        now_s = self.clock.now_s()
+        for feed in self.feeds:
+            times_s, values, signal_times_s, signal_values = feed.drained()
+            feed.forget_before(now_s)
+            if journal is not None and times_s:
+                journal.samples(feed.index, len(feed.domains), times_s, values)
+            if journal is not None and signal_times_s:
+                index = feed.index + SIGNALS_FEED_OFFSET
+                journal.samples(index, len(feed.signals), signal_times_s, signal_values)
+        self._journal_windows(journal)
+        while self._events:
+            event = self._events.popleft()
+            if journal is not None:
+                journal.event(event)
+        if journal is not None and not self._in_process and now_s - self._synced_s > SYNC_EVERY_S:
+            journal.sync()
+            self._synced_s = now_s
+
+    def _journal_windows(self, journal: JournalWriter | None) -> None:
+        for _ in range(len(self._ended)):
+            window = self._ended.popleft()
+            if journal is None:
+                continue
+            self._journaled_windows += 1
+            if self._journaled_windows <= JOURNALED_WINDOWS_LIMIT:
+                journal.event({"type": "window", "window": window.result.to_dict()})
+
+    def _gap(self, time_s: float, domain: str, gap: Gap) -> None:
+        self._events.append(
+            {
+                "type": "gap",
+                "time_s": time_s,
+                "domain": domain,
+                "reason": gap.reason,
+                "lost": gap.lost,
+            }
+        )
+
+    def _notice_suspend(self) -> None:
+        suspended_s = self.clock.suspended_s()
+        asleep_s = suspended_s - self._suspended_s
+        if asleep_s > 1.0:
+            self._suspended_s = suspended_s
+            text = f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
+            self.notes.append(text)
+            self._events.append({"type": "note", "time_s": self.clock.now_s(), "text": text})
+
+    def _last_readings(self, end_s: float) -> None:
+        """Readings after the end, so that it lies between two points of every curve."""
+        used = self.role.feeds_to_read(self.feeds, self._used_feeds())
+        slow_s = [d.update_period_s for f in used if f.slow for d in f.domains]
+        if slow_s:
+            wait_s = end_s + min(max(slow_s), 0.2) + 0.005 - self.clock.now_s()
+            if wait_s > 0:
+                self.clock.sleep(wait_s)
+        for feed in used:
+            feed.read()
+
+    def _end_open_windows(self, end_s: float) -> None:
+        for window in list(self._open.values()):
+            window.end_s = end_s
+            self._ended.append(window)
+            self.notes.append(f"window '{window.name}' was never closed; it ends with the run")
+        self._open.clear()
+        if len(self.notes) > 20:
+            del self.notes[20:]
+
+    def _run_warnings(self) -> list[str]:
+        warnings = list(self.notes)
+        if self._journal is not None and self._journal.fault is not None:
+            warnings.append(f"readings could not be kept: {self._journal.fault}")
+        if self._journaled_windows > JOURNALED_WINDOWS_LIMIT:
+            warnings.append(
+                f"{self._journaled_windows} windows; only the first {JOURNALED_WINDOWS_LIMIT} "
+                "are kept one by one"
+            )
+        return warnings
+
+    def _run_result(
+        self, result: WindowResult, status: RunStatus, exit_code: int | None, signal: int | None
+    ) -> RunResult:
+        self.role.settle()
+        return RunResult.of(
+            result,
+            self.settings,
+            run_id=self.run_id,
+            status=status,
+            exit_code=exit_code,
+            signal=signal,
+            started_wall_s=self.started_wall_s,
+            machine_id=self.host.machine_id,
+            counted=self.role.counts,
+            counted_by=self.role.counted_by,
+        )
+
+    def _write_end(self, run: RunResult) -> None:
+        if self._journal is None:
+            return
+        end_s = run.result.end_s
+        self._journal.end({"type": "end", "time_s": end_s, **run.to_end_dict()})
+        self._journal.close()
+
+    def _restore_environment(self) -> None:
+        if os.environ.get(JOB_VARIABLE) == self.run_id:
+            del os.environ[JOB_VARIABLE]
+
+    @property
+    def journal_path(self) -> str | None:
+        """Where the live journal is."""
+        return None if self._journal is None else str(self._journal.path)
+
+
+def new_run_id(wall_s: float) -> str:
+    """Sortable by time and unique: `20261115-031500-3f9a1c`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
+    return f"{stamp}-{secrets.token_hex(3)}"
+
+
+def _wanted(missing: Sequence[Missing], devices: Sequence[str]) -> list[Missing]:
+    if not devices:
+        return list(missing)
+    return [
+        m
+        for m in missing
+        if any(m.name == d or m.name.startswith((f"{d}:", f"{d}/")) for d in devices)
+    ]
