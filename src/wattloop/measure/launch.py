@@ -12,9 +12,7 @@ from wattloop.core.errors import CommandError
 __all__ = ["launch"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-RESTORED = [
-    getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)
-]
+RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
 """Python ignores these for itself; a program expects them at their defaults."""
 
 
@@ -39,9 +37,7 @@ def launch(
         raise CommandError(f"{program!r} cannot be started: {error}", NOT_EXECUTABLE) from None
 
 
-def _spawn(
-    command: list[str], environment: Mapping[str, str], signal_mask: Iterable[int]
-) -> int:
+def _spawn(command: list[str], environment: Mapping[str, str], signal_mask: Iterable[int]) -> int:
     return os.posix_spawnp(
         command[0], command, environment, setsigmask=signal_mask, setsigdef=RESTORED
     )
@@ -57,9 +53,7 @@ def _explained(program: str, error: OSError) -> CommandError:
             NOT_FOUND,
         )
     if path.is_dir():
-        return CommandError(
-            f"{program} is a directory; name the program to run", NOT_EXECUTABLE
-        )
+        return CommandError(f"{program} is a directory; name the program to run", NOT_EXECUTABLE)
     if error.errno == errno.ENOENT and not path.exists() and "/" in program:
         return CommandError(f"{program}: no such file; check the path", NOT_FOUND)
     if error.errno == errno.ENOENT:

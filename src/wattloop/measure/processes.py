@@ -7,6 +7,7 @@ Process numbers are those of our own namespace, so this looks at /proc even wher
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["Orphans", "children", "descends_from", "is_stopped"]
@@ -49,10 +50,8 @@ class Orphans:
         self._ended_at_s = {pid: self._ended_at_s.get(pid, now_s) for pid in ended}
         for pid, since_s in list(self._ended_at_s.items()):
             if now_s - since_s >= FORGOTTEN_AFTER_S:
-                try:
+                with suppress(ChildProcessError):  # its owner was quicker
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
-                except ChildProcessError:
-                    pass  # its owner was quicker
                 del self._ended_at_s[pid]
 
 
