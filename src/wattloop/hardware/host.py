@@ -1,7 +1,6 @@
 """Where this machine's files are, and who it is."""
 
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +28,7 @@ class Host:
     @cached_property
     def name(self) -> str:
         """Host name."""
-        return platform.node() or "localhost"
+        return os.uname().nodename or "localhost"
 
     @cached_property
     def boot_id(self) -> str:

@@ -5,10 +5,9 @@ its holder dies, and another process of the job takes over.
 """
 
 import fcntl
-import hashlib
 import json
 import os
-import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,14 @@ def claim_directory() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
         return Path(runtime) / "wattloop"
-    return Path(tempfile.gettempdir()) / f"wattloop-{os.getuid()}"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"wattloop-{os.getuid()}"
 
 
 class Claim:
     """The right to count this node's devices for one job."""
 
     def __init__(self, job_id: str, directory: Path | None = None) -> None:
-        name = hashlib.sha256(job_id.encode()).hexdigest()[:24]
-        self._path = (directory or claim_directory()) / f"{name}.claim"
+        self._path = (directory or claim_directory()) / f"{_file_name(job_id)}.claim"
         self._fd = -1
 
     @property
@@ -68,3 +66,9 @@ class Claim:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _file_name(job_id: str) -> str:
+    """A name that differs for different jobs and is valid everywhere."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in job_id)[:120]
+    return f"{safe}-{zlib.crc32(job_id.encode()):08x}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -39,7 +37,7 @@ def journal_header(
         "pid": os.getpid(),
         "user": _user(),
         "cwd": _cwd(),
-        "python": f"{platform.python_version()} ({sys.implementation.name})",
+        "python": f"{sys.version.split()[0]} ({sys.implementation.name})",
         "version": __version__,
         "settings": _without_secrets(settings),
         "tags": dict(tags),
@@ -84,9 +82,11 @@ def _parent_run_id(session: Session) -> str | None:
 
 
 def _user() -> str:
+    import pwd
+
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # containers often run as a number without a name
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # containers often run as a number without a name
         return str(os.getuid())
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import secrets
 import threading
 import time
 from collections import deque
@@ -419,7 +418,7 @@ class Session:
 def new_run_id(wall_s: float) -> str:
     """Sortable by time and unique: `20261115-031500-3f9a1c`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
-    return f"{stamp}-{secrets.token_hex(3)}"
+    return f"{stamp}-{os.urandom(3).hex()}"
 
 
 def _wanted(missing: Sequence[Missing], devices: Sequence[str]) -> list[Missing]:
