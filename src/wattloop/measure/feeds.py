@@ -134,6 +134,13 @@ class MeterFeed:
             last, last_s = values, now_s
             sleep(0.002)
 
+    def quiet_time_s(self, time_s: float) -> float:
+        """When to read a slow sensor next: not just when it changes."""
+        for clock in self.tick_clocks:
+            if clock is not None:
+                return clock.quiet_time_s(time_s)
+        return time_s
+
     def forget_before(self, time_s: float) -> None:
         """Drop old points of the tracks."""
         with self._lock:

@@ -85,13 +85,19 @@ class ShapedCounter:
         blur_j = math.hypot(
             (1 - share) * self._blur_j(left, mean_w), share * self._blur_j(right, mean_w)
         )
-        return energy_j, math.hypot(blur_j, self._hidden_j(time_s, ratio, share, length_s))
+        scale = self._recent_ratio(right)
+        sigma_j = math.hypot(
+            blur_j,
+            min(self._hidden_j(time_s, scale), mean_w * length_s * 0.5),
+            self._misplaced_j(left, share, scale),
+        )
+        return energy_j, sigma_j
 
-    def _hidden_j(self, time_s: float, ratio: float, share: float, length_s: float) -> float:
-        """What neither sees: power that varies between two looks of the gauge.
+    def _hidden_j(self, time_s: float, scale: float) -> float:
+        """Power that varies between two looks of the gauge: seen by neither.
 
-        Judged by the step of the gauge around the instant, and by how far counter and gauge
-        disagree over the segment.
+        Judged by the step of the gauge around the instant, and by how far its readings are from
+        the counter's mean (a gauge that looks at one phase of a quick alternation).
         """
         gauge = self.gauge
         i = bisect_right(gauge.times_s, time_s)
@@ -99,11 +105,18 @@ class ShapedCounter:
         if not near:
             return 0.0
         step_w = max(near) - min(near)
-        disagree_w = abs(ratio - 1.0) * (sum(near) / len(near))
-        spacing_s = min(max(gauge.period_s, self._spacing_s(i)), length_s)
+        alias_w = abs(scale - 1.0) * sum(near) / len(near)
         # A step somewhere between two looks displaces at most a quarter of step x spacing.
-        drift_j = disagree_w * length_s * share * (1 - share) * 0.5
-        return math.hypot(0.25 * (step_w + disagree_w) * spacing_s, drift_j)
+        return 0.25 * (step_w + alias_w) * max(gauge.period_s, self._spacing_s(i))
+
+    def _misplaced_j(self, left: int, share: float, scale: float) -> float:
+        """Joules that the counter saw and the gauge did not: they may lie on either side."""
+        times, totals = self.counter.times_s, self.counter.totals_j
+        worst_j = 0.0
+        for i in range(max(0, left - 1), min(len(times) - 1, left + 2)):
+            shape_j = self.gauge.at(times[i + 1])[0] - self.gauge.at(times[i])[0]
+            worst_j = max(worst_j, abs(totals[i + 1] - totals[i] - scale * shape_j))
+        return worst_j * math.sqrt(share * (1 - share))
 
     def _spacing_s(self, i: int) -> float:
         times = self.gauge.times_s
@@ -114,18 +127,18 @@ class ShapedCounter:
     def _beyond(self, time_s: float, i: int) -> tuple[float, float]:
         """Before the first or after the last point of the counter: the gauge alone, scaled."""
         counter = self.counter
-        ratio = self._recent_ratio()
+        ratio = self._recent_ratio(len(counter.times_s) - 1)
         gauge_j = self.gauge.at(time_s)[0] - self.gauge.at(counter.times_s[i])[0]
         power_w = self.gauge.power_w() or 0.0
         sigma_j = math.hypot(
             self._blur_j(i, power_w),
-            0.05 * abs(gauge_j) + self._hidden_j(time_s, ratio, 0.0, 1.0),
+            0.05 * abs(gauge_j) + self._hidden_j(time_s, ratio),
         )
         return counter.totals_j[i] + ratio * gauge_j, sigma_j
 
-    def _recent_ratio(self) -> float:
+    def _recent_ratio(self, last: int) -> float:
+        """Counter over gauge in the time before point `last`."""
         times, totals = self.counter.times_s, self.counter.totals_j
-        last = len(times) - 1
         first = max(0, bisect_right(times, times[last] - RATIO_SPAN_S) - 1)
         if first == last:
             return 1.0

@@ -12,7 +12,7 @@ __all__ = ["Sampler", "feed_interval_s"]
 FLUSH_S = 0.5
 """Buffered readings reach the journal this often: what a crash can lose."""
 SIGNALS_S = 1.0
-DUTY_IN_PROCESS = 0.002
+DUTY_IN_PROCESS = 0.004
 """Share of time a meter may be read for inside the user's program."""
 DUTY_ALONE = 0.03
 """The same in a process of our own."""
@@ -93,8 +93,9 @@ class Sampler:
     def _next_due_s(self, feed: MeterFeed, due_s: float, time_s: float) -> float:
         interval_s = feed_interval_s(feed, self._interval_s, self._duty)
         next_s = due_s + interval_s
-        # After a pause (suspend, a stopped process) go on from now instead of catching up.
-        return next_s if next_s > time_s else time_s + interval_s
+        if next_s <= time_s:  # after a pause go on from now instead of catching up
+            next_s = time_s + interval_s
+        return feed.quiet_time_s(next_s)
 
     def _search_ticks(self, searches: list[float]) -> None:
         for feed in self._feeds:

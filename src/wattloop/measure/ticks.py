@@ -11,6 +11,8 @@ RELATIVE_DRIFT = 0.01
 """How far a declared period may be off, as a fraction; shrinks as ticks are added."""
 JITTER_S = 0.001
 """Sensors keep their own beat to about a millisecond."""
+QUIET_SHARE = 0.35
+"""Where in a period to read: far from both ticks."""
 MAX_ERROR_SHARE = 0.25
 """Beyond this share of a period the phase is considered lost."""
 
@@ -48,7 +50,18 @@ class TickClock:
         blur_s = self.error_s + abs(distance_s) * self._drift
         if blur_s > MAX_ERROR_SHARE * self.period_s:
             return None, 0.0
-        return distance_s % self.period_s, blur_s
+        age_s = distance_s % self.period_s
+        if min(age_s, self.period_s - age_s) <= blur_s:
+            return None, 0.0  # so close to a tick that it is not sure which one was seen
+        return age_s, blur_s
+
+    def quiet_time_s(self, time_s: float) -> float:
+        """The first instant from `time_s` on that is safely between two ticks."""
+        age_s, _ = self.age(time_s)
+        if age_s is None:
+            return time_s
+        wait_s = (QUIET_SHARE * self.period_s - age_s) % self.period_s
+        return time_s + (wait_s if wait_s < self.period_s / 2 else 0.0)
 
     def _refine(self, tick_s: float, error_s: float) -> None:
         """The longer the base line, the better the period is known."""

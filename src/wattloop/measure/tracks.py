@@ -27,6 +27,8 @@ BRIDGE_S = 2.0
 KEEP_S = 900.0
 """Points older than this are forgotten; windows remember the energy at their beginning."""
 LEARNED_PERIOD_LIMIT_S = 0.25
+HIDDEN_SHARE = 0.3
+"""Power may vary by this share between two points without either showing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class CounterTrack:
         """How much power may have varied inside a segment, judged by its neighbours."""
         if length_s < 4 * self.period_s:
             return abs(power_w)
-        bend_w = 0.1 * abs(power_w)
+        bend_w = HIDDEN_SHARE * abs(power_w)
         if left > 0:
             bend_w = max(bend_w, abs(power_w - self._slope(left, length_s)))
         if right + 1 < len(self.times_s):
