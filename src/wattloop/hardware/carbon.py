@@ -5,9 +5,9 @@ Each entry names its source and year. The file is read on the first lookup, not 
 
 import csv
 import unicodedata
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 
@@ -48,8 +48,7 @@ ALIASES = {
 """Other English names people type."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnnualIntensity:
+class AnnualIntensity(NamedTuple):
     """Grams of CO2-equivalent per kilowatt-hour generated in a country in one year."""
 
     iso3: str

@@ -1,12 +1,11 @@
 """What the rest of a node draws: power-supply efficiencies, board, disk, adapter card and fans."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ADAPTER_W", "BOARD_W", "DISK_W", "EIGHTY_PLUS", "FAN_SHARE", "PSU_EFFICIENCY", "Fact"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A value and who says so. The half-width is our judgement of how far machines differ."""
 
     value: float

@@ -1,5 +1,7 @@
 """From joules of a window to what they mean. Pure functions over plain data.
 
+Records here are named tuples: they cost a fifth of a dataclass to define, and there are many.
+
 - `line`           least squares of a straight line, with the uncertainty of what it predicts
 - `idle`           idle lines and application energy (measured minus idle)
 - `idle_store`     idle lines kept per machine

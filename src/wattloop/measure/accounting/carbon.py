@@ -8,18 +8,15 @@ no number: a world average would be wrong by a factor of ten in both directions.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
 from wattloop.hardware.carbon import annual_intensity
-from wattloop.measure.accounting.carbon_live import fetch_live, shown_url
-from wattloop.measure.accounting.carbon_series import load_series, mean_intensity
 
 __all__ = ["Intensity", "IntensityKind", "IntensitySearch", "carbon_g", "find_intensity"]
 
@@ -38,8 +35,7 @@ class IntensityKind(StrEnum):
     ANNUAL = "annual"
 
 
-@dataclass(frozen=True, slots=True)
-class Intensity:
+class Intensity(NamedTuple):
     """Grams of CO2e per kilowatt-hour, for which zone, and who says so."""
 
     g_co2e_per_kwh: float
@@ -50,11 +46,10 @@ class Intensity:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
-@dataclass(frozen=True, slots=True)
-class IntensitySearch:
+class IntensitySearch(NamedTuple):
     """The intensity found, or None with `reason`; `notes` name sources that failed."""
 
     found: Intensity | None
@@ -103,6 +98,8 @@ def _sources(
 
 
 def _live(settings: Settings) -> Intensity | Gap:
+    from wattloop.measure.accounting.carbon_live import fetch_live, shown_url
+
     answer = fetch_live(settings.carbon_url)
     if isinstance(answer, Gap):
         return Gap(f"live carbon intensity failed: {answer.reason}")
@@ -114,6 +111,8 @@ def _live(settings: Settings) -> Intensity | Gap:
 def _series(
     settings: Settings, begin_wall_s: float | None, end_wall_s: float | None
 ) -> Intensity | Gap:
+    from wattloop.measure.accounting.carbon_series import load_series, mean_intensity
+
     path = Path(settings.carbon_file).expanduser()
     if begin_wall_s is None or end_wall_s is None:
         return Gap(f"carbon_file {path} needs the time of day of the run, which is not known")

@@ -7,8 +7,7 @@ has it; `zone` is shown when present.
 import json
 import math
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from wattloop.core.records import Gap
@@ -21,8 +20,7 @@ MAX_G_PER_KWH = 5_000.0
 FIELDS = ("g_co2e_per_kwh", "carbonIntensity")
 
 
-@dataclass(frozen=True, slots=True)
-class LiveIntensity:
+class LiveIntensity(NamedTuple):
     """What the provider said."""
 
     g_co2e_per_kwh: float

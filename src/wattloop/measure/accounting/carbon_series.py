@@ -7,9 +7,9 @@ Columns `time` and `g_co2e_per_kwh`, and `zone` where the file holds several. A 
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 
@@ -20,8 +20,7 @@ SINGLE_STEP_S = 3_600.0
 MAX_G_PER_KWH = 5_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class IntensityPoint:
+class IntensityPoint(NamedTuple):
     """From `wall_s` on, a kilowatt-hour costs this many grams of CO2e."""
 
     wall_s: float

@@ -1,15 +1,13 @@
 """What the electricity costs: kilowatt-hours times the user's tariff."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.units import kwh_from_joules
 
 __all__ = ["Cost", "cost_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """An amount of money."""
 
     amount: float
@@ -18,7 +16,7 @@ class Cost:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def cost_of(energy_j: float, tariff_per_kwh: float, currency: str) -> Cost:

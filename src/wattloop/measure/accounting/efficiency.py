@@ -7,9 +7,8 @@ does not mean is in docs/accounting.md.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
@@ -32,8 +31,7 @@ class Label(StrEnum):
     HIGH = "high"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(NamedTuple):
     """Energy over TDP x time of one device, or of all devices of a scope.
 
     Attributes:

@@ -3,16 +3,14 @@
 For a feeling of size only: nothing else is computed from them.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.units import J_PER_WH
 
 __all__ = ["CARBON_FACTORS", "ENERGY_FACTORS", "Equivalent", "Factor", "equivalents"]
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(NamedTuple):
     """How much of a familiar thing one joule, or one gram of CO2e, is worth."""
 
     name: str
@@ -24,8 +22,7 @@ class Factor:
     year: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Equivalent:
+class Equivalent(NamedTuple):
     """So many units of a familiar thing."""
 
     name: str
@@ -37,7 +34,7 @@ class Equivalent:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 CARBON_FACTORS = (

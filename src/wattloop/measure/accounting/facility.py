@@ -3,8 +3,7 @@
 E_facility = E_node x PUE
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.measure.accounting.node import NodeEnergy
@@ -12,8 +11,7 @@ from wattloop.measure.accounting.node import NodeEnergy
 __all__ = ["FacilityEnergy", "facility_energy"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FacilityEnergy:
+class FacilityEnergy(NamedTuple):
     """Joules with cooling and distribution. The PUE is stated, so it adds no uncertainty."""
 
     energy_j: float | None
@@ -24,7 +22,7 @@ class FacilityEnergy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def facility_energy(node: NodeEnergy, pue: float, pue_source: str = "default") -> FacilityEnergy:

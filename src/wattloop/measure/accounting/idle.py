@@ -6,8 +6,7 @@ E_application = E_measured - E_idle(t_application)
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Missing, WindowResult
@@ -31,8 +30,7 @@ COVERED = 0.99
 """A window with less of its time read says too little about idling."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleLine:
+class IdleLine(NamedTuple):
     """Energy of one domain while the machine does nothing, as a line over time."""
 
     domain: str
@@ -59,8 +57,7 @@ class IdleLine:
         return self.line.half_width(duration_s)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleFit:
+class IdleFit(NamedTuple):
     """What `fit_idle` found: a line per domain, the domains without one, and warnings."""
 
     lines: dict[str, IdleLine]
@@ -68,8 +65,7 @@ class IdleFit:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationDomain:
+class ApplicationDomain(NamedTuple):
     """Application energy of one domain; None with a reason where it cannot be told."""
 
     name: str
@@ -81,8 +77,7 @@ class ApplicationDomain:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationEnergy:
+class ApplicationEnergy(NamedTuple):
     """Energy due to the application: what was measured minus what idling would have used."""
 
     domains: tuple[ApplicationDomain, ...]
@@ -117,7 +112,7 @@ class ApplicationEnergy:
             "energy_j": self.energy_j,
             "uncertainty_j": self.uncertainty_j,
             "complete": self.complete,
-            "domains": [{**asdict(d), "provenance": d.provenance.value} for d in self.domains],
+            "domains": [{**d._asdict(), "provenance": d.provenance.value} for d in self.domains],
         }
 
 

@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
 from wattloop.core.provenance import Provenance
@@ -23,8 +22,7 @@ OLD_AFTER_DAYS = 90
 DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class IdleRecord:
+class IdleRecord(NamedTuple):
     """The idle lines of one machine, and when and on what kernel they were fitted."""
 
     machine_id: str
@@ -135,7 +133,7 @@ def _to_dict(record: IdleRecord) -> dict[str, Any]:
             name: {
                 "source": line.source,
                 "provenance": line.provenance.value,
-                **asdict(line.line),
+                **line.line._asdict(),
             }
             for name, line in record.lines.items()
         },

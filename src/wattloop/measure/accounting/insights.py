@@ -1,9 +1,8 @@
 """What the efficiencies of a run say, in plain words (insights of EnergyScopium)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
@@ -28,8 +27,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class Insight:
+class Insight(NamedTuple):
     """Something the numbers say, with its meaning in plain words."""
 
     code: str
@@ -38,7 +36,7 @@ class Insight:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Line", "fit_line"]
 
@@ -18,8 +18,7 @@ STUDENT_95 = (
 NORMAL_95 = 1.96
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """y = intercept + slope x, and how well it fits.
 
     `rmse` divides the squared residuals by the number of points, as the thesis does; the

@@ -7,8 +7,7 @@ power they cool. The defaults and their ranges are in `wattloop.hardware.chassis
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
@@ -19,8 +18,7 @@ from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU
 __all__ = ["NodeEnergy", "node_energy"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEnergy:
+class NodeEnergy(NamedTuple):
     """Joules the node drew from its socket, and how they were found.
 
     Attributes:
@@ -39,7 +37,7 @@ class NodeEnergy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:

@@ -4,7 +4,7 @@ Runs of one device lie on a line whose slope, in joules per second, belongs to t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wattloop.core.records import Missing
 from wattloop.measure.accounting.line import fit_line
@@ -12,8 +12,7 @@ from wattloop.measure.accounting.line import fit_line
 __all__ = ["Slope", "slopes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
+class Slope(NamedTuple):
     """Joules each further second of runtime costs on one device."""
 
     device: str

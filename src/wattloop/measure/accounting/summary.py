@@ -1,8 +1,7 @@
 """What a window's joules mean, all together, and the line that fits a log."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.records import WindowResult
 from wattloop.core.settings import Settings
@@ -28,8 +27,7 @@ NO_TARIFF = "set tariff_per_kwh: to the price of a kilowatt-hour, in wattloop.ya
 NO_LIMIT = "no efficiency: no device has both a known power limit and a reading; set cpu_tdp_w:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
+class Accounting(NamedTuple):
     """Everything derived from one window.
 
     Carbon, cost and equivalents are of the facility energy (node x PUE), since that is what is
