@@ -40,7 +40,10 @@ def test_the_users_own_numbers_replace_the_defaults():
 
 
 def test_the_example_of_energyscopium_lies_within_the_stated_uncertainty():
-    """209.06 Wh measured became 338.00 Wh at PUE 1.3: a node of 260 Wh, at about 1400 W."""
+    """209.06 Wh measured became 338.00 Wh at PUE 1.3: a node of 260 Wh, at about 1400 W.
+
+    A guard for the defaults, not a validation: they were chosen with this example in view.
+    """
     duration_s = 209.06 * WH / 1_400
     node = node_energy(window(duration_s, domain("gpu:0", 209.06 * WH)), Settings())
     assert abs(node.energy_j - 338.00 / 1.3 * WH) <= node.uncertainty_j
