@@ -1,0 +1,159 @@
+"""How near to its power limit a device worked: E / (TDP x T), and the label for it.
+
+efficiency = energy consumed / (TDP x runtime)        (EnergyScopium)
+
+Under a power cap the limit is the one enforced, and `basis` says so. What the label means and
+does not mean is in docs/accounting.md.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Scope, WindowResult
+
+__all__ = ["HIGH", "LOW", "Efficiency", "Label", "efficiencies", "label_of"]
+
+LOW = 0.4
+"""Below this a code is of low energy efficiency (EnergyScopium, legend of its dashboard)."""
+HIGH = 0.9
+"""Above this it is of high energy efficiency (same)."""
+
+PLAIN_BASIS = "TDP"
+
+
+class Label(StrEnum):
+    """Efficiency in one word."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class Efficiency(NamedTuple):
+    """Energy over TDP x time of one device, or of all devices of a scope.
+
+    Attributes:
+        name: `gpu:0`, `cpu:1/package`, or the scope (`cpu`, `gpu`, `node`) for all its devices.
+        tdp_w: the limit it is judged by; a sum for several devices.
+        basis: what that limit is: `TDP`, or the enforced power limit.
+        provenance: of the energy; an estimate from utilisation x TDP judges only utilisation.
+        without: devices of the scope left out because their limit or energy is not known.
+    """
+
+    name: str
+    scope: Scope
+    value: float
+    power_w: float
+    tdp_w: float
+    basis: str
+    provenance: Provenance
+    without: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> Label:
+        """The value in one word."""
+        return label_of(self.value)
+
+    @property
+    def capped(self) -> bool:
+        """Whether the limit is something else than the plain TDP."""
+        return self.basis != PLAIN_BASIS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "scope": self.scope.value,
+            "value": self.value,
+            "label": self.label.value,
+            "power_w": self.power_w,
+            "tdp_w": self.tdp_w,
+            "basis": self.basis,
+            "provenance": self.provenance.value,
+            "without": list(self.without),
+        }
+
+
+def label_of(efficiency: float) -> Label:
+    """`low` below 0.4, `high` above 0.9, `medium` between."""
+    if efficiency < LOW:
+        return Label.LOW
+    return Label.HIGH if efficiency > HIGH else Label.MEDIUM
+
+
+def efficiencies(result: WindowResult, cpu_tdp_w: float | None = None) -> tuple[Efficiency, ...]:
+    """Every CPU package and GPU, then `cpu`, `gpu` and `node` over all their devices.
+
+    Args:
+        result: the window.
+        cpu_tdp_w: TDP of one CPU package, for those whose domain does not carry it.
+    """
+    if result.duration_s <= 0:
+        return ()
+    devices: list[Efficiency] = []
+    without: dict[Scope, list[str]] = {Scope.CPU: [], Scope.GPU: []}
+    for domain in _devices(result.domains):
+        device = _of_device(domain, result.duration_s, cpu_tdp_w)
+        if device is None:
+            without[domain.scope].append(domain.name)
+        else:
+            devices.append(device)
+    together = []
+    for name, scopes in (
+        ("cpu", (Scope.CPU,)),
+        ("gpu", (Scope.GPU,)),
+        ("node", (Scope.CPU, Scope.GPU)),
+    ):
+        parts = [d for d in devices if d.scope in scopes]
+        left_out = [left for scope in scopes for left in without[scope]]
+        if parts:
+            together.append(_together(name, parts, left_out))
+    return (*devices, *together)
+
+
+def _devices(domains: Iterable[DomainEnergy]) -> list[DomainEnergy]:
+    """Whole CPU packages and GPUs; cores and uncore have no limit of their own."""
+    return [
+        domain
+        for domain in domains
+        if domain.scope in (Scope.CPU, Scope.GPU)
+        and ("/" not in domain.name or domain.name.endswith("/package"))
+    ]
+
+
+def _of_device(
+    domain: DomainEnergy, duration_s: float, cpu_tdp_w: float | None
+) -> Efficiency | None:
+    tdp_w, basis = domain.tdp_w, domain.tdp_note or PLAIN_BASIS
+    if tdp_w is None and domain.scope is Scope.CPU and cpu_tdp_w is not None:
+        tdp_w, basis = cpu_tdp_w, "TDP as set by cpu_tdp_w"
+    covered_s = duration_s * domain.covered
+    if tdp_w is None or tdp_w <= 0 or domain.energy_j is None or covered_s <= 0:
+        return None
+    power_w = domain.energy_j / covered_s
+    return Efficiency(
+        name=domain.name,
+        scope=domain.scope,
+        value=power_w / tdp_w,
+        power_w=power_w,
+        tdp_w=tdp_w,
+        basis=basis,
+        provenance=domain.provenance,
+    )
+
+
+def _together(name: str, parts: Sequence[Efficiency], without: Sequence[str]) -> Efficiency:
+    power_w = sum(part.power_w for part in parts)
+    tdp_w = sum(part.tdp_w for part in parts)
+    return Efficiency(
+        name=name,
+        scope=Scope(name),
+        value=power_w / tdp_w,
+        power_w=power_w,
+        tdp_w=tdp_w,
+        basis="; ".join(dict.fromkeys(part.basis for part in parts)),
+        provenance=Provenance.weakest(part.provenance for part in parts),
+        without=tuple(without),
+    )

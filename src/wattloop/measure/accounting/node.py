@@ -1,0 +1,114 @@
+"""Energy of the whole node. Where nobody measures it, a stated model.
+
+P_node = (P_measured + P_other) / eta_psu
+
+P_other is what has no sensor: board, disk, adapter card, and fans that work in proportion to the
+power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_power
+from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
+
+__all__ = ["NodeEnergy", "node_energy"]
+
+
+class NodeEnergy(NamedTuple):
+    """Joules the node drew from its socket, and how they were found.
+
+    Attributes:
+        energy_j: joules, or None with `reason` when there is nothing to start from.
+        uncertainty_j: half-width; for the model, from the published ranges of its constants.
+        complete: False when a part of the node was missing from what the model started from.
+        assumptions: the model in words.
+    """
+
+    energy_j: float | None
+    uncertainty_j: float = 0.0
+    provenance: Provenance | None = None
+    complete: bool = True
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return self._asdict()
+
+
+def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
+    """The measured node domain where there is one, else the model over what was measured."""
+    measured = _measured_node(result)
+    if measured is not None:
+        return NodeEnergy(
+            energy_j=measured.energy_j,
+            uncertainty_j=measured.uncertainty_j,
+            provenance=measured.provenance,
+            assumptions=(f"node energy read from {measured.source}; nothing added",),
+        )
+    energy_j = result.energy_j
+    if energy_j is None or result.provenance is None:
+        return NodeEnergy(energy_j=None, complete=False, reason="no part of the node was measured")
+    return _modelled(result, energy_j, result.provenance, settings)
+
+
+def _measured_node(result: WindowResult) -> DomainEnergy | None:
+    # psys stops at the board (and makers disagree where), so it is not the node's energy.
+    for domain in result.domains:
+        if domain.scope is Scope.NODE and domain.name != "psys" and domain.energy_j is not None:
+            return domain
+    return None
+
+
+def _modelled(
+    result: WindowResult, energy_j: float, provenance: Provenance, settings: Settings
+) -> NodeEnergy:
+    duration_s = result.duration_s
+    power_w = energy_j / duration_s if duration_s > 0 else 0.0
+    other_w = _other_w(power_w, settings.node_overhead_w)
+    eta = _efficiency(settings.psu_efficiency)
+    node_j = (energy_j + other_w.value * duration_s) / eta.value
+    # Independent unknowns: sensors, the other parts, the power supply.
+    uncertainty_j = math.hypot(
+        result.uncertainty_j / eta.value,
+        other_w.half_width * duration_s / eta.value,
+        node_j * eta.half_width / eta.value,
+    )
+    assumptions = [
+        "node = (measured + other parts) / efficiency of the power supply",
+        f"other parts {format_power(other_w.value)} ± {format_power(other_w.half_width)}: "
+        f"{other_w.source}",
+        f"power supply {eta.value:.2f} ± {eta.half_width:.2f}: {eta.source}",
+    ]
+    if result.missing:
+        names = ", ".join(m.name for m in result.missing)
+        assumptions.append(f"too low: without {names}, which could not be read")
+    return NodeEnergy(
+        energy_j=node_j,
+        uncertainty_j=uncertainty_j,
+        provenance=Provenance.weakest((Provenance.MODELLED, provenance)),
+        complete=not result.missing,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _other_w(power_w: float, stated_w: float | None) -> Fact:
+    if stated_w is not None:
+        return Fact(stated_w, 0.0, "your setting node_overhead_w")
+    fixed = (BOARD_W, DISK_W, ADAPTER_W)
+    return Fact(
+        sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
+        math.hypot(*(part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
+        f"board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card {ADAPTER_W.value:g} W "
+        f"and fans {FAN_SHARE.value:.0%} of what they cool (docs/accounting.md)",
+    )
+
+
+def _efficiency(stated: float | None) -> Fact:
+    if stated is not None:
+        return Fact(stated, 0.0, "your setting psu_efficiency")
+    return PSU_EFFICIENCY

@@ -1,0 +1,121 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.measure.accounting.test_idle import idle_line
+from tests.measure.accounting.windows import domain, window
+from wattloop.core.provenance import Provenance
+from wattloop.core.settings import Settings
+from wattloop.measure.accounting.carbon import find_intensity
+from wattloop.measure.accounting.summary import account
+
+RUN = window(
+    61.2,
+    domain("cpu:0/package", 4_100, uncertainty_j=20.0, tdp_w=150.0),
+    domain("gpu:0", 8_000, uncertainty_j=30.0, tdp_w=250.0),
+    domain("dram", 300, provenance=Provenance.MODELLED),
+)
+STATED = Settings(zone="FRA", tariff_per_kwh=0.2, pue=1.3)
+
+
+def test_the_line_fits_a_log_and_says_everything():
+    """Energy, uncertainty, time, parts with weak provenance, carbon, cost, efficiency."""
+    assert account(RUN, STATED).line == (
+        "wattloop: 12.4 kJ (3.44 Wh) ±0.3% in 1 min 01 s | cpu 4.10 kJ gpu 8.00 kJ dram 300 J "
+        "(modelled) | from the grid 24.6 kJ (modelled, PUE 1.3): 0.383 gCO2e FRA 2023, "
+        "0.0014 EUR | efficiency 0.49 medium"
+    )
+
+
+def test_missing_parts_and_weak_provenance_are_in_the_line():
+    """A total with a part missing says so; simulated is never mistaken for measured."""
+    run = window(
+        10,
+        domain("gpu:0", 2_000, provenance=Provenance.SIMULATED, tdp_w=250.0),
+        missing=("dram", "cpu:0/package"),
+    )
+    line = account(run, STATED).line
+    assert "gpu 2.00 kJ (simulated)" in line
+    assert "dram missing cpu:0/package missing" in line
+    assert "(simulated, PUE 1.3)" in line
+    assert "medium (simulated)" in line
+
+
+def test_nothing_measured_is_said_and_nothing_is_made_up():
+    """No sensor: every derived number is None with a reason."""
+    found = account(window(10, missing=("cpu",)), STATED)
+    assert found.line == "wattloop: nothing measured in 10.0 s | cpu missing"
+    assert (found.carbon_g, found.cost, found.node.energy_j) == (None, None, None)
+    assert found.carbon_reason == "nothing was measured"
+
+
+def test_what_is_not_set_is_none_with_what_to_set():
+    """No zone, no tariff, no idle line: None, and the notes say how to get them."""
+    found = account(RUN, Settings())
+    assert (found.carbon_g, found.cost, found.application) == (None, None, None)
+    notes = " ".join(found.notes)
+    assert "set zone:" in notes
+    assert "set tariff_per_kwh:" in notes
+    assert "wattloop idle" in notes
+    assert "gCO2e" not in found.line
+
+
+def test_the_example_of_energyscopium_end_to_end():
+    """A node of 260 Wh, PUE 1.3, 369 g/kWh: 338.00 Wh and 124.72 g."""
+    settings = Settings(pue=1.3, carbon_g_per_kwh=369.0)
+    found = account(window(600, domain("node", 260 * 3_600.0)), settings)
+    assert found.facility.energy_j / 3_600 == pytest.approx(338.00)
+    assert found.carbon_g == pytest.approx(124.72, abs=0.005)
+
+
+def test_application_energy_comes_with_the_age_of_its_lines():
+    """Lines and their age go together; domains without a line are named."""
+    found = account(
+        RUN,
+        Settings(),
+        idle_lines={"gpu:0": idle_line("gpu:0", 2, 60)},
+        idle_note="idle line fitted 2025-01-01 (3 days ago)",
+    )
+    assert found.application.energy_j == pytest.approx(8_000 - 2 - 60 * 61.2)
+    assert "idle line fitted 2025-01-01 (3 days ago)" in found.notes
+    assert any("without dram" in note for note in found.notes)
+
+
+def test_a_carbon_series_is_laid_over_the_time_of_the_run(tmp_path):
+    """started_wall_s places the window on the series."""
+    path = tmp_path / "grid.csv"
+    path.write_text("time,g_co2e_per_kwh\n0,100\n3600,300\n")
+    found = account(RUN, Settings(carbon_file=str(path)), started_wall_s=3_600.0)
+    assert found.intensity.g_co2e_per_kwh == 300
+
+
+def test_an_intensity_found_before_is_not_looked_for_again():
+    """Many windows of one run ask a provider once."""
+    search = find_intensity(Settings(zone="SWE"))
+    found = account(RUN, Settings(carbon_url="http://127.0.0.1:9/"), intensity=search)
+    assert found.intensity.zone == "SWE"
+
+
+def test_the_account_is_plain_data():
+    """It survives JSON, with the keys other parts of the product rely on."""
+    data = json.loads(json.dumps(account(RUN, STATED).to_dict()))
+    assert data["labels"] == {"cpu": "medium", "gpu": "medium", "node": "medium"}
+    assert data["cost"]["currency"] == "EUR"
+    assert data["node"]["provenance"] == "modelled"
+    assert data["facility"]["pue"] == 1.3
+    assert {e["name"] for e in data["equivalents"]} >= {"car", "phone"}
+    assert data["summary"].startswith("wattloop: ")
+
+
+def test_importing_the_summary_loads_nothing_heavy():
+    """Standard library only, and no HTTP, until somebody needs it."""
+    code = (
+        "import sys, wattloop.measure.accounting.summary as s;"
+        "heavy = {'numpy', 'pydantic', 'yaml', 'sqlalchemy', 'http.client', 'urllib.request',"
+        " 'statistics', 'tempfile', 'difflib'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
