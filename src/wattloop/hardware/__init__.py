@@ -1,4 +1,6 @@
 """Facts about machines: where their files are, and what their parts draw.
 
-- `host`     roots of /sys and /proc (containers and tests name others), identity of the machine
+- `host`         roots of /sys and /proc (containers and tests name others), identity of the machine
+- `number_file`  a kernel file that holds one number, kept open
+- `powercap`     energy zones of the powercap tree and their power limits
 """
