@@ -2,5 +2,6 @@
 
 - `host`         roots of /sys and /proc (containers and tests name others), identity of the machine
 - `number_file`  a kernel file that holds one number, kept open
+- `perf_event`   one kernel counter through the perf_event_open system call
 - `powercap`     energy zones of the powercap tree and their power limits
 """
