@@ -1,6 +1,7 @@
 """Facts about machines: where their files are, and what their parts draw.
 
 - `host`         roots of /sys and /proc (containers and tests name others), identity of the machine
+- `hwmon`        sensor chips
 - `number_file`  a kernel file that holds one number, kept open
 - `perf_event`   one kernel counter through the perf_event_open system call
 - `powercap`     energy zones of the powercap tree and their power limits
