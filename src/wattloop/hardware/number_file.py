@@ -1,11 +1,12 @@
 """A kernel file that holds one number, kept open and read again and again."""
 
+import math
 import os
 from pathlib import Path
 
 from wattloop.core.records import Gap
 
-__all__ = ["NumberFile"]
+__all__ = ["DecimalFile", "NumberFile"]
 
 _LONGEST = 32
 """More bytes than any 64-bit number has digits."""
@@ -31,7 +32,7 @@ class NumberFile:
         self._fd = -1
         self._last = b""
 
-    def read(self) -> int | Gap:
+    def read(self) -> float | Gap:
         """The number the file holds now."""
         try:
             data = self._fresh()
@@ -46,10 +47,16 @@ class NumberFile:
             return Gap(f"{self.path}: {error.strerror or error}")
         return self._number(data.strip())
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the last read could open the file, whatever it held."""
-        return self._fd >= 0
+    def refusal(self) -> str:
+        """Why the file cannot be opened and read; empty when it can.
+
+        A file that opens but holds no number at this moment is not refused: its readings are
+        gaps until it does.
+        """
+        reading = self.read()
+        opened = self._fd >= 0
+        self.close()
+        return reading.reason if isinstance(reading, Gap) and not opened else ""
 
     def close(self) -> None:
         """Close the file; a later read opens it again."""
@@ -75,7 +82,7 @@ class NumberFile:
         self.close()
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _number(self, digits: bytes) -> int | Gap:
+    def _number(self, digits: bytes) -> float | Gap:
         negative = digits[:1] == b"-"
         if digits[negative:].isdigit() and (self._signed or not negative):
             return int(digits)
@@ -83,3 +90,20 @@ class NumberFile:
             return Gap(f"{self.path} is empty")
         what = "a negative number" if negative else "no number"
         return Gap(f"{self.path} holds {what}: {digits.decode(errors='replace')!r}")
+
+
+class DecimalFile(NumberFile):
+    """The same for files of other programs, which may write `12.5`."""
+
+    __slots__ = ()
+
+    def _number(self, digits: bytes) -> float | Gap:
+        try:
+            value = float(digits)
+        except ValueError:
+            return super()._number(digits)
+        if not math.isfinite(value):
+            return Gap(f"{self.path} holds {value}")
+        if value < 0 and not self._signed:
+            return Gap(f"{self.path} holds a negative number: {value:g}")
+        return value

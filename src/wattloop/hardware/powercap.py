@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from wattloop.core.records import Gap, Scope
+from wattloop.core.records import Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
 
@@ -24,7 +24,7 @@ class Zone:
         self.name = name
         self.scope = scope
         self.inside = inside
-        self.refusal = _refusal(self.path)
+        self.refusal = NumberFile(self.path).refusal()
         """Why the counter cannot be read; empty when it can."""
 
     @cached_property
@@ -162,21 +162,6 @@ def _parent(directory: Path) -> str | None:
         if label.startswith("package"):
             return _socket(candidate, label)
     return None
-
-
-def _refusal(path: Path) -> str:
-    """Why the counter cannot be read now; empty when it can.
-
-    A file that opens but holds no number at this moment is not refused: its readings are gaps
-    until it does.
-    """
-    file = NumberFile(path)
-    reading = file.read()
-    opened = file.is_open
-    file.close()
-    if not isinstance(reading, Gap) or opened:
-        return ""
-    return reading.reason
 
 
 def _text(path: Path) -> str:

@@ -141,16 +141,8 @@ def _find_sockets(host: Host) -> list[_Socket]:
         for number, path in chip.channels("energy*_input"):
             match = re.fullmatch(r"Esocket(\d+)", chip.text(f"energy{number}_label"))
             if match:
-                sockets.append(_Socket(int(match.group(1)), path, _refusal(path)))
+                sockets.append(_Socket(int(match.group(1)), path, NumberFile(path).refusal()))
     return sorted(sockets, key=lambda socket: socket.number)
-
-
-def _refusal(path: Path) -> str:
-    file = NumberFile(path)
-    reading = file.read()
-    opened = file.is_open
-    file.close()
-    return reading.reason if isinstance(reading, Gap) and not opened else ""
 
 
 def _domain(socket: _Socket) -> Domain:

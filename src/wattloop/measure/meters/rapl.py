@@ -77,7 +77,7 @@ class Rapl(Meter):
             file.close()
 
 
-def _joules(microjoules: int | Gap) -> Reading:
+def _joules(microjoules: float | Gap) -> Reading:
     return microjoules if isinstance(microjoules, Gap) else microjoules * JOULES_PER_UNIT
 
 
