@@ -1,6 +1,10 @@
 """Facts about machines: where their files are, and what their parts draw.
 
-- `host`     roots of /sys and /proc (containers and tests name others), identity of the machine
-- `carbon`   annual carbon intensities of electricity by country, with source and year
-- `chassis`  power supplies, fans, board: what the rest of a node draws
+- `host`         roots of /sys and /proc (containers and tests name others), identity of the machine
+- `hwmon`        sensor chips
+- `number_file`  a kernel file that holds one number, kept open
+- `perf_event`   one kernel counter through the perf_event_open system call
+- `powercap`     energy zones of the powercap tree and their power limits
+- `carbon`       annual carbon intensities of electricity by country, with source and year
+- `chassis`      power supplies, fans, board: what the rest of a node draws
 """

@@ -1,9 +1,11 @@
 """What a run found, in the form that people and files get."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattloop.core.errors import WattloopError
 from wattloop.core.records import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 
@@ -34,8 +36,19 @@ class RunResult:
         cls, result: WindowResult, settings: Settings, *, machine_id: str, **facts: Any
     ) -> "RunResult":
         """A result with its accounting done."""
-        accounting: dict[str, Any] = {}
-        return cls(result=result, accounting=accounting, **facts)
+        from wattloop.measure.accounting.summary import account
+
+        lines, idle_note = _idle(settings, machine_id, facts["started_wall_s"])
+        accounting = account(
+            result,
+            settings,
+            idle_lines=lines,
+            idle_note=idle_note,
+            started_wall_s=facts["started_wall_s"],
+        )
+        return cls(
+            result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts
+        )
 
     @property
     def energy_j(self) -> float | None:
@@ -53,6 +66,7 @@ class RunResult:
     def to_dict(self) -> dict[str, Any]:
         """What `--json` writes."""
         result = self.result
+        cost = self.accounting.get("cost") or {}
         domains = [
             {
                 "name": d.name,
@@ -83,7 +97,8 @@ class RunResult:
             ],
             "warnings": list(result.warnings),
             "carbon_g": self.accounting.get("carbon_g"),
-            "cost": self.accounting.get("cost"),
+            "cost": cost.get("amount"),
+            "currency": cost.get("currency"),
             "labels": self.accounting.get("labels", {}),
             "accounting": dict(self.accounting),
             "counted": self.counted,
@@ -103,3 +118,16 @@ class RunResult:
             "counted": self.counted,
             "counted_by": self.counted_by,
         }
+
+
+def _idle(settings: Settings, machine_id: str, now_wall_s: float) -> tuple[Any, str]:
+    """This machine's idle lines, if it has any, and how old they are."""
+    from wattloop.measure.accounting.idle_store import idle_path, load_idle
+
+    try:
+        record = load_idle(idle_path(settings.store_location, machine_id))
+    except WattloopError as error:
+        return None, str(error)
+    if record is None:
+        return None, ""
+    return record.lines, record.note(now_wall_s, os.uname().release)

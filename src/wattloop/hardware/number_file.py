@@ -1,0 +1,109 @@
+"""A kernel file that holds one number, kept open and read again and again."""
+
+import math
+import os
+from pathlib import Path
+
+from wattloop.core.records import Gap
+
+__all__ = ["DecimalFile", "NumberFile"]
+
+_LONGEST = 32
+"""More bytes than any 64-bit number has digits."""
+
+
+class NumberFile:
+    """Reads one whole number in one system call.
+
+    Survives everything short of the file's end: replaced by a rename, truncated while being
+    rewritten, unreadable for a while. Each of those is a `Gap` at most, and the next read tries
+    again.
+
+    Args:
+        path: the file.
+        signed: whether a negative number is a reading; for counters it is a fault.
+    """
+
+    __slots__ = ("_fd", "_last", "_signed", "path")
+
+    def __init__(self, path: Path, signed: bool = False) -> None:
+        self.path = path
+        self._signed = signed
+        self._fd = -1
+        self._last = b""
+
+    def read(self) -> float | Gap:
+        """The number the file holds now."""
+        try:
+            data = self._fresh()
+        except FileNotFoundError:
+            self.close()
+            return Gap(f"{self.path} is gone", lost=True)
+        except PermissionError:
+            self.close()
+            return Gap(f"{self.path}: permission denied", lost=True)
+        except OSError as error:
+            self.close()
+            return Gap(f"{self.path}: {error.strerror or error}")
+        return self._number(data.strip())
+
+    def refusal(self) -> str:
+        """Why the file cannot be opened and read; empty when it can.
+
+        A file that opens but holds no number at this moment is not refused: its readings are
+        gaps until it does.
+        """
+        reading = self.read()
+        opened = self._fd >= 0
+        self.close()
+        return reading.reason if isinstance(reading, Gap) and not opened else ""
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _fresh(self) -> bytes:
+        if self._fd < 0:
+            self._open()
+        data = os.pread(self._fd, _LONGEST, 0)
+        # An unchanged value may mean that the file was replaced: ours then has no name left.
+        if data == self._last and os.fstat(self._fd).st_nlink == 0:
+            self._open()
+            data = os.pread(self._fd, _LONGEST, 0)
+        if not data:
+            # Caught between truncation and write: look once more.
+            data = os.pread(self._fd, _LONGEST, 0)
+        self._last = data
+        return data
+
+    def _open(self) -> None:
+        self.close()
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _number(self, digits: bytes) -> float | Gap:
+        negative = digits[:1] == b"-"
+        if digits[negative:].isdigit() and (self._signed or not negative):
+            return int(digits)
+        if not digits:
+            return Gap(f"{self.path} is empty")
+        what = "a negative number" if negative else "no number"
+        return Gap(f"{self.path} holds {what}: {digits.decode(errors='replace')!r}")
+
+
+class DecimalFile(NumberFile):
+    """The same for files of other programs, which may write `12.5`."""
+
+    __slots__ = ()
+
+    def _number(self, digits: bytes) -> float | Gap:
+        try:
+            value = float(digits)
+        except ValueError:
+            return super()._number(digits)
+        if not math.isfinite(value):
+            return Gap(f"{self.path} holds {value}")
+        if value < 0 and not self._signed:
+            return Gap(f"{self.path} holds a negative number: {value:g}")
+        return value

@@ -1,0 +1,176 @@
+"""The kernel's powercap tree: its energy zones, what each one counts, and its power limits."""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from wattloop.core.records import Scope
+from wattloop.hardware.host import Host
+from wattloop.hardware.number_file import NumberFile
+
+__all__ = ["POWERCAP", "Zone", "find_zones"]
+
+POWERCAP = "class/powercap"
+
+
+class Zone:
+    """One zone of the tree: its counter, its domain's name, and why it cannot be read."""
+
+    def __init__(self, directory: Path, name: str, scope: Scope, inside: str | None) -> None:
+        self.directory = directory
+        self.path = directory / "energy_uj"
+        self.name = name
+        self.scope = scope
+        self.inside = inside
+        self.refusal = NumberFile(self.path).refusal()
+        """Why the counter cannot be read; empty when it can."""
+
+    @cached_property
+    def range_uj(self) -> int | None:
+        """The counter returns to zero after this many microjoules."""
+        return _number(self.directory / "max_energy_range_uj")
+
+    @cached_property
+    def long_term_w(self) -> tuple[float | None, float | None]:
+        """Maximum power and enforced limit of the long-term constraint, where there are any."""
+        for prefix in self._constraints():
+            if _text(self.directory / f"{prefix}_name") == "long_term":
+                enabled = _text(self.directory / "enabled") != "0"
+                return (
+                    self._watts(f"{prefix}_max_power_uw"),
+                    self._watts(f"{prefix}_power_limit_uw") if enabled else None,
+                )
+        return None, None
+
+    @cached_property
+    def highest_limit_w(self) -> float | None:
+        """The highest power that any constraint of the zone names."""
+        powers_w = [
+            self._watts(f"{prefix}_{leaf}") or 0.0
+            for prefix in self._constraints()
+            for leaf in ("max_power_uw", "power_limit_uw")
+        ]
+        return max(powers_w, default=0.0) or None
+
+    def _constraints(self) -> Iterator[str]:
+        for name in _listed(self.directory):
+            match = re.fullmatch(r"(constraint_\d+)_name", name)
+            if match:
+                yield match.group(1)
+
+    def _watts(self, leaf: str) -> float | None:
+        microwatts = _number(self.directory / leaf)
+        return microwatts * 1e-6 if microwatts else None
+
+
+def find_zones(host: Host) -> list[Zone]:
+    """Every zone of the powercap tree, packages before what lies inside them.
+
+    The same package may be offered by several control types (`intel-rapl` and
+    `intel-rapl-mmio`), which count the same joules: the first readable one wins.
+    """
+    found: dict[str, Zone] = {}
+    for directory in sorted(_zone_directories(host.sysfs / POWERCAP), key=_tree_order):
+        zone = _zone(directory)
+        rival = found.get(zone.name)
+        if rival is None or (rival.refusal and not zone.refusal):
+            found[zone.name] = zone
+    return list(found.values())
+
+
+def _zone_directories(root: Path) -> list[Path]:
+    """Energy zones, whether they lie flat, nested, or both through links; each one once."""
+    found: dict[str, Path] = {}
+
+    def walk(directory: Path, depth: int) -> None:
+        for name in _listed(directory):
+            child = directory / name
+            if ":" not in name:
+                if depth == 0:
+                    walk(child, depth + 1)
+            elif re.fullmatch(r"[\w-]+(:\d+)+", name) and name not in found:
+                if _counts_energy(child):
+                    found[name] = child
+                walk(child, depth + 1)
+
+    walk(root, 0)
+    return list(found.values())
+
+
+def _listed(directory: Path) -> list[str]:
+    # Names with a colon first: the flat links are shorter paths to the same zones.
+    try:
+        return sorted(os.listdir(directory), key=lambda name: (":" not in name, name))  # noqa: PTH208 - half the cost of Path.iterdir, and only names are needed
+    except OSError:
+        return []
+
+
+def _counts_energy(directory: Path) -> bool:
+    """Zones of other control types (dtpm, idle injection) limit power and count nothing."""
+    return any(
+        os.path.lexists(directory / leaf) for leaf in ("energy_uj", "max_energy_range_uj")
+    ) or not os.access(directory, os.X_OK)
+
+
+def _tree_order(directory: Path) -> tuple[bool, list[int], str]:
+    """`intel-rapl` before `intel-rapl-mmio`, package before its parts, in numeric order."""
+    numbers = [int(n) for n in re.findall(r":(\d+)", directory.name)]
+    return ("mmio" in directory.name, numbers, str(directory))
+
+
+def _zone(directory: Path) -> Zone:
+    label = _text(directory / "name")
+    if not label:
+        # Nobody can tell what it counts, but that there is something must be said.
+        zone = Zone(directory, directory.name, Scope.OTHER, None)
+        zone.refusal = zone.refusal or f"{directory / 'name'} is not readable"
+        return zone
+    socket = _socket(directory, label)
+    if label == "psys":
+        return Zone(directory, "psys", Scope.NODE, None)
+    if label.startswith("package"):
+        return Zone(directory, f"{socket}/package", Scope.CPU, None)
+    if label == "dram":
+        # DRAM hangs below the package in the tree, but its joules are not in the package's.
+        return Zone(directory, f"dram:{socket.removeprefix('cpu:')}", Scope.DRAM, None)
+    return Zone(directory, f"{socket}/{label}", Scope.CPU, f"{socket}/package")
+
+
+def _socket(directory: Path, label: str) -> str:
+    """`cpu:0`, or `cpu:0/die:1` where a package has several dies."""
+    if not label.startswith("package"):
+        parent = _parent(directory)
+        if parent is not None:
+            return parent
+    match = re.fullmatch(r"package-(\d+)(?:-die-(\d+))?", label)
+    if match is None:
+        number = re.findall(r":(\d+)", directory.name)
+        return f"cpu:{number[0] if number else 0}"
+    package, die = match.groups()
+    return f"cpu:{package}" if die is None else f"cpu:{package}/die:{die}"
+
+
+def _parent(directory: Path) -> str | None:
+    """Socket name of the package that holds zone `intel-rapl:P:Z`."""
+    match = re.fullmatch(r"(.+:\d+):\d+", directory.name)
+    if match is None:
+        return None
+    for candidate in (directory.parent, directory.parent / match.group(1)):
+        label = _text(candidate / "name") if candidate.name == match.group(1) else ""
+        if label.startswith("package"):
+            return _socket(candidate, label)
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,112 @@
+"""The power rails of NVIDIA Jetson boards: INA3221 sensors on the I2C bus."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattloop.core.records import Domain, DomainKind, Scope
+from wattloop.hardware.host import Host
+from wattloop.hardware.hwmon import find_chips
+from wattloop.hardware.number_file import NumberFile
+from wattloop.measure.gauges.gauge import FileSensor, Gauge
+
+__all__ = ["rails"]
+
+MODULE_INPUTS = ("VDD_IN", "POM_5V_IN", "5V_IN")
+"""The rail that feeds the whole module: it contains all the module's other rails."""
+CARRIER_INPUT = "VDD_MUX"
+CARRIER_RAILS = re.compile(r"VDD_(5V0?_IO_SYS|3V3_SYS|3V3_IO|1V8_IO|M2_IN|3V3_IO_SLP|3V3_SYS_M2)")
+SYSTEM_5V = "VIN_SYS_5V0"
+SYSTEM_5V_PART = "VDDQ_VDD2_1V8AO"
+KNOWN_ERROR = 0.05
+"""Our allowance for chip (TI: 0.25 % gain), shunt resistor and steps of 8 mV and 8 mA."""
+
+
+def rails(host: Host) -> Iterator[Gauge]:
+    """Every labelled rail, through hwmon (JetPack 5 on) or iio (before)."""
+    found = list(_unique([*_hwmon_rails(host), *_iio_rails(host)]))
+    labels = {rail.label for rail in found}
+    for rail in found:
+        container = _container(rail.label, labels)
+        domain = Domain(
+            name=_name(rail.label),
+            kind=DomainKind.GAUGE,
+            scope=_scope(rail.label),
+            source=f"INA3221 {rail.label}",
+            inside=_name(container) if container else None,
+            resolution=0.04,
+            update_period_s=0.1,
+            known_error=KNOWN_ERROR,
+            # Each read is a transfer over the I2C bus.
+            read_cost_s=1e-3,
+            device="NVIDIA Jetson",
+        )
+        yield Gauge(domain, rail.sensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rail:
+    label: str
+    sensor: FileSensor
+
+
+def _hwmon_rails(host: Host) -> Iterator[_Rail]:
+    for chip in find_chips(host):
+        if not chip.name.startswith("ina3221"):
+            continue
+        for number, path in chip.channels("in*_label"):
+            volts = chip.directory / f"in{number}_input"
+            amperes = chip.directory / f"curr{number}_input"
+            label = chip.text(path.name)
+            # The chip also lists the drop over each shunt, and the sum of the currents.
+            is_rail = number <= 3 and amperes.exists() and chip.text(f"in{number}_enable") != "0"
+            if is_rail and label not in ("", "NC"):
+                # mV x mA = uW
+                yield _Rail(label, FileSensor([NumberFile(volts), NumberFile(amperes)], 1e-6))
+
+
+def _iio_rails(host: Host) -> Iterator[_Rail]:
+    for path in sorted(host.sysfs.glob("bus/i2c/drivers/ina3221x/*/iio:device*/rail_name_*")):
+        label = _text(path)
+        power = path.with_name(f"in_power{path.name.removeprefix('rail_name_')}_input")
+        if label not in ("", "NC") and power.exists():
+            yield _Rail(label, FileSensor([NumberFile(power)], 1e-3))
+
+
+def _unique(found: Iterable[_Rail]) -> Iterator[_Rail]:
+    seen: set[str] = set()
+    for rail in found:
+        if rail.label not in seen:
+            seen.add(rail.label)
+            yield rail
+
+
+def _container(label: str, labels: set[str]) -> str | None:
+    if label in MODULE_INPUTS or label == CARRIER_INPUT:
+        return None
+    if CARRIER_RAILS.fullmatch(label):
+        return CARRIER_INPUT if CARRIER_INPUT in labels else None
+    if label == SYSTEM_5V_PART and SYSTEM_5V in labels:
+        return SYSTEM_5V
+    return next((whole for whole in MODULE_INPUTS if whole in labels), None)
+
+
+def _scope(label: str) -> Scope:
+    if label in MODULE_INPUTS:
+        return Scope.NODE
+    has_cpu, has_gpu = "CPU" in label, "GPU" in label
+    if has_cpu != has_gpu:
+        return Scope.CPU if has_cpu else Scope.GPU
+    return Scope.DRAM if re.search(r"DDR|VDDQ", label) else Scope.OTHER
+
+
+def _name(label: str) -> str:
+    return f"rail/{label.lower()}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
