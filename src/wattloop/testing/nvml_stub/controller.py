@@ -80,7 +80,8 @@ class StubNvml:
 
     def gpu(self, index: int) -> GpuState:
         """The card's fields, shared with all processes: assign to them to change the card."""
-        return self._state.gpus[index]
+        card: GpuState = self._state.gpus[index]
+        return card
 
     @property
     def state(self) -> State:
