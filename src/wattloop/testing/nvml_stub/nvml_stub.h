@@ -1,0 +1,72 @@
+/* Layout of the state file that every process using the stub maps.
+ *
+ * Only doubles, 64-bit integers and fixed strings, so that `state.py` can mirror it field by field.
+ * Times are seconds of CLOCK_MONOTONIC; 0 in a `*_at_s` field means "never".
+ */
+#ifndef WATTLOOP_NVML_STUB_H
+#define WATTLOOP_NVML_STUB_H
+
+#include <stdint.h>
+
+#define STUB_MAGIC 0x574c4e564d4c3031ull
+#define STUB_MAX_GPUS 16
+#define STUB_SEGMENTS 1024
+#define STUB_TEXT 96
+
+enum wave { WAVE_CONSTANT = 0, WAVE_STEP = 1, WAVE_RAMP = 2, WAVE_SQUARE = 3, WAVE_SPIKES = 4 };
+
+/* Calls that can be declared unsupported or forbidden, as bits of a mask. */
+enum call {
+    CALL_POWER = 1,
+    CALL_INSTANT = 2,
+    CALL_ENERGY = 4,
+    CALL_UTILISATION = 8,
+    CALL_CLOCK = 16,
+    CALL_TEMPERATURE = 32,
+    CALL_MEMORY = 64,
+    CALL_LIMIT = 128,
+    CALL_SET = 256
+};
+
+/* From `start_s` on, the card's demand follows one waveform under one set of limits. */
+struct segment {
+    double start_s;
+    double energy_j; /* true energy consumed up to start_s */
+    double origin_s; /* time at which the waveform began */
+    double kind;
+    double low_w;
+    double high_w;
+    double period_s; /* of square and spikes; delay of a step; length of a ramp */
+    double duty;     /* share of a period at high_w */
+    double utilisation; /* at high_w, 0 to 1 */
+    double limit_w;
+    double clock_mhz;        /* highest SM clock allowed */
+    double memory_clock_mhz; /* highest memory clock allowed */
+};
+
+struct gpu {
+    uint64_t segment_count; /* published last: a writer killed half-way leaves no trace */
+    double idle_w, default_limit_w, min_limit_w, max_limit_w;
+    double min_clock_mhz, max_clock_mhz, memory_clock_mhz, clock_exponent;
+    double sensor_period_s, sensor_window_s, averaging_s, noise_w, counter_gain;
+    double energy_read_cost_s;
+    double memory_total_b, memory_used_b;
+    double compute_major, compute_minor, architecture;
+    double mig_mode, virtualization_mode, handle_error;
+    double unsupported_calls, forbidden_calls;
+    double lost_at_s, forbidden_at_s, reset_required_at_s, counter_reset_at_s;
+    double error_probability;
+    double seed;
+    char name[STUB_TEXT];
+    char uuid[STUB_TEXT];
+    struct segment segments[STUB_SEGMENTS];
+};
+
+struct state {
+    uint64_t magic;
+    double gpu_count, init_error, shutdown_delay_s;
+    char driver_version[STUB_TEXT];
+    struct gpu gpus[STUB_MAX_GPUS];
+};
+
+#endif
