@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.measure.configfile import FIELDS, configured, find_config, read_config
+from wattloop.measure.configfile import FIELDS, load_settings, find_config, read_config
 
 
 def write(path: Path, text: str) -> Path:
@@ -144,7 +144,7 @@ def test_named_file_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 def test_environment_beats_file(tmp_path: Path) -> None:
     """A variable overrides the file, and says so."""
     path = write(tmp_path / "wattloop.yaml", "pue: 1.5\nzone: FRA\n")
-    settings = configured({"WATTLOOP_PUE": "2"}, str(path))
+    settings = load_settings({"WATTLOOP_PUE": "2"}, str(path))
     assert (settings.pue, settings.zone) == (2.0, "FRA")
     assert settings.sources["pue"] == "environment WATTLOOP_PUE"
 
@@ -152,8 +152,8 @@ def test_environment_beats_file(tmp_path: Path) -> None:
 def test_yaml_is_imported_only_when_there_is_a_file(tmp_path: Path) -> None:
     """Without a file nobody pays for the parser."""
     code = (
-        "import sys; from wattloop.measure.configfile import configured; "
-        "configured(); sys.exit('yaml' in sys.modules)"
+        "import sys; from wattloop.measure.configfile import load_settings; "
+        "load_settings(); sys.exit('yaml' in sys.modules)"
     )
     source = Path(__file__).parents[2] / "src"
     done = subprocess.run(

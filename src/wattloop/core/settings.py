@@ -126,7 +126,7 @@ def _checked(name: str, value: Any, source: str) -> Any:
     where = f"{source}: {name}"
     if name in _NUMBERS:
         low, high, what = _NUMBERS[name]
-        number = _number(value, where)
+        number = _number(value, where, what)
         if not low <= number <= high:
             raise ConfigError(f"{where} is {value!r}; {what}")
         return int(number) if name == "virtual_gpus" else number
@@ -159,15 +159,15 @@ _NUMBERS: dict[str, tuple[float, float, str]] = {
 }
 
 
-def _number(value: Any, where: str) -> float:
+def _number(value: Any, where: str, what: str) -> float:
     if isinstance(value, bool):
-        raise ConfigError(f"{where} must be a number, not {value!r}")
+        raise ConfigError(f"{where} must be a number, not {value!r}; {what}")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{where} must be a number, not {value!r}") from None
+        raise ConfigError(f"{where} must be a number, not {value!r}; {what}") from None
     if not math.isfinite(number):
-        raise ConfigError(f"{where} must be a finite number, not {value!r}")
+        raise ConfigError(f"{where} must be a finite number, not {value!r}; {what}")
     return number
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 
-__all__ = ["FILE_NAME", "configured", "find_config", "read_config"]
+__all__ = ["FILE_NAME", "find_config", "load_settings", "read_config"]
 
 FILE_NAME = "wattloop.yaml"
 
@@ -43,7 +43,9 @@ SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
 PATHS = frozenset({"store", "carbon_file", "replay_file"})
 
 
-def configured(environment: Mapping[str, str] | None = None, config: str | None = None) -> Settings:
+def load_settings(
+    environment: Mapping[str, str] | None = None, config: str | None = None
+) -> Settings:
     """Defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables."""
     env = os.environ if environment is None else environment
     path = find_config(env, config)

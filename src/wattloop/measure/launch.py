@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wattloop.core.errors import CommandError
 
-__all__ = ["launch"]
+__all__ = ["find_program", "launch"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
@@ -35,6 +35,13 @@ def launch(
         raise _explained(program, error) from None
     except ValueError as error:
         raise CommandError(f"{program!r} cannot be started: {error}", NOT_EXECUTABLE) from None
+
+
+def find_program(program: str) -> None:
+    """Raise the `CommandError` of a program that plainly cannot be started, before any set-up."""
+    if shutil.which(program) is None:
+        number = errno.EACCES if Path(program).exists() or _on_path(program) else errno.ENOENT
+        raise _explained(program, OSError(number, os.strerror(number)))
 
 
 def _spawn(command: list[str], environment: Mapping[str, str], signal_mask: Iterable[int]) -> int:

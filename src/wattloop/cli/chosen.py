@@ -1,0 +1,39 @@
+"""The settings that a command line, the environment and the file make together."""
+
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.measure.configfile import load_settings
+
+__all__ = ["settings_of"]
+
+NAMES = {
+    "interval": "interval_s",
+    "devices": "devices",
+    "meters": "meters",
+    "pue": "pue",
+    "zone": "zone",
+    "store": "store",
+    "tariff": "tariff_per_kwh",
+    "currency": "currency",
+}
+"""Option -> setting."""
+
+
+def settings_of(config: str | None = None, **flags: Any) -> Settings:
+    """Defaults, file, environment and then `flags` (by option name; None means not given)."""
+    settings = load_settings(config=config)
+    tariff = flags.get("tariff")
+    if isinstance(tariff, str):
+        flags["tariff"], _, currency = tariff.strip().partition(" ")
+        flags["currency"] = currency.strip() or None
+    for option, value in flags.items():
+        name = NAMES[option]
+        source = f"flag --{option}"
+        try:
+            settings = settings.overridden({name: value}, source)
+        except ConfigError as error:
+            detail = str(error).removeprefix(f"{source}: {name}")
+            raise ConfigError(f"--{option}{detail}") from None
+    return settings

@@ -1,0 +1,62 @@
+"""The verbs, each loaded when it is used."""
+
+import importlib
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from wattloop.version import __version__
+
+__all__ = ["VERBS", "app"]
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("wattloop.cli.run", "Measure the energy of any program."),
+    "devices": ("wattloop.cli.devices", "Show what can be measured and controlled here."),
+    "watch": ("wattloop.cli.watch", "Show power and energy live."),
+    "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
+}
+"""Verb -> (module with a typer `app`, one line of help)."""
+
+
+class VerbGroup(TyperGroup):
+    """Lists verbs from the table above; imports one only to run it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, (_, summary) in VERBS.items():
+            self.commands[name] = TyperCommand(name=name, help=summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """The real command in place of the listed one."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in VERBS:
+            module = importlib.import_module(VERBS[name][0])
+            command = typer.main.get_command(module.app)
+        return name, command, rest
+
+
+app = typer.Typer(
+    cls=VerbGroup,
+    help="Measure, understand and cut the energy of deep-learning training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"wattloop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _frame(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    pass

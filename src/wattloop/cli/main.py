@@ -1,0 +1,94 @@
+"""Where the command line begins: errors become messages and exit codes here."""
+
+import os
+import sys
+from typing import Any
+
+from wattloop.cli.output import say
+from wattloop.core.errors import CommandError, WattloopError
+
+__all__ = ["main"]
+
+USAGE_ERROR = 2
+UNEXPECTED_ERROR = 70
+"""EX_SOFTWARE of sysexits.h: a fault of ours, told apart from the user's own mistakes."""
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+"""128 + SIGPIPE, what a shell reports for `yes | head`."""
+
+
+def main(arguments: list[str] | None = None) -> int:  # noqa: PLR0911 - one per kind of ending
+    """Run one command line; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _flushed(_run_verb(words))
+    except SystemExit as end:
+        return _flushed(_code(end.code))
+    except CommandError as error:
+        say(f"wattloop: {error}")
+        return error.exit_code
+    except WattloopError as error:
+        say(f"wattloop: {error}")
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _silenced()
+    except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
+        return _unexpected(error)
+
+
+def _run_verb(words: list[str]) -> int:
+    """`run` is started without typer where possible: that alone takes longer than measuring."""
+    if words[:1] == ["run"]:
+        from wattloop.cli.run_request import execute, quick
+
+        request = quick(words[1:])
+        if request is not None:
+            return execute(request)
+    import typer
+
+    from wattloop.cli.frame import app
+
+    typer.main.get_command(app)(args=words, prog_name="wattloop")
+    return 0
+
+
+def _code(code: Any) -> int:
+    if code is None:
+        return 0
+    return code if isinstance(code, int) else USAGE_ERROR
+
+
+def _flushed(code: int) -> int:
+    """A reader that went away is noticed only when the last bytes are written."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return _silenced()
+    return code
+
+
+def _silenced() -> int:
+    """Point standard output nowhere, or Python complains about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return CLOSED_PIPE
+
+
+def _unexpected(error: Exception) -> int:
+    if os.environ.get("WATTLOOP_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        say(
+            f"wattloop: unexpected {type(error).__name__}: {error}\n"
+            "This is a fault of wattloop, not yours. Please report it with the output of the same "
+            "command under WATTLOOP_DEBUG=1."
+        )
+    return UNEXPECTED_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What commands print: messages on standard error, data on standard output."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["check_target", "is_terminal", "print_table", "say", "table_text", "write_json"]
+
+
+def say(message: str) -> None:
+    """A message for the person at the terminal; never fails, not even without a terminal."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is looking."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def check_target(target: str | None, option: str) -> None:
+    """Refuse a file that cannot be written before hours are spent on what goes into it."""
+    if target is None or target == "-":
+        return
+    path = Path(target).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"{option} {target}: is a directory; name a file in it")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {target}: no folder {path.parent}; create it first")
+    allowed = path if path.exists() else path.parent
+    if not os.access(allowed, os.W_OK):
+        raise ConfigError(f"{option} {target}: {allowed} is not writable; choose another place")
+
+
+def write_json(data: Any, target: str, option: str = "--json") -> None:
+    """Write `data` to a file (whole or not at all), or to standard output for `-`."""
+    text = json.dumps(_plain(data), indent=2, allow_nan=False, default=str) + "\n"
+    write_text(text, target, option)
+
+
+def write_text(text: str, target: str, option: str) -> None:
+    """Write to a file so that a reader sees the old content or the new, or to `-`."""
+    if target == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(target).expanduser()
+    try:
+        if path.exists() and not path.is_file():  # /dev/null, a pipe: nothing to replace
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{option} {target}: cannot be written: {error.strerror}") from None
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """A table on standard output: drawn on a terminal, plain columns elsewhere."""
+    rows = list(rows)
+    if not is_terminal(sys.stdout):
+        sys.stdout.write((f"{title}\n" if title else "") + table_text(headers, rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left")
+    for header in headers:
+        table.add_column(header)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def table_text(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Aligned columns without decoration."""
+    lines = [tuple(headers), *(tuple(row) for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: what is not a number is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,149 @@
+"""What `wattloop run` tells about a finished run."""
+
+import sys
+from typing import Any
+
+from wattloop.measure.run_result import RunResult
+
+from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.measure.command import CommandRun
+
+__all__ = ["as_prometheus", "print_summary", "run_json", "write_prometheus", "write_run_json"]
+
+NOT_MEASURED = "wattloop: nothing was measured"
+
+
+def print_summary(done: CommandRun) -> None:
+    """One line for logs; a small table below it for a person at a terminal."""
+    run = done.run
+    if run is None:
+        say(NOT_MEASURED)
+        return
+    say(f"{run.summary or plain_line(run)} | run {run.run_id}")
+    if is_terminal(sys.stderr):
+        say(table(run).rstrip())
+        for line in remarks(run):
+            say(f"  {line}")
+    if done.outcome.left_running:
+        say(
+            f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "
+            "longer measured; --follow waits for them"
+        )
+
+
+def plain_line(run: RunResult) -> str:
+    """Total and duration."""
+    lasted = format_duration(run.result.duration_s)
+    if not run.counted:
+        return f"wattloop: ended after {lasted}; energy is counted by run {run.counted_by}"
+    energy_j = run.energy_j
+    if energy_j is None:
+        return f"{NOT_MEASURED} in {lasted}; 'wattloop devices' says why"
+    kind = run.result.provenance
+    partial = "" if run.result.complete else ", incomplete"
+    return f"wattloop: {format_energy(energy_j)} ({kind}{partial}) in {lasted}"
+
+
+def table(run: RunResult) -> str:
+    """Energy, uncertainty and mean power of each domain, and where they come from."""
+    duration_s = run.result.duration_s
+    rows = []
+    for domain in run.result.domains:
+        if domain.energy_j is None:
+            continue
+        power = format_power(domain.energy_j / duration_s) if duration_s > 0 else ""
+        inside = "" if domain.in_total else " (in another)"
+        rows.append(
+            (
+                f"  {domain.name}{inside}",
+                format_energy(domain.energy_j),
+                f"±{format_energy(domain.uncertainty_j).partition(' (')[0]}",
+                power,
+                domain.provenance.value,
+                domain.source,
+            )
+        )
+    headers = ("  domain", "energy", "uncertainty", "mean power", "how", "source")
+    return table_text(headers, rows) if rows else ""
+
+
+def remarks(run: RunResult) -> list[str]:
+    """What is missing, and what to beware of."""
+    lines = []
+    for missing in run.missing:
+        remedy = f"; {missing.remedy}" if missing.remedy else ""
+        lines.append(f"missing {missing.name}: {missing.reason}{remedy}")
+    return lines + [f"note: {warning}" for warning in run.result.warnings]
+
+
+def write_run_json(done: CommandRun, target: str, tags: dict[str, str]) -> None:
+    """Write the JSON that `--json` promises; a failure is a warning, the program has ended."""
+    write_json(run_json(done, tags), target)
+
+
+def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
+    """The run as plain data; every promised key is there, also when nothing was measured."""
+    data: dict[str, Any] = {
+        "run_id": None,
+        "duration_s": None,
+        "energy_j": None,
+        "complete": False,
+        "domains": [],
+        "missing": [{"name": "node", "reason": w} for w in done.warnings],
+        "carbon_g": None,
+        "cost": None,
+        "labels": {},
+    }
+    if done.run is not None:
+        data = done.run.to_dict()
+    data["exit_code"] = done.outcome.exit_code
+    data["signal"] = done.outcome.signal
+    data["left_running"] = done.outcome.left_running
+    data["tags"] = tags
+    data["notes"] = list(done.warnings)
+    return data
+
+
+def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> None:
+    """Write the text file that node_exporter's textfile collector reads."""
+    if done.run is not None:
+        write_text(as_prometheus(done.run, tags), target, "--prometheus")
+
+
+def as_prometheus(run: RunResult, tags: dict[str, str]) -> str:
+    """Joules per domain, seconds and exit code in the Prometheus text format."""
+    common = {"run": run.run_id, **tags}
+    lines = [
+        "# HELP wattloop_run_energy_joules Energy of the run by domain.",
+        "# TYPE wattloop_run_energy_joules gauge",
+    ]
+    for domain in run.result.domains if run.counted else ():
+        if domain.energy_j is not None:
+            labels = {
+                **common,
+                "domain": domain.name,
+                "provenance": domain.provenance.value,
+                "in_total": str(domain.in_total).lower(),
+            }
+            lines.append(f"wattloop_run_energy_joules{_labels(labels)} {domain.energy_j:.9g}")
+    lines += [
+        "# HELP wattloop_run_duration_seconds Length of the run.",
+        "# TYPE wattloop_run_duration_seconds gauge",
+        f"wattloop_run_duration_seconds{_labels(common)} {run.result.duration_s:.9g}",
+        "# HELP wattloop_run_exit_code Exit code of the program.",
+        "# TYPE wattloop_run_exit_code gauge",
+        f"wattloop_run_exit_code{_labels(common)} {run.exit_code}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    def escaped(text: str) -> str:
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    def named(key: str) -> str:
+        word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
+        return word if word[:1].isalpha() else f"_{word}"
+
+    return "{" + ",".join(f'{named(k)}="{escaped(v)}"' for k, v in labels.items()) + "}"

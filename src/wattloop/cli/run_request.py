@@ -1,0 +1,159 @@
+"""What `wattloop run` was asked to do, and doing it. Loads nothing that the program waits for."""
+
+from dataclasses import dataclass, field
+
+from wattloop.cli.chosen import settings_of
+from wattloop.cli.output import check_target, say
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.measure.command import CommandRun, run_command
+
+__all__ = ["RunRequest", "execute", "quick"]
+
+FOLD_TIMEOUT_S = 5.0
+"""How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
+
+
+@dataclass(slots=True)
+class RunRequest:
+    """One field per option of `wattloop run`; None means not given."""
+
+    command: list[str] = field(default_factory=list)
+    name: str = ""
+    tag: list[str] = field(default_factory=list)
+    follow: bool = False
+    quiet: bool = False
+    json_file: str | None = None
+    prometheus: str | None = None
+    interval: str | None = None
+    devices: str | None = None
+    meters: str | None = None
+    pue: str | None = None
+    zone: str | None = None
+    tariff: str | None = None
+    store: str | None = None
+    config: str | None = None
+
+
+WORDS = {
+    "--name": "name",
+    "-n": "name",
+    "--tag": "tag",
+    "-t": "tag",
+    "--follow": "follow",
+    "--wait-children": "follow",
+    "--quiet": "quiet",
+    "-q": "quiet",
+    "--json": "json_file",
+    "--prometheus": "prometheus",
+    "--interval": "interval",
+    "-i": "interval",
+    "--devices": "devices",
+    "--meters": "meters",
+    "--pue": "pue",
+    "--zone": "zone",
+    "--tariff": "tariff",
+    "--store": "store",
+    "--config": "config",
+}
+"""Option -> field. The same options with their help are in `run.py`."""
+
+
+def quick(words: list[str]) -> RunRequest | None:
+    """The request of a plain command line; None for whatever needs a word of explanation."""
+    request = RunRequest()
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word, separator, value = rest.pop(0).partition("=")
+        if word == "--" and not separator:
+            break
+        name = WORDS.get(word)
+        if name is None or (separator and not word.startswith("--")):
+            return None
+        if name in ("follow", "quiet"):
+            if separator:
+                return None
+            setattr(request, name, True)
+            continue
+        if not separator:
+            if not rest:
+                return None
+            value = rest.pop(0)
+        if name == "tag":
+            request.tag.append(value)
+        else:
+            setattr(request, name, value)
+    request.command = rest
+    return request if rest else None
+
+
+def execute(request: RunRequest) -> int:
+    """Measure the program; returns its exit code."""
+    settings = settings_of(
+        request.config,
+        interval=request.interval,
+        devices=request.devices,
+        meters=request.meters,
+        pue=request.pue,
+        zone=request.zone,
+        tariff=request.tariff,
+        store=request.store,
+    )
+    check_target(request.json_file, "--json")
+    check_target(request.prometheus, "--prometheus")
+    tags = _tags(request.tag)
+    done = run_command(
+        request.command, settings, name=request.name, tags=tags, follow=request.follow
+    )
+    _finish(done, settings, request, tags)
+    return done.outcome.exit_code
+
+
+def _finish(
+    done: CommandRun, settings: Settings, request: RunRequest, tags: dict[str, str]
+) -> None:
+    """Report and keep the run. Nothing in here may change the program's exit code."""
+    from wattloop.cli import run_report
+
+    try:
+        for warning in done.warnings:
+            say(f"wattloop: warning: {warning}")
+        if not request.quiet:
+            run_report.print_summary(done)
+        if request.json_file is not None:
+            run_report.write_run_json(done, request.json_file, tags)
+        if request.prometheus is not None:
+            run_report.write_prometheus(done, request.prometheus, tags)
+        if done.run is not None:
+            _keep(settings)
+    except KeyboardInterrupt:
+        say("wattloop: interrupted; the run is in its journal and will be kept next time")
+    except Exception as error:  # noqa: BLE001 - see above
+        say(f"wattloop: warning: {error}")
+
+
+def _keep(settings: Settings) -> None:
+    """Fold the finished journal, and those of runs that died, into the store."""
+    from wattloop.measure.closing import close_journal
+    from wattloop.store.database import open_store
+    from wattloop.store.fold import recover
+
+    from wattloop.core.errors import StoreError
+
+    try:
+        with open_store(settings.store_location, FOLD_TIMEOUT_S) as store:
+            for folded in recover(store, close_journal):
+                if folded.note:
+                    say(f"wattloop: warning: {folded.note}")
+    except StoreError as error:
+        say(f"wattloop: warning: the run is not in the store yet: {error}")
+
+
+def _tags(pairs: list[str]) -> dict[str, str]:
+    tags = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--tag {pair}: write it as key=value, such as model=resnet50")
+        tags[key.strip()] = value
+    return tags
