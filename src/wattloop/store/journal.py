@@ -9,6 +9,8 @@ comes next.
 Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
 """
 
+from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12
+
 import fcntl
 import json
 import os
