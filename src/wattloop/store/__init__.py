@@ -1,4 +1,16 @@
-"""Runs, windows and samples as records.
+"""Runs, windows, steps and samples as records.
 
-- `journal`   the append-only file of a live run
+- `journal`    what a live run writes: append-only, readable after `kill -9`
+- `fold`       puts finished or orphaned journals into the store
+- `schema`     the tables, their version and migrations
+- `database`   opens SQLite files and PostgreSQL URLs; translates their errors
+- `runs`       one record per run: insert, find, list, delete
+- `details`    what happened inside a run: windows, steps, events
+- `packing`    an array of doubles as a few bytes per value, without loss
+- `levels`     power over 1, 10 and 60 seconds, for drawing
+- `chunks`     samples of a run, packed, and the curves to draw
+- `tables`     runs, samples, windows and steps as rows for people and programs
+- `formats`    CSV, JSON, Parquet, Prometheus, and the import of CodeCarbon files
+
+Importing this package loads nothing: live runs need only `journal`, not a database.
 """

@@ -9,7 +9,7 @@ comes next.
 Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12
 
 import fcntl
 import json
@@ -96,7 +96,7 @@ class JournalWriter:
         self._backlog: deque[bytes] = deque()
         self._backlog_b = 0
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_own(self._fd)
         except OSError as error:  # file systems without locks: age decides instead
             self.fault = f"{path}: cannot lock: {error.strerror}"
         self._append(HEADER, _json_bytes({"format": FORMAT, **header}))
@@ -189,17 +189,21 @@ def read_journal(path: Path) -> Journal | None:
     data = path.read_bytes()
     journal: Journal | None = None
     end_of_good = 0
-    for kind, payload, end_of_good in _frames(data):  # noqa: B007 - used after the loop
-        if kind == HEADER:
-            journal = Journal(path, json.loads(payload))
-        elif journal is None:
-            return None
-        elif kind == SAMPLES:
-            journal.blocks.append(_block(payload))
-        elif kind == EVENT:
-            journal.events.append(json.loads(payload))
-        elif kind == END:
-            journal.end = json.loads(payload)
+    for kind, payload, end in _frames(data):
+        try:
+            if kind == HEADER:
+                journal = Journal(path, json.loads(payload))
+            elif journal is None:
+                return None
+            elif kind == SAMPLES:
+                journal.blocks.append(_block(payload))
+            elif kind == EVENT:
+                journal.events.append(json.loads(payload))
+            elif kind == END:
+                journal.end = json.loads(payload)
+        except (ValueError, struct.error):  # a whole frame with nonsense in it
+            break
+        end_of_good = end
     if journal is not None:
         journal.torn_bytes = len(data) - end_of_good
     return journal
@@ -238,6 +242,18 @@ def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
         return False
     except OSError:  # no locks on this file system: a writer appends at least once a second
         return time.time() - path.stat().st_mtime < stale_after_s
+
+
+def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
+    """Lock a journal that was just created; somebody looking whether it is live may be first."""
+    give_up_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(0.001)
 
 
 def _frames(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:

@@ -1,0 +1,298 @@
+"""Samples of a run: packed arrays per series and stretch of time, and the curves to draw.
+
+The domains (and signals) of one meter are read together, so they share one array of times. Times
+are kept to the microsecond, values exactly. `sample_levels` holds the same as power over 1, 10
+and 60 seconds, so that drawing a day does not touch the samples at all.
+"""
+
+from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import le
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, insert, select
+
+from wattloop.core.errors import StoreError
+from wattloop.store.database import Store
+from wattloop.store.journal import SampleBlock
+from wattloop.store.levels import (
+    LEVELS_S,
+    Curve,
+    binned,
+    coarser,
+    pack_curve,
+    unpack_curve,
+    watts,
+)
+from wattloop.store.packing import pack, unpack
+from wattloop.store.schema import sample_chunks, sample_levels
+
+__all__ = [
+    "PART_LENGTH",
+    "SIGNALS_FROM",
+    "WHOLE",
+    "Series",
+    "Span",
+    "find_series",
+    "read_curve",
+    "read_samples",
+    "series_of",
+    "write_samples",
+]
+
+PART_LENGTH = 32_768
+"""Samples per chunk: long enough to compress well, short enough to open a part of a run."""
+SIGNALS_FROM = 1_000
+"""Feed N + 1000 of a journal holds the signals of feed N."""
+_TIMES = -1
+
+Span = tuple[float | None, float | None]
+"""Begin and end on the run's monotonic clock; None means open."""
+WHOLE: Span = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One domain or signal of one meter, as a run recorded it."""
+
+    feed: int
+    column: int
+    name: str
+    kind: str
+    """`counter` (joules), `gauge` (watts) or `signal`."""
+    unit: str
+    meter: str
+    wrap_j: float | None = None
+
+
+def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
+    """All series that a run's feeds describe."""
+    found = []
+    for feed, description in enumerate(feeds):
+        meter = str(description.get("meter", ""))
+        for column, domain in enumerate(description.get("domains", ())):
+            kind = str(domain["kind"])
+            unit = "J" if kind == "counter" else "W"
+            found.append(
+                Series(feed, column, domain["name"], kind, unit, meter, domain.get("wrap_j"))
+            )
+        for column, signal in enumerate(description.get("signals", ())):
+            found.append(
+                Series(feed + SIGNALS_FROM, column, signal["name"], "signal", signal["unit"], meter)
+            )
+    return found
+
+
+def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """The series called `name`."""
+    known = series_of(feeds)
+    for series in known:
+        if series.name == name:
+            return series
+    names = ", ".join(series.name for series in known) or "none at all"
+    raise StoreError(f"this run has no samples of {name!r}; it has {names}")
+
+
+def write_samples(
+    connection: Connection,
+    run_id: str,
+    feeds: Sequence[Mapping[str, Any]],
+    blocks: Iterable[SampleBlock],
+) -> int:
+    """Keep all readings of a run; the number of values kept."""
+    described: dict[int, list[Series]] = {}
+    for series in series_of(feeds):
+        described.setdefault(series.feed, []).append(series)
+    gathered: dict[int, tuple[array[float], array[float]]] = {}
+    for block in blocks:
+        width = len(described.get(block.feed, ()))
+        if width == 0 or width != block.width or len(block.values) != width * len(block.times_s):
+            continue  # nobody could say what these numbers are
+        times_s, values = gathered.setdefault(block.feed, (array("d"), array("d")))
+        times_s.extend(block.times_s)
+        values.extend(block.values)
+    kept = 0
+    for feed, (times_s, values) in gathered.items():
+        width = len(described[feed])
+        columns = [values[i::width] for i in range(width)]
+        _write_feed(connection, run_id, described[feed], *_in_order(times_s, columns))
+        kept += len(values)
+    return kept
+
+
+def read_samples(
+    store: Store,
+    run_id: str,
+    series: Series,
+    span: Span = WHOLE,
+) -> tuple[array[float], array[float]]:
+    """(times, raw values) of one series; NaN marks a gap."""
+    table = sample_chunks
+    query = (
+        select(table.c.part, table.c.series, table.c.payload)
+        .where(table.c.run_id == run_id, table.c.feed == series.feed)
+        .where(table.c.series.in_((_TIMES, series.column)))
+        .where(_overlaps(table, span))
+        .order_by(table.c.part, table.c.series)
+    )
+    times_s, values = array("d"), array("d")
+    with store.reading() as connection:
+        for _, column, payload in connection.execute(query):
+            (times_s if column == _TIMES else values).extend(unpack(payload))
+    return _cut(times_s, values, span)
+
+
+def read_curve(
+    store: Store,
+    run_id: str,
+    series: Series,
+    max_points: int = 2_000,
+    span: Span = WHOLE,
+) -> Curve:
+    """Power (or a signal) over time: the finest level with at most `max_points` points.
+
+    When even the coarsest has more, it is thinned further.
+    """
+    where = (sample_levels.c.run_id == run_id, sample_levels.c.feed == series.feed)
+    chosen = and_(*where, sample_levels.c.series == series.column)
+    within = _overlaps(sample_levels, span)
+    counts = select(sample_levels.c.level_s, func.sum(sample_levels.c.count)).where(chosen, within)
+    with store.reading() as connection:
+        sizes = {
+            level: int(count)
+            for level, count in connection.execute(counts.group_by(sample_levels.c.level_s))
+        }
+        raw_count = connection.execute(
+            select(func.sum(sample_chunks.c.count)).where(
+                sample_chunks.c.run_id == run_id,
+                sample_chunks.c.feed == series.feed,
+                sample_chunks.c.series == series.column,
+                _overlaps(sample_chunks, span),
+            )
+        ).scalar()
+        if sizes and (raw_count or 0) > max_points:
+            fitting = [level for level, count in sizes.items() if count <= max_points]
+            level_s = min(fitting) if fitting else max(sizes)
+            query = (
+                select(sample_levels.c.payload)
+                .where(chosen, within, sample_levels.c.level_s == level_s)
+                .order_by(sample_levels.c.part)
+            )
+            curve = Curve(level_s)
+            for (payload,) in connection.execute(query):
+                curve.extend(unpack_curve(payload))
+            return _thinned(curve, max_points)
+    times_s, raw = read_samples(store, run_id, series, span)
+    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    return _thinned(Curve(0.0, times_s, values, values, values), max_points)
+
+
+def _write_feed(
+    connection: Connection,
+    run_id: str,
+    described: Sequence[Series],
+    times_s: array[float],
+    columns: Sequence[array[float]],
+) -> None:
+    rounded_s = array("d", [round(t * 1e6) / 1e6 for t in times_s])
+    feed = described[0].feed
+    rows = []
+    for part, begin in enumerate(range(0, len(rounded_s), PART_LENGTH)):
+        stretch = slice(begin, begin + PART_LENGTH)
+        moments = rounded_s[stretch]
+        for column, values in ((_TIMES, rounded_s), *enumerate(columns)):
+            rows.append(
+                {
+                    "run_id": run_id,
+                    "feed": feed,
+                    "part": part,
+                    "series": column,
+                    "begin_s": moments[0],
+                    "end_s": moments[-1],
+                    "count": len(moments),
+                    "payload": pack(values[stretch]),
+                }
+            )
+    if rows:
+        connection.execute(insert(sample_chunks), rows)
+    levels = [
+        row for s in described for row in _level_rows(run_id, s, rounded_s, columns[s.column])
+    ]
+    if levels:
+        connection.execute(insert(sample_levels), levels)
+
+
+def _level_rows(
+    run_id: str, series: Series, times_s: array[float], raw: array[float]
+) -> Iterator[dict[str, Any]]:
+    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    finest: Curve | None = None
+    for level_s in LEVELS_S:
+        curve = binned(times_s, values, level_s) if finest is None else coarser(finest, level_s)
+        if 2 * len(curve) > len(times_s if finest is None else finest):
+            continue  # hardly shorter than what there is
+        finest = curve
+        for part, begin in enumerate(range(0, len(curve), PART_LENGTH)):
+            piece = slice(begin, begin + PART_LENGTH)
+            points = Curve(
+                level_s,
+                curve.times_s[piece],
+                curve.lowest[piece],
+                curve.mean[piece],
+                curve.highest[piece],
+            )
+            yield {
+                "run_id": run_id,
+                "feed": series.feed,
+                "series": series.column,
+                "level_s": level_s,
+                "part": part,
+                "begin_s": points.times_s[0] - level_s / 2,
+                "end_s": points.times_s[-1] + level_s / 2,
+                "count": len(points),
+                "payload": pack_curve(points),
+            }
+
+
+def _in_order(
+    times_s: array[float], columns: list[array[float]]
+) -> tuple[array[float], list[array[float]]]:
+    """Readings by time: threads that close windows may append slightly out of order."""
+    if all(map(le, times_s, times_s[1:])):
+        return times_s, columns
+    order = sorted(range(len(times_s)), key=times_s.__getitem__)
+    return (
+        array("d", [times_s[i] for i in order]),
+        [array("d", [column[i] for i in order]) for column in columns],
+    )
+
+
+def _overlaps(table: Table, span: Span) -> ColumnElement[bool]:
+    begin_s, end_s = span
+    conditions = [table.c.count > 0]
+    if begin_s is not None:
+        conditions.append(table.c.end_s >= begin_s)
+    if end_s is not None:
+        conditions.append(table.c.begin_s <= end_s)
+    return and_(*conditions)
+
+
+def _cut(
+    times_s: array[float], values: array[float], span: Span
+) -> tuple[array[float], array[float]]:
+    begin_s, end_s = span
+    low = 0 if begin_s is None else bisect_left(times_s, begin_s)
+    high = len(times_s) if end_s is None else bisect_right(times_s, end_s)
+    return times_s[low:high], values[low:high]
+
+
+def _thinned(curve: Curve, max_points: int) -> Curve:
+    if len(curve) <= max_points or not max_points:
+        return curve
+    span_s = curve.times_s[-1] - curve.times_s[0]
+    level_s = span_s / max_points * 1.01 or 1.0
+    return coarser(curve, level_s)

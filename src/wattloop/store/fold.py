@@ -1,0 +1,276 @@
+"""Puts journals into the store: of runs that ended, and of runs whose writer died.
+
+Whoever folds holds the journal's lock, so that two never fold the same one and nobody folds a
+live run. Everything of a run goes into one transaction, and the journal is removed only after
+that is committed: killed at any moment, either the journal is still whole or the run is in the
+store, and folding again changes nothing.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import StoreError, StoreLocked, StoreUnwritable
+from wattloop.core.records import RunStatus, WindowResult
+from wattloop.store.chunks import write_samples
+from wattloop.store.database import Store
+from wattloop.store.details import write_events
+from wattloop.store.journal import FORMAT, Journal, read_journal
+from wattloop.store.runs import RunRecord, has_run, insert_run_in
+
+__all__ = ["Close", "Folded", "Outcome", "fold", "recover"]
+
+Close = Callable[[Journal], dict[str, Any]]
+"""Computes the end of a run that has none, from what its journal holds."""
+
+BIRTH_S = 60.0
+"""A journal younger than this may still be without header or lock."""
+
+
+class Outcome(StrEnum):
+    """What became of a journal."""
+
+    FOLDED = "folded"
+    ALREADY = "already in the store"
+    HELD = "held by somebody"
+    NEWER = "of a newer format"
+    ELSEWHERE = "of another store"
+    UNREADABLE = "unreadable"
+    REFUSED = "refused by the store"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What became of one journal."""
+
+    path: Path
+    outcome: Outcome
+    run_id: str | None = None
+    note: str = ""
+
+
+def fold(store: Store, path: Path, close: Close) -> Folded:
+    """Put one journal into the store and remove it.
+
+    Raises:
+        StoreError: the store refuses; the journal stays and nothing is lost.
+    """
+    with _held(path) as refusal:
+        if refusal is not None:
+            return Folded(path, refusal)
+        try:
+            journal = read_journal(path)
+        except OSError as error:
+            return Folded(path, Outcome.HELD, note=f"{path}: {error.strerror}")
+        if journal is None or not _names_a_run(journal):
+            return _set_aside(path)
+        if journal.header.get("format", FORMAT) > FORMAT:
+            note = f"{path}: written by a newer Wattloop; upgrade with: pip install -U wattloop"
+            return Folded(path, Outcome.NEWER, journal.header["run_id"], note)
+        if _belongs_elsewhere(journal, store):
+            return Folded(path, Outcome.ELSEWHERE, journal.header["run_id"])
+        try:
+            outcome = _keep(store, journal, close)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StoreError(f"{path}: cannot be understood ({error}); it stays there") from error
+        return Folded(path, outcome, journal.header["run_id"], _removed(path))
+
+
+def recover(store: Store, close: Close) -> list[Folded]:
+    """Fold every journal of this store that nobody holds. Cheap when there is none.
+
+    A journal that cannot be folded does not stand in the way of the others.
+
+    Raises:
+        StoreLocked, StoreUnwritable: nothing can be folded now; the journals stay.
+    """
+    if store.read_only or store.place.is_memory:
+        return []
+    results = []
+    for path in sorted(store.journals.glob("*.journal")):
+        try:
+            results.append(fold(store, path, close))
+        except (StoreLocked, StoreUnwritable):
+            raise
+        except StoreError as error:
+            results.append(Folded(path, Outcome.REFUSED, note=str(error)))
+    return results
+
+
+def _keep(store: Store, journal: Journal, close: Close) -> Outcome:
+    with store.reading() as connection:
+        if has_run(connection, journal.header["run_id"]):
+            return Outcome.ALREADY
+    record = _record(journal, close)
+    with store.writing() as connection:
+        if not insert_run_in(connection, record):
+            return Outcome.ALREADY
+        write_samples(connection, record.run_id, record.feeds, journal.blocks)
+        write_events(connection, record.run_id, journal.events)
+    return Outcome.FOLDED
+
+
+def _record(journal: Journal, close: Close) -> RunRecord:
+    header, notes = journal.header, []
+    if journal.torn_bytes:
+        notes.append(f"the last {journal.torn_bytes} bytes of its journal were torn and left out")
+    end = journal.end
+    result = _result(end)
+    if end is None or (result is None and end.get("result") is not None):
+        end, result = _closed(journal, close, notes)
+    fields = {
+        **{key: value for key, value in header.items() if key in _FROM_HEADER},
+        "feeds": _feeds(journal),
+        "status": _status(end),
+        "ended_s": end.get("time_s"),
+        "ended_wall_s": end.get("wall_s"),
+        "exit_code": end.get("exit_code"),
+        "signal": end.get("signal"),
+        "accounting": end.get("accounting"),
+        "counted": bool(end.get("counted", True)),
+        "counted_by": end.get("counted_by"),
+        "notes": notes,
+    }
+    record = RunRecord(run_id=header["run_id"])
+    for name, value in fields.items():
+        if value is not None:
+            setattr(record, name, value)
+    record.result = result
+    return record
+
+
+_FROM_HEADER = frozenset(
+    (
+        *("name", "command", "kind", "started_wall_s", "started_s", "boot_id", "host"),
+        *("machine_id", "pid", "user", "cwd", "python", "version", "settings", "tags"),
+        *("job", "parent_run_id", "missing"),
+    )
+)
+
+
+def _closed(
+    journal: Journal, close: Close, notes: list[str]
+) -> tuple[dict[str, Any], WindowResult | None]:
+    """The end that `close` computes; a run is kept even when it cannot."""
+    try:
+        end = close(journal)
+        result = _result(end)
+    except Exception as error:  # noqa: BLE001 - a run with an odd journal is kept, not lost
+        notes.append(f"its energy could not be computed: {type(error).__name__}: {error}")
+        end, result = {}, None
+    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
+    last_s = max(times_s, default=journal.header.get("started_s", 0.0))
+    lived_s = last_s - journal.header.get("started_s", last_s)
+    wall_s = journal.header.get("started_wall_s", 0.0) + lived_s
+    return {"status": RunStatus.DIED, "time_s": last_s, "wall_s": wall_s, **end}, result
+
+
+def _result(end: dict[str, Any] | None) -> WindowResult | None:
+    try:
+        data = None if end is None else end.get("result")
+        return None if data is None else WindowResult.from_dict(data)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _status(end: dict[str, Any]) -> RunStatus:
+    try:
+        return RunStatus(end.get("status", RunStatus.DIED))
+    except ValueError:
+        return RunStatus.DIED
+
+
+def _feeds(journal: Journal) -> list[dict[str, Any]]:
+    """The feeds of the header, and those added while the run went on."""
+    feeds = list(journal.header.get("feeds") or ())
+    for event in journal.events:
+        if isinstance(event, dict) and event.get("type") == "feeds":
+            first = int(event.get("first", len(feeds)))
+            feeds[first : first + len(event["feeds"])] = event["feeds"]
+    return feeds
+
+
+def _names_a_run(journal: Journal) -> bool:
+    return isinstance(journal.header, dict) and bool(journal.header.get("run_id"))
+
+
+def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
+    """Journals of all servers share one folder; each goes to its own."""
+    settings = journal.header.get("settings")
+    named = settings.get("store") if isinstance(settings, dict) else None
+    if not store.place.is_server or not isinstance(named, str) or "://" not in named:
+        return False
+    return named not in (store.place.location, store.place.label)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[Outcome | None]:
+    """Holds the journal's lock inside the block; yields why not, if it cannot be had."""
+    descriptor, refusal = _opened(path)
+    try:
+        yield refusal if descriptor is None else _lock(descriptor, path)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _opened(path: Path) -> tuple[int | None, Outcome]:
+    try:
+        # its writer locks it before the first byte: an empty one may be a moment old
+        if path.stat().st_size == 0 and _age_s(path) < BIRTH_S:
+            return None, Outcome.HELD
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC), Outcome.HELD
+    except FileNotFoundError:
+        return None, Outcome.GONE
+    except OSError:
+        return None, Outcome.HELD
+
+
+def _lock(descriptor: int, path: Path) -> Outcome | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Outcome.HELD
+    except OSError:  # a file system without locks: a writer appends at least once a second
+        if _age_s(path) < BIRTH_S:
+            return Outcome.HELD
+    try:
+        same = os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        same = False
+    return None if same else Outcome.GONE  # somebody folded it while we came
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
+
+
+def _set_aside(path: Path) -> Folded:
+    """Keep what cannot be read where a person may look at it."""
+    aside = path.with_name(f"{path.name}.corrupt")
+    note = (
+        f"{path.name}: its beginning is damaged, so it cannot be told which run it is; kept as "
+        f"{aside}; delete it when it is of no use"
+    )
+    try:
+        path.rename(aside)
+        aside.with_name(f"{aside.name}.txt").write_text(note + "\n")
+    except OSError as error:
+        note = f"{path}: damaged, and cannot be moved aside: {error.strerror}"
+    return Folded(path, Outcome.UNREADABLE, note=note)
+
+
+def _removed(path: Path) -> str:
+    """Delete a journal that is safely in the store; a note when that is not allowed."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        return f"{path}: is in the store but cannot be deleted: {error.strerror}"
+    return ""

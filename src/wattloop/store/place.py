@@ -1,0 +1,73 @@
+"""Where a store is: a file, a server, or memory."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from wattloop.core.errors import StoreError
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A parsed location. Exactly one of `path`, `is_memory`, `is_server` holds."""
+
+    location: str
+    label: str
+    """For messages: never contains a password."""
+    path: Path | None = None
+    url: URL | None = None
+
+    @classmethod
+    def parse(cls, location: str) -> "Place":
+        """Understands paths, `~`, `sqlite:///PATH`, `:memory:` and `postgresql://...`."""
+        if location in (":memory:", "sqlite://", "sqlite:///:memory:"):
+            return cls(location, "memory")
+        if location.startswith("sqlite:///") or "://" not in location:
+            path = Path(location.removeprefix("sqlite:///")).expanduser()
+            if not path.name:
+                raise StoreError(
+                    f"{location!r} names no store; give a file such as runs.db or a URL such as "
+                    "postgresql://user@host/wattloop"
+                )
+            return cls(str(path), str(path), path=path)
+        try:
+            url = make_url(location)
+        except (ArgumentError, ValueError):
+            scheme = location.split("://", maxsplit=1)[0]
+            raise StoreError(
+                f"{scheme}://...: not a URL that can be understood; write it as "
+                "postgresql://user:password@host:5432/database"
+            ) from None
+        if url.get_backend_name() not in ("postgresql", "postgres"):
+            raise StoreError(
+                f"{url.render_as_string(hide_password=True)}: only SQLite files and postgresql:// "
+                "URLs can hold runs"
+            )
+        return cls(location, url.render_as_string(hide_password=True), url=url)
+
+    @property
+    def is_memory(self) -> bool:
+        """Kept nowhere: gone when closed."""
+        return self.path is None and self.url is None
+
+    @property
+    def is_server(self) -> bool:
+        """PostgreSQL."""
+        return self.url is not None
+
+    @property
+    def is_read_only(self) -> bool:
+        """A file that exists and that we may not change."""
+        if self.path is None or not self.path.exists():
+            return False
+        return not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
+
+    def server_url(self) -> URL:
+        """The URL with the driver we use."""
+        assert self.url is not None
+        return self.url.set(drivername="postgresql+psycopg")

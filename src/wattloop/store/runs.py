@@ -1,0 +1,243 @@
+"""One record per run: insert, find, list, delete."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
+
+from wattloop.core.errors import RunNotFound
+from wattloop.core.records import RunStatus, WindowResult
+from wattloop.store.database import Store
+from wattloop.store.schema import run_tags, runs
+from wattloop.store.text import json_text, plain
+
+__all__ = [
+    "RunFilter",
+    "RunRecord",
+    "delete_run",
+    "find_run",
+    "has_run",
+    "insert_run",
+    "insert_run_in",
+    "list_runs",
+]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """Everything known of one run but its samples, windows and steps.
+
+    Attributes:
+        run_id: unique; sorts by time of start.
+        kind: `command`, `python`, or `imported`.
+        started_wall_s: time of day of the start, seconds since 1970 UTC.
+        started_s: the same moment on the machine's monotonic clock, which samples use.
+        result: the root window: energy per domain, what is missing, warnings.
+        accounting: idle, carbon, cost and labels, as computed when the run ended.
+        counted: False when another run on this node already counts the same devices.
+        counted_by: the run that does.
+        notes: what happened to the record itself, such as a torn journal.
+    """
+
+    run_id: str
+    name: str = ""
+    status: RunStatus = RunStatus.FINISHED
+    kind: str = "command"
+    command: list[str] | None = None
+    started_wall_s: float = 0.0
+    started_s: float = 0.0
+    ended_wall_s: float | None = None
+    ended_s: float | None = None
+    host: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    pid: int | None = None
+    user: str = ""
+    cwd: str = ""
+    python: str = ""
+    version: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] | None = None
+    parent_run_id: str | None = None
+    feeds: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int | None = None
+    signal: int | None = None
+    result: WindowResult | None = None
+    accounting: dict[str, Any] | None = None
+    counted: bool = True
+    counted_by: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def duration_s(self) -> float | None:
+        """Length of the root window, else of the run."""
+        if self.result is not None:
+            return self.result.duration_s
+        return None if self.ended_s is None else self.ended_s - self.started_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of everything that could be read; None when nothing could."""
+        return None if self.result is None else self.result.energy_j
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with duration, energy and uncertainty spelled out."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["status"] = self.status.value
+        data["result"] = None if self.result is None else self.result.to_dict()
+        data["duration_s"] = self.duration_s
+        data["energy_j"] = self.energy_j
+        data["uncertainty_j"] = None if self.result is None else self.result.uncertainty_j
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "RunRecord":
+        """Inverse of `to_dict`; fields of later versions are left out."""
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        known["status"] = RunStatus(known.get("status", RunStatus.FINISHED))
+        if known.get("result") is not None:
+            known["result"] = WindowResult.from_dict(known["result"])
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list; None means any.
+
+    Attributes:
+        name: may contain `*` for any text.
+        tags: maps a key to the value it must have, or None for any value.
+        since_wall_s: started at this time of day or later.
+    """
+
+    name: str | None = None
+    status: str | None = None
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+    host: str | None = None
+    job: str | None = None
+    since_wall_s: float | None = None
+
+
+def insert_run(store: Store, record: RunRecord) -> bool:
+    """Keep a run; False when it is there already."""
+    with store.writing() as connection:
+        return insert_run_in(connection, record)
+
+
+def insert_run_in(connection: Connection, record: RunRecord) -> bool:
+    """As `insert_run`, within somebody's transaction."""
+    if has_run(connection, record.run_id):
+        return False
+    connection.execute(insert(runs).values(**_columns(record)))
+    if record.tags:
+        rows = [
+            {"run_id": record.run_id, "key": plain(key), "value": plain(value)}
+            for key, value in record.tags.items()
+        ]
+        connection.execute(insert(run_tags), rows)
+    return True
+
+
+def has_run(connection: Connection, run_id: str) -> bool:
+    """Whether a run with exactly this identifier is kept."""
+    return (
+        connection.execute(select(runs.c.run_id).where(runs.c.run_id == run_id)).first() is not None
+    )
+
+
+def find_run(store: Store, reference: str) -> RunRecord:
+    """The run with this identifier, the only one that begins with it, or the `last` one."""
+    with store.reading() as connection:
+        query = select(runs.c.body)
+        if reference == "last":
+            query = _newest_first(query).limit(1)
+        else:
+            # compared piecewise: LIKE would read '%' and '_' as patterns
+            begins = func.substr(runs.c.run_id, 1, len(reference)) == reference
+            query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
+        found = [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+    exact = [record for record in found if record.run_id == reference]
+    if not reference or not found:
+        raise RunNotFound(_not_found(store, reference))
+    if not exact and len(found) > 1:
+        several = ", ".join(sorted(record.run_id for record in found))
+        raise RunNotFound(f"{reference!r} could be any of {several}; give more of it")
+    return (exact or found)[0]
+
+
+def list_runs(
+    store: Store, wanted: RunFilter | None = None, limit: int | None = None
+) -> list[RunRecord]:
+    """Runs, newest first."""
+    query = _newest_first(select(runs.c.body).where(*_conditions(wanted or RunFilter())))
+    if limit is not None:
+        query = query.limit(limit)
+    with store.reading() as connection:
+        return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+
+
+def delete_run(store: Store, run_id: str) -> bool:
+    """Remove a run with its windows, steps and samples; False when it is not there."""
+    with store.writing() as connection:
+        return connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
+
+
+def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.name is not None:
+        pattern = wanted.name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        conditions.append(runs.c.name.like(pattern.replace("*", "%"), escape="\\"))
+    if wanted.status is not None:
+        conditions.append(runs.c.status == str(wanted.status))
+    if wanted.host is not None:
+        conditions.append(runs.c.host == wanted.host)
+    if wanted.job is not None:
+        conditions.append(runs.c.job_id == wanted.job)
+    if wanted.since_wall_s is not None:
+        conditions.append(runs.c.started_wall_s >= wanted.since_wall_s)
+    for key, value in wanted.tags.items():
+        tagged = select(run_tags.c.run_id).where(run_tags.c.key == key)
+        if value is not None:
+            tagged = tagged.where(run_tags.c.value == value)
+        conditions.append(runs.c.run_id.in_(tagged))
+    return conditions
+
+
+def _columns(record: RunRecord) -> dict[str, Any]:
+    return {
+        "run_id": record.run_id,
+        "name": plain(record.name),
+        "status": record.status.value,
+        "kind": plain(record.kind),
+        "host": plain(record.host),
+        "machine_id": plain(record.machine_id),
+        "user_name": plain(record.user),
+        "job_id": None if not record.job else plain(record.job.get("id") or ""),
+        "parent_run_id": record.parent_run_id,
+        "started_wall_s": record.started_wall_s,
+        "duration_s": record.duration_s,
+        "energy_j": record.energy_j,
+        "uncertainty_j": None if record.result is None else record.result.uncertainty_j,
+        "exit_code": record.exit_code,
+        "counted": record.counted,
+        "body": json_text(record.to_dict()),
+    }
+
+
+def _newest_first(query: Select[Any]) -> Select[Any]:
+    return query.order_by(runs.c.started_wall_s.desc(), runs.c.run_id.desc())
+
+
+def _not_found(store: Store, reference: str) -> str:
+    with store.reading() as connection:
+        count = connection.execute(select(func.count()).select_from(runs)).scalar_one()
+    if not count:
+        return f"{store.where}: no runs yet; try: wattloop run -- python train.py"
+    return (
+        f"no run {reference!r} among the {count} in {store.where}; see them with: "
+        "wattloop runs list"
+    )

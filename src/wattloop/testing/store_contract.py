@@ -1,0 +1,215 @@
+"""What every store must do. Subclass `StoreContract` and give it a fixture `store`.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self, tmp_path): ...
+
+The fixture yields an open, empty store; its journals lie in a folder of its own.
+"""
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from wattloop.core.errors import RunNotFound
+from wattloop.core.records import RunStatus
+from wattloop.store.chunks import find_series, read_curve, read_samples
+from wattloop.store.database import Store
+from wattloop.store.details import read_events, read_steps, read_windows
+from wattloop.store.fold import Outcome, fold, recover
+from wattloop.store.runs import (
+    RunFilter,
+    RunRecord,
+    delete_run,
+    find_run,
+    insert_run,
+    list_runs,
+)
+from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
+
+__all__ = ["StoreContract"]
+
+
+class StoreContract:
+    """Promises of a store, one test each."""
+
+    def test_a_run_comes_back_as_it_was_kept(self, store: Store) -> None:
+        """Every field of a record survives, text that is no text in any encoding included."""
+        record = _record(
+            "20260101-000000-aaaaaa",
+            command=["python", "caf\udce9.py", "nul\0"],
+            tags={"lr": "0.1"},
+            job={"id": "77", "kind": "slurm"},
+            accounting={"carbon_g": 1.5},
+            exit_code=3,
+            status=RunStatus.FAILED,
+            notes=["a note"],
+        )
+        assert insert_run(store, record)
+        assert find_run(store, record.run_id) == record
+
+    def test_odd_names_do_not_keep_a_run_out(self, store: Store) -> None:
+        """NUL and broken characters in indexed text are replaced, not refused."""
+        assert insert_run(store, _record("r1", name="a\0b\udce9", host="h\udce9", user="\0"))
+        assert find_run(store, "r1").run_id == "r1"
+
+    def test_the_same_run_is_kept_once(self, store: Store) -> None:
+        """Inserting again changes nothing and says so."""
+        assert insert_run(store, _record("r1", name="first"))
+        assert not insert_run(store, _record("r1", name="second"))
+        assert [record.name for record in list_runs(store)] == ["first"]
+
+    def test_a_run_is_found_by_unique_prefix_and_as_last(self, store: Store) -> None:
+        """An exact identifier wins; an ambiguous beginning names the candidates."""
+        for number, run_id in enumerate(("ab", "abc1", "abd2")):
+            insert_run(store, _record(run_id, started_wall_s=float(number)))
+        assert find_run(store, "abc").run_id == "abc1"
+        assert find_run(store, "ab").run_id == "ab"
+        assert find_run(store, "last").run_id == "abd2"
+        with pytest.raises(RunNotFound, match=r"abc1.*abd2|abd2.*abc1"):
+            find_run(store, "a")
+        with pytest.raises(RunNotFound, match="wattloop runs list"):
+            find_run(store, "zz")
+        with pytest.raises(RunNotFound):
+            find_run(store, "%")
+
+    def test_an_empty_store_says_how_to_begin(self, store: Store) -> None:
+        """Looking for the last run of an empty store is answered with the next step."""
+        with pytest.raises(RunNotFound, match="wattloop run -- python"):
+            find_run(store, "last")
+
+    def test_runs_are_listed_newest_first_and_filtered(self, store: Store) -> None:
+        """Each filter keeps what it names and nothing else."""
+        insert_run(store, _record("r1", name="a_1", started_wall_s=1.0, host="x"))
+        insert_run(store, _record("r2", name="ab1", started_wall_s=3.0, tags={"k": "v", "n": "1"}))
+        died = _record("r3", name="c", started_wall_s=2.0, status=RunStatus.DIED)
+        insert_run(store, replace(died, tags={"k": "w"}, job={"id": "9"}))
+        assert _ids(store) == ["r2", "r3", "r1"]
+        assert _ids(store, name="a_1") == ["r1"]
+        assert _ids(store, name="a*") == ["r2", "r1"]
+        assert _ids(store, status="died") == ["r3"]
+        assert _ids(store, tags={"k": None}) == ["r2", "r3"]
+        assert _ids(store, tags={"k": "v", "n": "1"}) == ["r2"]
+        assert _ids(store, host="x") == ["r1"]
+        assert _ids(store, job="9") == ["r3"]
+        assert _ids(store, since_wall_s=2.0) == ["r2", "r3"]
+        assert [r.run_id for r in list_runs(store, limit=1)] == ["r2"]
+
+    def test_a_journal_is_folded_whole_and_removed(self, store: Store) -> None:
+        """Header, end, samples, signals, windows, steps and events are all in the store."""
+        window = replace(root_window(), name="epoch 1", window_id=5, parent_id=0)
+        step = {
+            "kind": "step",
+            "index": 3,
+            "begin_s": 1.0,
+            "end_s": 2.0,
+            "energy": {"gpu:0": [1, 2]},
+        }
+        gap = {"type": "gap", "time_s": 1.5, "domain": "gpu:0", "reason": "lost", "lost": True}
+        happened: list[dict[str, Any]] = [
+            {"type": "window", "window": window.to_dict()},
+            {"type": "step"} | step,
+            gap,
+        ]
+        path = write_journal(store.journals, "r1", events=happened, end=ended(), head=None)
+        assert fold(store, path, close_journal).outcome is Outcome.FOLDED
+        assert not path.exists()
+        record = find_run(store, "r1")
+        assert (record.status, record.exit_code, record.energy_j) == ("finished", 0, 3_500.0)
+        assert (record.user, record.missing[0]["name"]) == ("ada", "dram")
+        assert read_windows(store, "r1") == [window]
+        assert read_steps(store, "r1") == [step]
+        assert read_events(store, "r1") == [gap]
+        times_s, joules = read_samples(store, "r1", find_series(record.feeds, "cpu:0/package"))
+        assert len(times_s) == 100
+        assert joules[10] == 50.0
+        utilisation = find_series(record.feeds, "gpu:0/utilisation")
+        assert set(read_samples(store, "r1", utilisation)[1]) == {0.9}
+
+    def test_a_run_that_died_is_marked_and_closed_by_the_caller(self, store: Store) -> None:
+        """Without an end, energy comes from the samples and the status says `died`."""
+        write_journal(store.journals, "r1")
+        recover(store, close_journal)
+        record = find_run(store, "r1")
+        assert record.status is RunStatus.DIED
+        assert record.energy_j == pytest.approx(350.0 * 9.9)
+
+    def test_folding_again_changes_nothing(self, store: Store) -> None:
+        """Killed between commit and removal: the journal is there again, the run only once."""
+        path = write_journal(store.journals, "r1", end=ended())
+        kept = path.read_bytes()
+        fold(store, path, close_journal)
+        path.write_bytes(kept)
+        assert [f.outcome for f in recover(store, close_journal)] == [Outcome.ALREADY]
+        assert not path.exists()
+        assert len(read_samples(store, "r1", find_series(header("")["feeds"], "gpu:0"))[0]) == 100
+
+    def test_folding_at_once_from_several_threads_keeps_each_run_once(self, store: Store) -> None:
+        """Those who come together share the work; nobody fails."""
+        for number in range(6):
+            write_journal(store.journals, f"r{number}", seconds=1, end=ended())
+        faults: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                recover(store, close_journal)
+            except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+                faults.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+        assert sorted(_ids(store)) == [f"r{number}" for number in range(6)]
+
+    def test_a_failed_transaction_leaves_nothing(self, store: Store) -> None:
+        """What was inserted before an error is undone."""
+        from wattloop.store.runs import insert_run_in
+
+        with pytest.raises(ZeroDivisionError), store.writing() as connection:
+            insert_run_in(connection, _record("r1"))
+            raise ZeroDivisionError
+        assert _ids(store) == []
+
+    def test_a_curve_is_power_at_the_level_that_fits(self, store: Store) -> None:
+        """A counter is drawn in watts, from single samples or from bins."""
+        write_journal(store.journals, "r1", seconds=120, end=ended())
+        recover(store, close_journal)
+        series = find_series(find_run(store, "r1").feeds, "cpu:0/package")
+        fine = read_curve(store, "r1", series, max_points=5_000)
+        assert (fine.level_s, len(fine)) == (0.0, 1_200)
+        coarse = read_curve(store, "r1", series, max_points=150)
+        assert coarse.level_s == 1.0
+        assert 119 <= len(coarse) <= 121
+        assert coarse.mean[60] == pytest.approx(50.0, abs=0.01)
+        assert len(read_curve(store, "r1", series, max_points=3)) <= 4
+        part = read_curve(store, "r1", series, span=(1_010.0, 1_020.0))
+        assert 100 <= len(part) <= 102
+
+    def test_deleting_a_run_removes_everything_of_it(self, store: Store) -> None:
+        """No sample, window or tag stays behind."""
+        from sqlalchemy import func, select
+
+        from wattloop.store.schema import metadata
+
+        write_journal(store.journals, "r1", end=ended(), head=header("r1", tags={"a": "b"}))
+        recover(store, close_journal)
+        assert delete_run(store, "r1")
+        assert not delete_run(store, "r1")
+        with store.reading() as connection:
+            for table in metadata.tables.values():
+                rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
+                assert rows == (1 if table.name == "meta" else 0), table.name
+
+
+def _record(run_id: str, **changes: Any) -> RunRecord:
+    base = RunRecord(run_id=run_id, name="n", host="h", user="u", result=root_window())
+    return replace(base, **changes)
+
+
+def _ids(store: Store, **wanted: Any) -> list[str]:
+    return [record.run_id for record in list_runs(store, RunFilter(**wanted))]
