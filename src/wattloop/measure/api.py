@@ -191,10 +191,10 @@ class _Runs:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    from wattloop.measure.configfile import configured
+    from wattloop.measure.configfile import load_settings
 
     given = {name: value for name, value in options.items() if name != "tags"}
-    return configured().overridden(given, "measure()")
+    return load_settings().overridden(given, "measure()")
 
 
 _runs = _Runs()
