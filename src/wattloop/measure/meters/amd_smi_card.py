@@ -84,7 +84,7 @@ def attempt(smi: Any, call: Call, gpu: Gpu, handle: Any = None) -> Reading:
 
 
 def reason(error: Exception) -> str:
-    """amdsmi's explanation on one line."""
+    """What the library says, on one line."""
     return " ".join(str(getattr(error, "err_info", error)).split())
 
 

@@ -1,0 +1,205 @@
+"""What virtual cards did and when, so that energy between any two moments is exact.
+
+A card's life is a list of segments. Within one, power moves exponentially from `start_w` to
+`target_w`, as a card's regulators do, which has an exact integral. Processes share segments
+through a file of fixed-size records, appended under a lock that the kernel releases when its
+holder dies; a torn last record is ignored.
+"""
+
+import fcntl
+import math
+import os
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["FileTimeline", "MemoryTimeline", "Segment", "Timeline", "segment_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A card's state from `start_s` on.
+
+    `energy_j` is what it had used by then; `counter_zero_j` what it had used when its counter was
+    last reset. `fault` is one of `gpu.Fault`.
+    """
+
+    start_s: float
+    energy_j: float
+    start_w: float
+    target_w: float
+    ramp_s: float
+    clock_mhz: float
+    compute_utilisation: float
+    memory_utilisation: float
+    compute: float
+    memory: float
+    busy: float
+    limit_w: float
+    max_clock_mhz: float
+    memory_used_b: float
+    fault: float = 0.0
+    fault_probability: float = 0.0
+    counter_zero_j: float = 0.0
+
+    def power_w(self, at_s: float) -> float:
+        """Watts at a moment in this segment."""
+        decay = math.exp(-max(0.0, at_s - self.start_s) / self.ramp_s)
+        return self.target_w + (self.start_w - self.target_w) * decay
+
+    def energy_until_j(self, at_s: float) -> float:
+        """Joules used up to a moment in this segment, from the beginning of time."""
+        # E = P_target dt + (P_start - P_target) tau (1 - exp(-dt / tau))
+        dt = at_s - self.start_s
+        if dt <= 0:
+            return self.energy_j + self.start_w * dt
+        excess_j = (self.start_w - self.target_w) * self.ramp_s * -math.expm1(-dt / self.ramp_s)
+        return self.energy_j + self.target_w * dt + excess_j
+
+    def followed(self, at_s: float, **changes: float) -> "Segment":
+        """The segment that begins at `at_s` where this one has arrived."""
+        return replace(
+            self,
+            start_s=at_s,
+            energy_j=self.energy_until_j(at_s),
+            start_w=self.power_w(at_s),
+            **changes,
+        )
+
+
+class Timeline(Protocol):
+    """Segments per card."""
+
+    def segments(self, gpu: int) -> list[Segment]:
+        """What is known of a card, oldest first; empty for one that was never touched."""
+        ...
+
+    def append(self, gpu: int, segment: Segment) -> None:
+        """Add a segment; call it inside `changing`."""
+        ...
+
+    def changing(self) -> AbstractContextManager[object]:
+        """A context in which nobody else adds segments."""
+        ...
+
+
+def segment_at(segments: list[Segment], at_s: float) -> Segment:
+    """The segment that holds at a moment; the first one for times before it."""
+    index = bisect_right(segments, at_s, key=lambda segment: segment.start_s)
+    return segments[max(0, index - 1)]
+
+
+class MemoryTimeline:
+    """For one process; keeps the last segments of each card."""
+
+    KEPT = 10_000
+
+    def __init__(self) -> None:
+        self._segments: dict[int, list[Segment]] = {}
+        self._lock = threading.RLock()
+
+    def segments(self, gpu: int) -> list[Segment]:
+        """What is known of a card, oldest first."""
+        return self._segments.get(gpu, [])
+
+    def append(self, gpu: int, segment: Segment) -> None:
+        """Add a segment."""
+        kept = self._segments.setdefault(gpu, [])
+        if len(kept) >= 2 * self.KEPT:
+            # A new list: a reader may be walking the old one.
+            kept = self._segments[gpu] = kept[-self.KEPT :]
+        kept.append(segment)
+
+    def changing(self) -> AbstractContextManager[object]:
+        """A context in which nobody else adds segments."""
+        return self._lock
+
+
+class FileTimeline:
+    """For all processes that name the same file."""
+
+    MAX_BYTES = 16_000_000
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._segments: dict[int, list[Segment]] = {}
+        self._read_bytes = 0
+        self._identity = (0, 0)
+        self._lock = threading.RLock()
+
+    def segments(self, gpu: int) -> list[Segment]:
+        """What is known of a card, oldest first, by whoever changed it."""
+        with self._lock:
+            self._catch_up()
+            return self._segments.get(gpu, [])
+
+    def append(self, gpu: int, segment: Segment) -> None:
+        """Add a segment to the file."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size % _RECORD.size:
+                os.ftruncate(fd, size - size % _RECORD.size)  # a writer died in mid-record
+            if size > self.MAX_BYTES:
+                self._compact(fd)
+            os.write(fd, _packed(gpu, segment))
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._lock:
+            fd = os.open(self.path, flags, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(fd)
+
+    def changing(self) -> AbstractContextManager[object]:
+        """A context in which no process adds segments."""
+        return self._changing()
+
+    def _compact(self, fd: int) -> None:
+        """Forget the past, keep where each card is: segments carry their energy with them."""
+        self._catch_up()
+        latest = {gpu: segments[-1] for gpu, segments in self._segments.items()}
+        os.ftruncate(fd, 0)
+        for gpu, segment in latest.items():
+            os.write(fd, _packed(gpu, segment))
+
+    def _catch_up(self) -> None:
+        try:
+            info = self.path.stat()
+        except OSError:
+            self._segments, self._read_bytes = {}, 0
+            return
+        identity = (info.st_dev, info.st_ino)
+        if identity != self._identity or info.st_size < self._read_bytes:
+            self._segments, self._read_bytes, self._identity = {}, 0, identity
+        if info.st_size - self._read_bytes < _RECORD.size:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
+        whole = len(data) - len(data) % _RECORD.size
+        for gpu, *values in _RECORD.iter_unpack(data[:whole]):
+            self._segments.setdefault(int(gpu), []).append(
+                Segment(**dict(zip(_FIELDS, values, strict=True)))
+            )
+        self._read_bytes += whole
+
+
+_FIELDS = tuple(Segment.__dataclass_fields__)
+_RECORD = struct.Struct(f"<{1 + len(_FIELDS)}d")
+
+
+def _packed(gpu: int, segment: Segment) -> bytes:
+    return _RECORD.pack(gpu, *astuple(segment))

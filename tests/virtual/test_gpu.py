@@ -1,0 +1,198 @@
+"""The virtual card: exact energy, limits, work, and one card for all processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.errors import ConfigError
+from wattloop.virtual.cards import card_named
+from wattloop.virtual.gpu import Fault, VirtualGpu, shared_gpus
+from wattloop.virtual.physics import Work
+from wattloop.virtual.timeline import FileTimeline
+
+CARD = card_named("h200")
+TEN_SECONDS = Work(flops=10 * CARD.flops_per_s)
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock(start_s=100.0)
+
+
+@pytest.fixture
+def gpu(clock):
+    return VirtualGpu(clock=clock)
+
+
+def test_true_energy_is_the_integral_of_true_power(gpu, clock):
+    """Through ramps, caps and clocks the stated energy equals a fine sum of power."""
+    begin_s = clock.now_s()
+    for change in (
+        lambda: gpu.load(0.7),
+        lambda: gpu.set_power_cap(300),
+        lambda: gpu.set_clock(900),
+        lambda: gpu.load(0),
+        lambda: gpu.set_power_cap(700),
+    ):
+        clock.advance(0.173)
+        change()
+    clock.advance(0.2)
+    end_s = clock.now_s()
+    step_s = (end_s - begin_s) / 50_000
+    total_j = sum(gpu.power_w(begin_s + (k + 0.5) * step_s) * step_s for k in range(50_000))
+    assert gpu.true_energy_j(begin_s, end_s) == pytest.approx(total_j, rel=1e-4)
+
+
+def test_work_takes_roofline_time_on_the_injected_clock(gpu, clock):
+    """No real time passes; the virtual clock moves by what the card needs."""
+    gpu.set_power_cap(700)
+    before_s = clock.now_s()
+    duration_s = gpu.run(TEN_SECONDS)
+    assert clock.now_s() - before_s == pytest.approx(duration_s)
+    point = CARD.settle(CARD.activity(TEN_SECONDS), 700, CARD.max_clock_mhz)
+    assert duration_s == pytest.approx(10 * point.slowdown)
+    assert gpu.now().busy == 0
+
+
+def test_a_cap_saves_energy_and_costs_time(gpu, clock):
+    """What every sweep is about."""
+    results = []
+    for cap_w in (700, 400):
+        gpu.set_power_cap(cap_w)
+        begin_s = clock.now_s()
+        duration_s = gpu.run(TEN_SECONDS)
+        results.append((duration_s, gpu.true_energy_j(begin_s, clock.now_s())))
+    (fast_s, fast_j), (slow_s, slow_j) = results
+    assert slow_s > 1.1 * fast_s
+    assert slow_j < 0.9 * fast_j
+
+
+def test_no_work_takes_no_time(gpu):
+    """Zero flops and bytes are done at once."""
+    assert gpu.run(Work()) == 0
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda gpu: gpu.set_power_cap(199.9),
+        lambda gpu: gpu.set_power_cap(700.1),
+        lambda gpu: gpu.set_power_cap(float("nan")),
+        lambda gpu: gpu.set_clock(100),
+        lambda gpu: gpu.set_clock(1_981),
+        lambda gpu: gpu.load(1.2),
+        lambda gpu: gpu.load(-0.1),
+    ],
+)
+def test_values_outside_the_range_are_refused_and_change_nothing(gpu, act):
+    """The card's own limits hold, and the message gives the range."""
+    before = gpu.now()
+    with pytest.raises(ConfigError, match=r"outside|from 0 to 1"):
+        act(gpu)
+    assert gpu.now() == before
+
+
+def test_processes_share_one_card(tmp_path, monkeypatch):
+    """A child's load is seen by its parent, with the same energy."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    (gpu,) = shared_gpus(1)
+    begin_s = time.monotonic()
+    command = [sys.executable, "-m", "wattloop.virtual.work", "--seconds", "0.3", "--load", "0.4"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    end_s = time.monotonic()
+    used_j = gpu.true_energy_j(begin_s, end_s) - CARD.idle_w * (end_s - begin_s)
+    stated_j, took_s = float(out.split()[3]), float(out.split()[6])
+    assert "simulated" in out
+    assert used_j == pytest.approx(stated_j - CARD.idle_w * took_s, abs=12)
+    assert gpu.now().busy == 0
+
+
+def test_a_terminated_workload_leaves_the_card_idle(tmp_path, monkeypatch):
+    """SIGTERM does not leave a load behind."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    (gpu,) = shared_gpus(1)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "wattloop.virtual.work", "--seconds", "60"],
+        stdout=subprocess.DEVNULL,
+    )
+    while gpu.now().busy == 0:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 128 + signal.SIGTERM
+    assert gpu.now().busy == 0
+
+
+def test_wrong_arguments_are_exit_code_2(tmp_path, monkeypatch):
+    """A load above 1 is an error of the user, with a message and no traceback."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    command = [sys.executable, "-m", "wattloop.virtual.work", "--load", "7"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "from 0 to 1" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_changes_of_many_processes_are_all_kept(tmp_path, clock):
+    """Four processes changing caps at once lose no change."""
+    path = tmp_path / "cards"
+    children = []
+    for number in range(4):
+        pid = os.fork()
+        if pid == 0:
+            gpu = VirtualGpu(number, timeline=FileTimeline(path), clock=clock)
+            for step in range(50):
+                gpu.set_power_cap(300 + step)
+            os._exit(0)
+        children.append(pid)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+    timeline = FileTimeline(path)
+    assert [len(timeline.segments(number)) for number in range(4)] == [50] * 4
+
+
+def test_a_torn_record_is_ignored_and_repaired(tmp_path, clock):
+    """A writer killed in mid-record costs nothing."""
+    path = tmp_path / "cards"
+    gpu = VirtualGpu(timeline=FileTimeline(path), clock=clock)
+    gpu.set_power_cap(300)
+    with path.open("ab") as file:
+        file.write(b"half a record")
+    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().limit_w == 300
+    gpu.set_power_cap(400)
+    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().limit_w == 400
+
+
+def test_a_long_life_is_compacted_without_losing_energy(tmp_path, clock, monkeypatch):
+    """The file stays small and the energy used so far is kept."""
+    monkeypatch.setattr(FileTimeline, "MAX_BYTES", 2_000)
+    path = tmp_path / "cards"
+    gpu = VirtualGpu(timeline=FileTimeline(path), clock=clock)
+    reference = VirtualGpu(clock=clock)
+    for step in range(60):
+        for each in (gpu, reference):
+            each.load(0.5 if step % 2 else 0.1)
+        clock.advance(0.05)
+    now_s = clock.now_s()
+    assert path.stat().st_size < 3_000
+    assert gpu.energy_j(now_s) == pytest.approx(reference.energy_j(now_s))
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path, clock):
+    """The default file lies in a directory others can write to."""
+    target = tmp_path / "precious"
+    target.write_text("keep")
+    (tmp_path / "cards").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        VirtualGpu(timeline=FileTimeline(tmp_path / "cards"), clock=clock).load(1.0)
+    assert target.read_text() == "keep"
+
+
+def test_faults_are_part_of_the_shared_state(tmp_path, clock):
+    """A fault injected by one process is met by another."""
+    path = tmp_path / "cards"
+    VirtualGpu(timeline=FileTimeline(path), clock=clock).inject(Fault.LOST)
+    assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().fault == Fault.LOST
