@@ -10,7 +10,7 @@ from __future__ import annotations  # array[float] cannot be evaluated before Py
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import le
 from typing import Any
 
@@ -35,13 +35,14 @@ __all__ = [
     "PART_LENGTH",
     "SIGNALS_FROM",
     "WHOLE",
+    "PackedSamples",
     "Series",
     "Span",
     "find_series",
+    "pack_samples",
     "read_curve",
     "read_samples",
     "series_of",
-    "write_samples",
 ]
 
 PART_LENGTH = 32_768
@@ -97,13 +98,25 @@ def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
     raise StoreError(f"this run has no samples of {name!r}; it has {names}")
 
 
-def write_samples(
-    connection: Connection,
-    run_id: str,
-    feeds: Sequence[Mapping[str, Any]],
-    blocks: Iterable[SampleBlock],
-) -> int:
-    """Keep all readings of a run; the number of values kept."""
+@dataclass(frozen=True, slots=True)
+class PackedSamples:
+    """Rows that are ready to be inserted; packing takes longer than any lock should be held."""
+
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+
+    def insert(self, connection: Connection) -> None:
+        """Put them into the store."""
+        if self.chunks:
+            connection.execute(insert(sample_chunks), self.chunks)
+        if self.levels:
+            connection.execute(insert(sample_levels), self.levels)
+
+
+def pack_samples(
+    run_id: str, feeds: Sequence[Mapping[str, Any]], blocks: Iterable[SampleBlock]
+) -> PackedSamples:
+    """All readings of a run as rows. Blocks that no feed describes are left out."""
     described: dict[int, list[Series]] = {}
     for series in series_of(feeds):
         described.setdefault(series.feed, []).append(series)
@@ -115,13 +128,15 @@ def write_samples(
         times_s, values = gathered.setdefault(block.feed, (array("d"), array("d")))
         times_s.extend(block.times_s)
         values.extend(block.values)
-    kept = 0
+    packed = PackedSamples()
     for feed, (times_s, values) in gathered.items():
         width = len(described[feed])
-        columns = [values[i::width] for i in range(width)]
-        _write_feed(connection, run_id, described[feed], *_in_order(times_s, columns))
-        kept += len(values)
-    return kept
+        moments_s, columns = _in_order(times_s, [values[i::width] for i in range(width)])
+        rounded_s = array("d", [round(t * 1e6) / 1e6 for t in moments_s])
+        packed.chunks.extend(_chunk_rows(run_id, feed, rounded_s, columns))
+        for series, column in zip(described[feed], columns, strict=True):
+            packed.levels.extend(_level_rows(run_id, series, rounded_s, column))
+    return packed
 
 
 def read_samples(
@@ -191,39 +206,23 @@ def read_curve(
     return _thinned(Curve(0.0, times_s, values, values, values), max_points)
 
 
-def _write_feed(
-    connection: Connection,
-    run_id: str,
-    described: Sequence[Series],
-    times_s: array[float],
-    columns: Sequence[array[float]],
-) -> None:
-    rounded_s = array("d", [round(t * 1e6) / 1e6 for t in times_s])
-    feed = described[0].feed
-    rows = []
-    for part, begin in enumerate(range(0, len(rounded_s), PART_LENGTH)):
+def _chunk_rows(
+    run_id: str, feed: int, times_s: array[float], columns: Sequence[array[float]]
+) -> Iterator[dict[str, Any]]:
+    for part, begin in enumerate(range(0, len(times_s), PART_LENGTH)):
         stretch = slice(begin, begin + PART_LENGTH)
-        moments = rounded_s[stretch]
-        for column, values in ((_TIMES, rounded_s), *enumerate(columns)):
-            rows.append(
-                {
-                    "run_id": run_id,
-                    "feed": feed,
-                    "part": part,
-                    "series": column,
-                    "begin_s": moments[0],
-                    "end_s": moments[-1],
-                    "count": len(moments),
-                    "payload": pack(values[stretch]),
-                }
-            )
-    if rows:
-        connection.execute(insert(sample_chunks), rows)
-    levels = [
-        row for s in described for row in _level_rows(run_id, s, rounded_s, columns[s.column])
-    ]
-    if levels:
-        connection.execute(insert(sample_levels), levels)
+        moments_s = times_s[stretch]
+        for series, values in ((_TIMES, times_s), *enumerate(columns)):
+            yield {
+                "run_id": run_id,
+                "feed": feed,
+                "part": part,
+                "series": series,
+                "begin_s": moments_s[0],
+                "end_s": moments_s[-1],
+                "count": len(moments_s),
+                "payload": pack(values[stretch]),
+            }
 
 
 def _level_rows(

@@ -18,7 +18,7 @@ from typing import Any
 
 from wattloop.core.errors import StoreError, StoreLocked, StoreUnwritable
 from wattloop.core.records import RunStatus, WindowResult
-from wattloop.store.chunks import write_samples
+from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
 from wattloop.store.details import write_events
 from wattloop.store.journal import FORMAT, Journal, read_journal
@@ -109,10 +109,11 @@ def _keep(store: Store, journal: Journal, close: Close) -> Outcome:
         if has_run(connection, journal.header["run_id"]):
             return Outcome.ALREADY
     record = _record(journal, close)
+    samples = pack_samples(record.run_id, record.feeds, journal.blocks)
     with store.writing() as connection:
         if not insert_run_in(connection, record):
             return Outcome.ALREADY
-        write_samples(connection, record.run_id, record.feeds, journal.blocks)
+        samples.insert(connection)
         write_events(connection, record.run_id, journal.events)
     return Outcome.FOLDED
 
