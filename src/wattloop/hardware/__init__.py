@@ -7,4 +7,6 @@
 - `powercap`     energy zones of the powercap tree and their power limits
 - `carbon`       annual carbon intensities of electricity by country, with source and year
 - `chassis`      power supplies, fans, board: what the rest of a node draws
+- `cpus`         processors by name, with their TDP; `cpuinfo` finds those of this machine
+- `cpu_power`    power of a CPU package from how busy its cores are
 """

@@ -1,0 +1,178 @@
+"""Which processor this is, and its thermal design power (TDP).
+
+`cpu_tdp.csv` holds what makers publish: `intel` is ark.intel.com, `amd` the product pages of
+amd.com, `ampere` and `nvidia` their data sheets. `unpublished` marks parts that makers build for
+one cloud and that no public page lists; their value is that of the nearest public sibling.
+"""
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+__all__ = ["Processor", "guess_processor", "normalise", "processor_named"]
+
+SERVER_W_PER_THREAD = 3.7
+"""Median of TDP / threads over the server parts of the table with 32 threads or more."""
+UNKNOWN_TDP_ERROR = 0.5
+"""Nine in ten parts of the table lie within this fraction of the guess from their core count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """Facts of one processor package.
+
+    Attributes:
+        name: model as people know it.
+        cores, threads: of the whole package, even where a virtual machine sees a part of it.
+        tdp_w: thermal design power of the package.
+        base_mhz: the clock that the maker guarantees at TDP; None when unknown.
+        kind: `server` (also workstations and Threadripper) or `client`.
+        tdp_error: relative half-width of `tdp_w`, 0 when published.
+        note: where the TDP comes from, for people.
+    """
+
+    name: str
+    cores: int
+    threads: int
+    tdp_w: float
+    base_mhz: float | None
+    kind: str
+    tdp_error: float = 0.0
+    note: str = ""
+
+
+def processor_named(model_name: str) -> Processor | None:
+    """The table's entry for a name as the kernel prints it; None when it is not there."""
+    return _table().get(normalise(model_name)) or _mobile_by_suffix(model_name)
+
+
+def guess_processor(
+    model_name: str, *, cores: int, threads: int, vendor_family_model: str = "", virtual: bool
+) -> Processor:
+    """A processor for a name nobody knows, such as `Intel(R) Xeon(R) Processor @ 2.80GHz`.
+
+    In a virtual machine the generation (CPUID family and model) tells the likely host part; else
+    the number of cores decides.
+    """
+    likely = _LIKELY_HOST.get(vendor_family_model)
+    host = _table().get(normalise(likely)) if likely and virtual else None
+    base_mhz = clock_in_name_mhz(model_name)
+    if host is not None:
+        return Processor(
+            name=model_name,
+            cores=host.cores,
+            threads=host.threads,
+            tdp_w=host.tdp_w,
+            base_mhz=base_mhz or host.base_mhz,
+            kind="server",
+            tdp_error=UNKNOWN_TDP_ERROR,
+            note=f"TDP {host.tdp_w:g} W of {host.name}, the likely host of this generation",
+        )
+    server = virtual or bool(re.search(r"xeon|epyc|neoverse|graviton|ampere", model_name, re.I))
+    if server:
+        # A part of a host is charged its threads' share, so the sum over guests is one host.
+        tdp_w = SERVER_W_PER_THREAD * threads if virtual else max(65.0, 60.0 + 3.7 * cores)
+    else:
+        tdp_w = 15.0 if cores <= 2 else 65.0 if cores <= 8 else 105.0
+    return Processor(
+        name=model_name,
+        cores=cores,
+        threads=threads,
+        tdp_w=tdp_w,
+        base_mhz=base_mhz,
+        kind="server" if server else "client",
+        tdp_error=UNKNOWN_TDP_ERROR,
+        note=f"TDP {tdp_w:.0f} W guessed from {cores} cores; set cpu_tdp_w if you know it",
+    )
+
+
+def normalise(model_name: str) -> str:
+    """`Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz` and `Xeon E5-2680 V4` have one form."""
+    text = re.sub(r"\((?:r|tm)\)", " ", model_name.lower())
+    text = re.sub(r"\s(?:@|w/|with\s).*", " ", text)
+    text = re.sub(r"\b(?:\d+-core|\w+-core)\b.*", " ", text)
+    text = re.sub(r"\b\d+(?:st|nd|rd|th) gen\b", " ", text)
+    words = [w for w in text.split() if w not in _NOISE]
+    if words[-1:] == ["0"]:  # first-generation E5 parts: `E5-2670 0`
+        words.pop()
+    return " ".join(words)
+
+
+def clock_in_name_mhz(model_name: str) -> float | None:
+    """Intel prints the base clock in the name: `@ 2.40GHz`."""
+    match = re.search(r"@\s*([\d.]+)\s*GHz", model_name, re.I)
+    return float(match.group(1)) * 1_000 if match else None
+
+
+_NOISE = frozenset(("intel", "amd", "cpu", "processor", "genuine", "radeon", "graphics", "pro")) | {
+    # Metals of Xeon parts; their numbers tell them apart.
+    *("bronze", "silver", "gold", "platinum")
+}
+
+_LIKELY_HOST = {
+    "GenuineIntel-6-45": "Xeon E5-2670",
+    "GenuineIntel-6-62": "Xeon E5-2680 v2",
+    "GenuineIntel-6-63": "Xeon E5-2680 v3",
+    "GenuineIntel-6-79": "Xeon E5-2686 v4",
+    "GenuineIntel-6-85": "Xeon Platinum 8259CL",
+    "GenuineIntel-6-106": "Xeon Platinum 8370C",
+    "GenuineIntel-6-143": "Xeon Platinum 8481C",
+    "GenuineIntel-6-207": "Xeon Platinum 8573C",
+    "GenuineIntel-6-173": "Xeon 6972P",
+    "AuthenticAMD-23-1": "EPYC 7571",
+    "AuthenticAMD-23-49": "EPYC 7B12",
+    "AuthenticAMD-25-1": "EPYC 7B13",
+    "AuthenticAMD-25-17": "EPYC 9B14",
+    "AuthenticAMD-26-2": "EPYC 9655",
+    "ARM-0x41-0xd0c": "Ampere Altra Q80-30",
+    "ARM-0x41-0xd4f": "NVIDIA Grace",
+}
+"""Vendor, CPUID family and model (for ARM implementer and part) to the host that clouds use."""
+
+_MOBILE_SUFFIX_W = {"u": 15.0, "p": 28.0, "h": 45.0, "hq": 45.0, "hs": 45.0, "hx": 55.0, "y": 7.0}
+"""Intel and AMD sell laptop parts in classes of power that the last letters of a name tell."""
+
+
+@cache
+def _table() -> dict[str, Processor]:
+    file = Path(__file__).with_name("cpu_tdp.csv")
+    with file.open(encoding="utf-8", newline="") as lines:
+        return {normalise(row["model"]): _processor(row) for row in csv.DictReader(lines)}
+
+
+def _processor(row: dict[str, str]) -> Processor:
+    unpublished = row["source"] == "unpublished"
+    return Processor(
+        name=row["model"],
+        cores=int(row["cores"]),
+        threads=int(row["threads"]),
+        tdp_w=float(row["tdp_w"]),
+        base_mhz=float(row["base_ghz"]) * 1_000,
+        kind=row["kind"],
+        tdp_error=0.2 if unpublished else 0.0,
+        note=f"TDP {row['tdp_w']} W, "
+        + ("not published, nearest sibling" if unpublished else f"{row['source']} {row['year']}"),
+    )
+
+
+def _mobile_by_suffix(model_name: str) -> Processor | None:
+    """A laptop part that is not in the table, by its class of power."""
+    match = re.search(
+        r"(?:i[3579]-|ryzen \d (?:pro )?)\d{4,5}(u|p|hq|hs|hx|h|y)\b", model_name, re.I
+    )
+    if match is None:
+        return None
+    tdp_w = _MOBILE_SUFFIX_W[match.group(1).lower()]
+    cores = 4 if tdp_w < 30 else 8
+    return Processor(
+        name=model_name,
+        cores=cores,
+        threads=2 * cores,
+        tdp_w=tdp_w,
+        base_mhz=clock_in_name_mhz(model_name),
+        kind="client",
+        tdp_error=0.2,
+        note=f"TDP {tdp_w:g} W, class of '{match.group(1).upper()}' parts",
+    )

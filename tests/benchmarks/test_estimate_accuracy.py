@@ -1,0 +1,35 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "estimate_accuracy.py"
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src"), **environment}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_other_and_unknown_processors_can_be_tried(tmp_path) -> None:
+    """Promise: a file with a name nobody knows gives bars, not a crash."""
+    rows = [
+        f"Strange CPU 9,{kind},{n},{12.5 * n},{1000 + 250 * n},{5 + 5 * n},{6 * n},30"
+        for kind in ("all_cores", "some_cores")
+        for n in range(9)
+    ]
+    header = "cpu_name,load_type,cores_used,cpu_load,cpu_freq,rapl_power,estimated_power,duration"
+    (tmp_path / "x.csv").write_text("\n".join([header, *rows]) + "\n")
+    done = run("--csv", str(tmp_path / "x.csv"), "--json", str(tmp_path / "x.json"))
+    assert done.returncode == 0, done.stderr
+    names = {bar["name"] for bar in json.loads((tmp_path / "x.json").read_text())["bars"]}
+    assert "estimate_shipped_error" in names
+
+
+def test_without_data_it_says_what_to_set(tmp_path) -> None:
+    """Promise: absent data is a clear message."""
+    done = run(WATTLOOP_SHARED_DATA=str(tmp_path))
+    assert done.returncode == 2
+    assert "WATTLOOP_SHARED_DATA" in done.stderr

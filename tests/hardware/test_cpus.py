@@ -1,0 +1,84 @@
+import pytest
+
+from wattloop.hardware.cpu_power import core_activity, package_power_w
+from wattloop.hardware.cpuinfo import read_packages
+from wattloop.hardware.cpus import Processor, guess_processor, processor_named
+from wattloop.hardware.host import Host
+
+
+@pytest.mark.parametrize(
+    ("name", "tdp_w"),
+    [
+        ("Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", 120),
+        ("Intel(R) Xeon(R) CPU E5-2670 0 @ 2.60GHz", 115),
+        ("Intel(R) Xeon(R) CPU E3-1240 V2 @ 3.40GHz", 69),
+        ("Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", 150),
+        ("Intel(R) Xeon(R) Platinum 8480+", 350),
+        ("AMD EPYC 7742 64-Core Processor", 225),
+        ("AMD Ryzen Threadripper 1950X 16-Core Processor", 180),
+        ("AMD Ryzen 7 5700G with Radeon Graphics", 65),
+        ("AMD Ryzen 7 7840U w/ Radeon 780M Graphics", 28),
+        ("11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz", 28),
+        ("Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", 95),
+        ("AMD Ryzen 7 PRO 4750U with Radeon Graphics", 15),
+    ],
+)
+def test_names_as_the_kernel_prints_them_are_found(name: str, tdp_w: float) -> None:
+    """Promise: marks, clocks and graphics in a name do not hide its TDP."""
+    processor = processor_named(name)
+    assert processor is not None
+    assert processor.tdp_w == tdp_w
+
+
+def test_an_unknown_name_is_a_guess_with_a_wide_error() -> None:
+    """Promise: nobody mistakes a guessed TDP for a published one."""
+    assert processor_named("Intel(R) Xeon(R) Processor @ 2.80GHz") is None
+    guess = guess_processor("Mystery CPU", cores=8, threads=16, virtual=False)
+    assert guess.tdp_error >= 0.4
+    assert "guessed" in guess.note
+
+
+def test_a_virtual_machine_gets_its_share_of_the_likely_host(tmp_path) -> None:
+    """Promise: a 2-vCPU machine is not charged a whole socket, and the note says so."""
+    block = (
+        "processor : {n}\nvendor_id : GenuineIntel\ncpu family : 6\nmodel : 106\n"
+        "model name : Intel(R) Xeon(R) Processor @ 2.80GHz\nphysical id : 0\ncore id : {n}\n"
+        "flags : fpu hypervisor\n\n"
+    )
+    (tmp_path / "cpuinfo").write_text(block.format(n=0) + block.format(n=1))
+    (package,) = read_packages(Host(procfs=tmp_path, sysfs=tmp_path))
+    assert package.virtual
+    assert package.share == 2 / 64
+    assert "likely host" in package.processor.note
+
+
+def test_two_sockets_are_two_packages_with_their_threads_grouped_by_core(tmp_path) -> None:
+    """Promise: sockets are distinct physical ids, siblings share a core."""
+    lines = [
+        f"processor : {n}\nmodel name : AMD EPYC 7742 64-Core Processor\n"
+        f"physical id : {n // 4}\ncore id : {n % 2}\nflags : fpu\n"
+        for n in range(8)
+    ]
+    (tmp_path / "cpuinfo").write_text("\n".join(lines))
+    packages = read_packages(Host(procfs=tmp_path, sysfs=tmp_path))
+    assert [p.number for p in packages] == [0, 1]
+    assert packages[1].cores == ((4, 6), (5, 7))
+    assert packages[0].share == 1
+
+
+def test_power_rises_with_activity_and_clock_and_stays_below_tdp() -> None:
+    """Promise: the estimate is monotone and never above the package limit."""
+    part = Processor(name="x", cores=16, threads=32, tdp_w=180, base_mhz=3_400, kind="server")
+    powers = [package_power_w(part, a / 10, 1.0) for a in range(11)]
+    assert powers == sorted(powers)
+    assert 0 < powers[0] < 0.3 * 180
+    assert package_power_w(part, 1.0, 3.0) <= 180
+    assert package_power_w(part, 0.4, 0.5) < package_power_w(part, 0.4, 1.0)
+
+
+def test_a_second_thread_on_a_busy_core_adds_less_than_a_first_on_an_idle_one() -> None:
+    """Promise: hyper-threads are not counted as cores."""
+    one = core_activity([[1, 0], [0, 0]])
+    assert core_activity([[1, 1], [0, 0]]) - one < core_activity([[1, 0], [1, 0]]) - one
+    assert core_activity([[1, 1], [1, 1]]) == pytest.approx(1.0)
+    assert core_activity([[0.5], [0.5]]) == pytest.approx(0.5)
