@@ -202,26 +202,32 @@ def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list
         for index, domain in enumerate(feed.domains):
             if devices and not any(_matches(domain.name, wanted) for wanted in devices):
                 continue
+            candidate = Channel(domain, feed, index)
             present = chosen.get(domain.name)
             if present is None:
-                chosen[domain.name] = Channel(domain, feed, index)
-            elif _may_shape(present, domain):
-                # Both sensors of one device keep the same beat; the cheap one is watched for it.
-                counter = present.feed.tracks[present.index]
-                counter.ticks = feed.tick_clocks[index]
-                chosen[domain.name] = Channel(
-                    present.domain, present.feed, present.index, feed, index
-                )
+                chosen[domain.name] = candidate
+            elif _shapes(candidate, present):
+                chosen[domain.name] = _shaped(present, candidate)
+            elif _shapes(present, candidate):
+                chosen[domain.name] = _shaped(candidate, present)
     return list(chosen.values())
 
 
-def _may_shape(present: Channel, domain: Domain) -> bool:
+def _shaped(counter: Channel, gauge: Channel) -> Channel:
+    # Both sensors of one device keep the same beat; the cheap one is watched for it.
+    counter.feed.tracks[counter.index].ticks = gauge.feed.tick_clocks[gauge.index]
+    return Channel(counter.domain, counter.feed, counter.index, gauge.feed, gauge.index)
+
+
+def _shapes(gauge: Channel, counter: Channel) -> bool:
+    """Whether a gauge can give the shape between the points of a slow counter."""
     return (
-        present.shape_feed is None
-        and present.domain.kind is DomainKind.COUNTER
-        and domain.kind is DomainKind.GAUGE
-        and present.domain.update_period_s >= SLOW_SENSOR_S
-        and domain.provenance is present.domain.provenance
+        counter.shape_feed is None
+        and gauge.shape_feed is None
+        and counter.domain.kind is DomainKind.COUNTER
+        and gauge.domain.kind is DomainKind.GAUGE
+        and counter.domain.update_period_s >= SLOW_SENSOR_S
+        and gauge.domain.provenance is counter.domain.provenance
     )
 
 

@@ -36,7 +36,7 @@ class ShapedCounter:
     @property
     def last_gap(self) -> tuple[float, str] | None:
         """The last failed reading that no good one has followed."""
-        return self.counter.last_gap
+        return self.counter.last_gap if self.counter.times_s else self.gauge.last_gap
 
     @property
     def last_read_s(self) -> float:
@@ -55,8 +55,10 @@ class ShapedCounter:
     def between(self, begin_s: float, end_s: float) -> Span | None:
         """Energy between two instants."""
         counter = self.counter
-        if len(counter.times_s) < 2 or not self.gauge.times_s:
-            return counter.between(begin_s, end_s) if counter.times_s else None
+        if len(counter.times_s) < 2:  # not yet read, or a card without counter after all
+            return self.gauge.between(begin_s, end_s) or counter.between(begin_s, end_s)
+        if not self.gauge.times_s:
+            return counter.between(begin_s, end_s)
         last_s, covered = end_s, 1.0
         if self.lost is not None and self.lost[0] < end_s:
             last_s = max(begin_s, min(end_s, self.last_read_s))

@@ -46,9 +46,7 @@ class RunResult:
             idle_note=idle_note,
             started_wall_s=facts["started_wall_s"],
         )
-        return cls(
-            result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts
-        )
+        return cls(result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts)
 
     @property
     def energy_j(self) -> float | None:
