@@ -1,7 +1,11 @@
 """Facts about machines: where their files are, and what their parts draw.
 
 - `host`         roots of /sys and /proc (containers and tests name others), identity of the machine
+- `dimms`        installed memory modules, from SMBIOS, dmidecode or the user
+- `dmidecode`    runs that program, on request only
+- `dram_power`   the thesis's model of memory power
 - `hwmon`        sensor chips
+- `memory`       memory in use
 - `number_file`  a kernel file that holds one number, kept open
 - `perf_event`   one kernel counter through the perf_event_open system call
 - `powercap`     energy zones of the powercap tree and their power limits

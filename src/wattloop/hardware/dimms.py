@@ -1,0 +1,194 @@
+"""Installed memory modules: from SMBIOS, from dmidecode's text, or from what the user says."""
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.host import Host
+
+__all__ = [
+    "Dimm",
+    "describe",
+    "dimms_from_dmidecode",
+    "dimms_from_setting",
+    "dimms_from_smbios",
+    "parse_smbios",
+]
+
+TABLE = "firmware/dmi/tables/DMI"
+ENTRIES = "firmware/dmi/entries"
+MIB_PER_GIB = 1024
+MEMORY_DEVICE = 17
+"""SMBIOS structure type (DMTF DSP0134, section 7.18)."""
+TYPES = {
+    0x07: "RAM", 0x0F: "SDRAM", 0x12: "DDR", 0x13: "DDR2", 0x18: "DDR3", 0x1A: "DDR4",
+    0x1B: "LPDDR", 0x1C: "LPDDR2", 0x1D: "LPDDR3", 0x1E: "LPDDR4", 0x20: "HBM", 0x21: "HBM2",
+    0x22: "DDR5", 0x23: "LPDDR5", 0x24: "HBM3",
+}  # fmt: skip
+FORMS = {0x09: "DIMM", 0x0B: "Row Of Chips", 0x0D: "SODIMM", 0x0F: "FB-DIMM", 0x10: "Die"}
+NOT_MEMORY = (0x08, 0x09, 0x0A, 0x0B, 0x1F)
+"""ROM, flash, EEPROM, FEPROM and logical non-volatile devices share the structure."""
+NOT_MEMORY_NAMES = ("ROM", "Flash", "EEPROM", "FEPROM", "Logical non-volatile device")
+"""The same as dmidecode calls them."""
+PERSISTENT = (0x05, 0x06, 0x07)
+"""Memory technologies without DRAM: NVDIMM-F, NVDIMM-P, Intel Optane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimm:
+    """One installed module."""
+
+    capacity_gib: float
+    technology: str = ""
+    """`DDR4`, `LPDDR5`, ...; empty when not known."""
+    form: str = ""
+    """`DIMM`, `SODIMM`, `Row Of Chips`, ...; empty when not known."""
+    speed_mts: int | None = None
+    locator: str = ""
+
+
+def dimms_from_smbios(host: Host) -> tuple[Dimm, ...]:
+    """Modules in the firmware's tables; empty when there are none or they cannot be read.
+
+    Raises:
+        PermissionError: the tables are there, for root only.
+    """
+    table = _bytes(host.sysfs / TABLE)
+    if table:
+        return parse_smbios(table)
+    entries = sorted((host.sysfs / ENTRIES).glob(f"{MEMORY_DEVICE}-*/raw"), key=_instance)
+    return parse_smbios(b"".join(_bytes(entry) for entry in entries))
+
+
+def parse_smbios(table: bytes) -> tuple[Dimm, ...]:
+    """Installed modules among SMBIOS structures that follow one another."""
+    dimms = []
+    start = 0
+    while start + 4 <= len(table):
+        kind, length = table[start], table[start + 1]
+        if length < 4 or start + length > len(table):
+            break
+        # Strings follow the structure and end with two zero bytes.
+        end = table.find(b"\0\0", start + length)
+        end = len(table) if end < 0 else end + 2
+        if kind == MEMORY_DEVICE:
+            strings = table[start + length : end].split(b"\0")
+            dimm = _memory_device(table[start : start + length], strings)
+            if dimm is not None:
+                dimms.append(dimm)
+        start = end
+    return tuple(dimms)
+
+
+def dimms_from_dmidecode(text: str) -> tuple[Dimm, ...]:
+    """Installed modules in what `dmidecode --type 17` prints."""
+    dimms = []
+    for block in re.split(r"\n\s*\n", text):
+        if not re.search(r"^\s*Memory Device\s*$", block, re.MULTILINE):
+            continue
+        fields = dict(re.findall(r"^\s+([\w ]+): (.*?)\s*$", block, re.MULTILINE))
+        size = re.fullmatch(r"(\d+) ([kKMGT])i?B", fields.get("Size", ""))
+        technology = fields.get("Type", "")
+        persistent = "Optane" in fields.get("Memory Technology", "")
+        if size is None or persistent or technology in NOT_MEMORY_NAMES:
+            continue
+        unit_gib = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10}[size.group(2).upper()]
+        speed = re.match(r"(\d+) M", fields.get("Speed", ""))
+        dimms.append(
+            Dimm(
+                capacity_gib=int(size.group(1)) * unit_gib,
+                technology="" if technology in ("Unknown", "Other") else technology,
+                form=fields.get("Form Factor", ""),
+                speed_mts=int(speed.group(1)) if speed else None,
+                locator=fields.get("Locator", ""),
+            )
+        )
+    return tuple(dimms)
+
+
+def dimms_from_setting(text: str) -> tuple[Dimm, ...]:
+    """Modules as a user writes them: `8x32`, or `4x16+2x32`, in GiB."""
+    dimms: list[Dimm] = []
+    for part in text.split("+"):
+        match = re.fullmatch(r"\s*(\d{1,4})\s*[xX*]\s*(\d{1,5}(?:\.\d+)?)\s*(?:Gi?B?)?\s*", part)
+        if match is None or int(match.group(1)) == 0 or float(match.group(2)) == 0:
+            raise ConfigError(
+                f"dimms is {text!r}; write COUNTxCAPACITY in GiB, such as 8x32, or 4x16+2x32 "
+                "for modules of two sizes"
+            )
+        dimms += [Dimm(float(match.group(2)))] * int(match.group(1))
+    return tuple(dimms)
+
+
+def describe(dimms: Iterable[Dimm]) -> str:
+    """For people: `8 x 32 GiB DDR4`."""
+    kinds = Counter((dimm.capacity_gib, dimm.technology) for dimm in dimms)
+    parts = (f"{n} x {size:g} GiB {technology}".strip() for (size, technology), n in kinds.items())
+    return " + ".join(parts)
+
+
+def _memory_device(data: bytes, strings: Sequence[bytes]) -> Dimm | None:
+    if len(data) < 0x13 or data[0x12] in NOT_MEMORY:
+        return None
+    if len(data) > 0x28 and data[0x28] in PERSISTENT:
+        return None
+    capacity_gib = _capacity_gib(data)
+    if not capacity_gib:
+        return None
+    index = data[0x10]
+    locator = strings[index - 1].decode(errors="replace") if 0 < index <= len(strings) else ""
+    return Dimm(
+        capacity_gib=capacity_gib,
+        technology=TYPES.get(data[0x12], ""),
+        form=FORMS.get(data[0x0E], ""),
+        speed_mts=_speed_mts(data),
+        locator=locator.strip(),
+    )
+
+
+def _capacity_gib(data: bytes) -> float | None:
+    """Size of the module; None for an empty slot or an unknown size."""
+    size = _word(data, 0x0C)
+    if size in (None, 0, 0xFFFF):
+        return None
+    if size == 0x7FFF:
+        # Too large for 15 bits: the extended size, in MiB, follows.
+        extended = _double_word(data, 0x1C)
+        return (extended & 0x7FFF_FFFF) / MIB_PER_GIB if extended else None
+    assert size is not None
+    if size & 0x8000:
+        return (size & 0x7FFF) / MIB_PER_GIB**2
+    return size / MIB_PER_GIB
+
+
+def _speed_mts(data: bytes) -> int | None:
+    speed = _word(data, 0x15)
+    if speed == 0xFFFF:
+        speed = _double_word(data, 0x54)
+    return speed or None
+
+
+def _word(data: bytes, offset: int) -> int | None:
+    return struct.unpack_from("<H", data, offset)[0] if len(data) >= offset + 2 else None
+
+
+def _double_word(data: bytes, offset: int) -> int | None:
+    return struct.unpack_from("<I", data, offset)[0] if len(data) >= offset + 4 else None
+
+
+def _instance(raw: Path) -> int:
+    number = raw.parent.name.partition("-")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise
+    except OSError:
+        return b""
