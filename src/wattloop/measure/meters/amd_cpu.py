@@ -50,7 +50,7 @@ def detect_second_source(context: Context) -> Sequence["AmdCpu"]:
 class AmdCpu(Meter):
     """Reads `energyN_input` of each socket."""
 
-    name: ClassVar[str] = "amd_cpu"
+    name: ClassVar[str] = "amd-cpu"
 
     def __init__(self, sockets: Sequence["_Socket"], refused: Sequence[Missing] = ()) -> None:
         self._files = [NumberFile(socket.path) for socket in sockets]
@@ -92,7 +92,7 @@ class _Socket:
 def _open(host: Host, sockets: Sequence[_Socket]) -> Sequence[AmdCpu]:
     if not sockets:
         raise MeterUnavailable(
-            "amd_cpu",
+            "amd-cpu",
             f"no hwmon chip '{DRIVER}' with a socket under {host.sysfs / 'class/hwmon'}",
             "AMD processors need it only where powercap and perf show nothing: the module "
             "amd_energy, in Linux 5.8 to 5.12 and at github.com/amd/amd_energy",
@@ -109,7 +109,7 @@ def _open(host: Host, sockets: Sequence[_Socket]) -> Sequence[AmdCpu]:
     readable = [socket for socket in sockets if not socket.refusal]
     if not readable:
         raise MeterUnavailable(
-            "amd_cpu", refused[0].reason, refused[0].remedy, tuple(m.name for m in refused)
+            "amd-cpu", refused[0].reason, refused[0].remedy, tuple(m.name for m in refused)
         )
     return [AmdCpu(readable, refused)]
 
@@ -127,7 +127,7 @@ def _stand_back(context: Context) -> None:
             meter.close()
         winner = "perf"
     raise MeterUnavailable(
-        "amd_cpu",
+        "amd-cpu",
         f"{winner} already counts the same registers; amd_energy is kept for cross-checking",
         "compare the two with 'wattloop devices --verify'",
     )

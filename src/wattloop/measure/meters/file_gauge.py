@@ -40,7 +40,7 @@ def detect(context: Context) -> Sequence["FileGauge"]:
 class FileGauge(Meter):
     """Reads gauges and counters that are files."""
 
-    name: ClassVar[str] = "file_gauge"
+    name: ClassVar[str] = "file-gauge"
 
     def __init__(self, gauges: Sequence[Gauge], refused: Sequence[Missing] = ()) -> None:
         self._gauges = tuple(gauges)
@@ -83,13 +83,13 @@ def _is_idle_battery(gauge: Gauge) -> bool:
 def _unavailable(host: Host, idle: Sequence[Gauge], refused: Sequence[Missing]) -> MeterUnavailable:
     if refused:
         parts = tuple(missing.name for missing in refused)
-        return MeterUnavailable("file_gauge", refused[0].reason, refused[0].remedy, parts)
+        return MeterUnavailable("file-gauge", refused[0].reason, refused[0].remedy, parts)
     if idle:
         reading = idle[0].sensor.read()
         reason = reading.reason if isinstance(reading, Gap) else f"{idle[0].domain.name} is idle"
-        return MeterUnavailable("file_gauge", reason, "unplug the machine to measure by battery")
+        return MeterUnavailable("file-gauge", reason, "unplug the machine to measure by battery")
     return MeterUnavailable(
-        "file_gauge",
+        "file-gauge",
         f"no Intel GPU, Grace, Jetson or battery sensor under {host.sysfs}, and no gauge is set",
         "name a file in the setting 'gauges', see docs/meters/file_gauge.md",
     )
