@@ -31,6 +31,7 @@ METERS: dict[str, str] = {
     "redfish": "wattloop.measure.meters.redfish",
     "ipmi": "wattloop.measure.meters.ipmi",
     "dram": "wattloop.measure.meters.dram",
+    "memory": "wattloop.measure.meters.memory",
     "estimate": "wattloop.measure.meters.cpu_estimate",
 }
 """Name -> module with `detect(context)`, in order of preference for the same domain."""
