@@ -73,7 +73,7 @@ class PowercapTree:
         self._tops: dict[str, int] = {}
         self._children: dict[Path, int] = {}
 
-    def add_package(  # noqa: PLR0913 - each is one file of the zone, all have defaults
+    def add_package(
         self,
         socket: int,
         die: int | None = None,
@@ -172,7 +172,7 @@ class Driver:
         seed: which updates those are.
     """
 
-    def __init__(  # noqa: PLR0913 - one value per property of a sensor, all have defaults
+    def __init__(
         self,
         curves: Mapping[TreeZone, PowerCurve],
         *,

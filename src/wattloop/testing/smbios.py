@@ -6,7 +6,7 @@ from pathlib import Path
 __all__ = ["end_of_table", "memory_device", "other_structure", "write_table"]
 
 
-def memory_device(  # noqa: PLR0913 - one value per field of the structure, all have defaults
+def memory_device(
     size_mib: int | None,
     *,
     locator: str = "DIMM_A1",

@@ -129,6 +129,18 @@ def test_stands_back_for_powercap_but_serves_the_cross_check(sysfs: Sysfs) -> No
     assert "powercap" not in caught.value.reason
 
 
+def test_reads_what_powercap_refuses(sysfs: Sysfs) -> None:
+    """A DRAM zone that powercap may not read is asked of perf; the package is not asked twice."""
+    sysfs.source("energy-pkg", "energy-ram", kind=987_654)
+    tree = PowercapTree(sysfs.root / "sys")
+    dram = tree.add_child(tree.add_package(0), "dram")
+    dram.energy_file.unlink()
+    dram.energy_file.mkdir()
+    with pytest.raises(MeterUnavailable) as caught:
+        perf.detect(sysfs.context)
+    assert caught.value.parts == ("dram:0",)
+
+
 def test_absent_and_empty_sources_are_told_apart(sysfs: Sysfs) -> None:
     """A virtual machine has the source without events; other machines have none."""
     with pytest.raises(MeterUnavailable, match="does not exist"):

@@ -35,11 +35,18 @@ REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd_cpu.md"
 
 
 def detect(context: Context) -> Sequence["AmdCpu"]:
-    """The sockets of `amd_energy`, unless powercap or perf count them already."""
+    """The sockets of `amd_energy` that neither powercap nor perf counts already."""
     sockets = _find_sockets(context.host)
-    if sockets:
-        _stand_back(context)
-    return _open(context.host, sockets)
+    counted = _counted(context) if sockets else frozenset()
+    left = [socket for socket in sockets if socket.name not in counted]
+    if sockets and not left:
+        raise MeterUnavailable(
+            "amd-cpu",
+            "powercap or perf already counts the same registers; amd_energy is kept for "
+            "cross-checking",
+            "compare the two with 'wattloop devices --verify'",
+        )
+    return _open(context.host, left)
 
 
 def detect_second_source(context: Context) -> Sequence["AmdCpu"]:
@@ -114,23 +121,17 @@ def _open(host: Host, sockets: Sequence[_Socket]) -> Sequence[AmdCpu]:
     return [AmdCpu(readable, refused)]
 
 
-def _stand_back(context: Context) -> None:
-    """Refuse when a finer source of the same joules can be read."""
-    if any(name.endswith("/package") for name in rapl.readable_names(context.host)):
-        winner = "powercap"
-    else:
-        try:
-            meters = perf.detect_second_source(context)
-        except MeterUnavailable:
-            return
-        for meter in meters:
-            meter.close()
-        winner = "perf"
-    raise MeterUnavailable(
-        "amd-cpu",
-        f"{winner} already counts the same registers; amd_energy is kept for cross-checking",
-        "compare the two with 'wattloop devices --verify'",
-    )
+def _counted(context: Context) -> frozenset[str]:
+    """Domains that finer sources of the same joules read."""
+    names = rapl.readable_names(context.host)
+    try:
+        meters = perf.detect(context)
+    except MeterUnavailable:
+        return names
+    for meter in meters:
+        names |= {domain.name for domain in meter.domains}
+        meter.close()
+    return names
 
 
 def _find_sockets(host: Host) -> list[_Socket]:

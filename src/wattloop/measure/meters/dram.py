@@ -83,15 +83,11 @@ def _measured_by(context: Context) -> str:
         return "RAPL (powercap)"
     if has_grace(context.host):
         return "the Grace socket's sensor"
-    if any(event.label == "energy-ram" for event in perf.find_events(context.host)):
-        try:
-            meters = perf.detect_second_source(context)
-        except MeterUnavailable:
-            return ""
-        names = [domain.name for meter in meters for domain in meter.domains]
-        for meter in meters:
-            meter.close()
-        if any(name.startswith("dram") for name in names):
+    events = [event for event in perf.find_events(context.host) if event.label == "energy-ram"]
+    if events:
+        meter = perf.Perf(events)
+        meter.close()
+        if meter.domains:
             return "RAPL (perf)"
     return ""
 
@@ -105,7 +101,8 @@ def _modules(context: Context) -> tuple[tuple[Dimm, ...], str]:
         raise MeterUnavailable(
             "dram",
             "this is a virtual machine: what it shows as memory modules is not real",
-            REMEDY,
+            "set 'dimms' in wattloop.yaml or WATTLOOP_DIMMS to your share of the host's modules, "
+            "such as 2x32",
             parts=("dram",),
         )
     try:

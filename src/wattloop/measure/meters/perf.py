@@ -33,36 +33,22 @@ LEAVES = {
 
 
 def detect(context: Context) -> Sequence["Perf"]:
-    """The energy events, unless powercap already gives the same domains."""
-    if any(name.endswith("/package") for name in rapl.readable_names(context.host)):
+    """The energy events of domains that powercap does not read already."""
+    events = find_events(context.host)
+    taken = rapl.readable_names(context.host)
+    left = [event for event in events if event.name not in taken]
+    if events and not left:
         raise MeterUnavailable(
             "perf",
             "powercap already reads the same counters; perf is kept for cross-checking",
             "compare the two with 'wattloop devices --verify'",
         )
-    return detect_second_source(context)
+    return _opened(context.host, left)
 
 
 def detect_second_source(context: Context) -> Sequence["Perf"]:
     """The energy events, whether or not powercap reads the same domains."""
-    events = find_events(context.host)
-    if not events:
-        directory = context.host.sysfs / POWER
-        raise MeterUnavailable(
-            "perf",
-            f"{directory / 'events'} has no energy event"
-            if directory.is_dir()
-            else f"{directory} does not exist",
-            "load it with 'sudo modprobe rapl'; virtual machines have none",
-            parts=("cpu",),
-        )
-    meter = Perf(events)
-    if not meter.domains:
-        first = meter.refused[0]
-        raise MeterUnavailable(
-            "perf", first.reason, first.remedy, parts=tuple(m.name for m in meter.refused)
-        )
-    return [meter]
+    return _opened(context.host, find_events(context.host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +119,26 @@ class Perf(Meter):
         """Stop counting."""
         for _, counter in self._counters:
             counter.close()
+
+
+def _opened(host: Host, events: Sequence[PowerEvent]) -> Sequence[Perf]:
+    if not events:
+        directory = host.sysfs / POWER
+        raise MeterUnavailable(
+            "perf",
+            f"{directory / 'events'} has no energy event"
+            if directory.is_dir()
+            else f"{directory} does not exist",
+            "load it with 'sudo modprobe rapl'; virtual machines have none",
+            parts=("cpu",),
+        )
+    meter = Perf(events)
+    if not meter.domains:
+        first = meter.refused[0]
+        raise MeterUnavailable(
+            "perf", first.reason, first.remedy, parts=tuple(m.name for m in meter.refused)
+        )
+    return [meter]
 
 
 def _joules(event: PowerEvent, counter: PerfCounter) -> Reading:
