@@ -71,8 +71,8 @@ CARDS: dict[str, CardModel] = {
         sensor_period_s=0.02,
         sensor_window_s=0.01,
         source=(
-            "NVIDIA V100 SXM2 datasheet (tensor 125 TFLOPS, 900 GB/s, 300 W); sensor: "
-            "arXiv 2312.02741 (20 ms updates, half of the time seen)"
+            "NVIDIA V100 SXM2 datasheet (tensor 125 TFLOPS, 900 GB/s, 300 W); sensor of 20 ms as "
+            "Lang and Ruenger (Euro-Par 2013) found on earlier cards, its window assumed"
         ),
     ),
 }

@@ -174,7 +174,7 @@ class AmdSmiPower(_AmdSmiMeter):
 
 
 class AmdSmiEnergy(_AmdSmiMeter):
-    """The energy accumulator (Instinct cards since MI100)."""
+    """The energy accumulator (Instinct cards since MI200)."""
 
     name: ClassVar[str] = "amdsmi-energy"
 
