@@ -212,9 +212,13 @@ class WindowResult:
 
     def scope_energy_j(self, scope: Scope) -> float | None:
         """Joules of one scope, overlapping domains left out; None when it was not read."""
+        return _sum_j(self.scope_domains(scope))
+
+    def scope_domains(self, scope: Scope) -> tuple[DomainEnergy, ...]:
+        """The domains of one scope that were read and do not overlap."""
         parts = [d for d in self.domains if d.scope is scope and d.energy_j is not None]
         names = non_overlapping((d.name, _inside_name(d.name)) for d in parts)
-        return _sum_j(d for d in parts if d.name in names)
+        return tuple(d for d in parts if d.name in names)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -17,6 +17,8 @@ __all__ = [
     "RunFilter",
     "RunRecord",
     "delete_run",
+    "delete_run_in",
+    "duration_in",
     "find_run",
     "has_run",
     "insert_run",
@@ -183,7 +185,18 @@ def list_runs(
 def delete_run(store: Store, run_id: str) -> bool:
     """Remove a run with its windows, steps and samples; False when it is not there."""
     with store.writing() as connection:
-        return connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
+        return delete_run_in(connection, run_id)
+
+
+def delete_run_in(connection: Connection, run_id: str) -> bool:
+    """As `delete_run`, within somebody's transaction."""
+    return connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
+
+
+def duration_in(connection: Connection, run_id: str) -> float | None:
+    """Seconds that the kept run with this identifier lasted; None when there is no such run."""
+    found = connection.execute(select(runs.c.duration_s).where(runs.c.run_id == run_id)).first()
+    return None if found is None else found[0] or 0.0
 
 
 def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:

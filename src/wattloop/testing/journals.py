@@ -113,7 +113,7 @@ def ended(result: WindowResult | None = None, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def write_journal(  # noqa: PLR0913 - a builder for tests: each part may be left out
+def write_journal(
     folder: Path,
     run_id: str,
     *,

@@ -1,0 +1,66 @@
+"""Where a file goes: whole or not at all, or to standard output."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TextIO
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Target"]
+
+
+class Target:
+    """A file to be written; `-` is standard output."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_stdout = name == "-"
+
+    def write_text(self, text: str) -> None:
+        """Write all of it."""
+        with self.text() as file:
+            file.write(text)
+
+    @contextmanager
+    def text(self) -> Iterator[TextIO]:
+        """A text file in UTF-8."""
+        if self.is_stdout:
+            yield sys.stdout
+            sys.stdout.flush()
+            return
+        with self.path() as path, path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+            _settle(file)
+
+    @contextmanager
+    def path(self) -> Iterator[Path]:
+        """A temporary path beside the target; it takes the target's place when all went well."""
+        goal = Path(self.name).expanduser()
+        if goal.is_dir():
+            raise ConfigError(f"{self.name}: is a directory; name a file in it")
+        direct = goal.exists() and not goal.is_file()  # /dev/null, a pipe: nothing to replace
+        goal = goal if direct else goal.resolve()  # a link keeps pointing to its file
+        temporary = goal if direct else goal.with_name(f".{goal.name}.{os.getpid()}")
+        try:
+            yield temporary
+            if not direct:
+                temporary.replace(goal)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.name}: cannot be written: {error.strerror or error}; choose another file"
+            ) from error
+        finally:
+            if not direct:
+                temporary.unlink(missing_ok=True)
+
+
+def _settle(file: IO[str]) -> None:
+    """On the disk before it replaces what was there."""
+    file.flush()
+    try:
+        os.fsync(file.fileno())
+    except OSError:  # pipes and some devices cannot
+        return
