@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
 from wattloop.version import __version__
 
 __all__ = ["VERBS", "app"]

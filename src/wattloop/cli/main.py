@@ -17,7 +17,7 @@ CLOSED_PIPE = 141
 """128 + SIGPIPE, what a shell reports for `yes | head`."""
 
 
-def main(arguments: list[str] | None = None) -> int:  # noqa: PLR0911 - one per kind of ending
+def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     try:

@@ -3,11 +3,10 @@
 import sys
 from typing import Any
 
-from wattloop.measure.run_result import RunResult
-
 from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.command import CommandRun
+from wattloop.measure.run_result import RunResult
 
 __all__ = ["as_prometheus", "print_summary", "run_json", "write_prometheus", "write_run_json"]
 

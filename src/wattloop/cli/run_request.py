@@ -134,11 +134,10 @@ def _finish(
 
 def _keep(settings: Settings) -> None:
     """Fold the finished journal, and those of runs that died, into the store."""
+    from wattloop.core.errors import StoreError
     from wattloop.measure.closing import close_journal
     from wattloop.store.database import open_store
     from wattloop.store.fold import recover
-
-    from wattloop.core.errors import StoreError
 
     try:
         with open_store(settings.store_location, FOLD_TIMEOUT_S) as store:

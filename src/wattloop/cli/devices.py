@@ -1,0 +1,73 @@
+"""`wattloop devices`: what can be measured and controlled here, and what would allow the rest."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from wattloop.cli.chosen import settings_of
+from wattloop.cli.devices_report import as_dict, print_report
+from wattloop.cli.options import Config, Devices, JsonFile, Meters
+from wattloop.cli.output import check_target, is_terminal, write_json
+from wattloop.control.inventory import find_levers
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+from wattloop.measure.registry import detect
+from wattloop.measure.verify import DURATION_S, Check, verify
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command("devices")
+def devices(
+    *,
+    json_file: JsonFile = None,
+    check: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare sources of the same domain over a few seconds."),
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=0.5, max=600, help="How long --verify compares."),
+    ] = DURATION_S,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also list what this machine plainly does not have.")
+    ] = False,
+    wanted: Devices = None,
+    meters: Meters = None,
+    config: Config = None,
+) -> None:
+    """Show what can be measured and controlled here, and what would allow the rest.
+
+    Nothing is ever set by this command.
+    """
+    check_target(json_file, "--json")
+    settings = settings_of(config, devices=wanted, meters=meters)
+    context = Context(Host.from_environment(), settings)
+    inventory = detect(context)
+    try:
+        levers = find_levers(context.host)
+        checks = _checks(context, inventory, seconds, json_file) if check else None
+        if json_file is not None:
+            write_json(as_dict(inventory, levers, checks), json_file)
+        if json_file != "-":
+            print_report(inventory, levers, checks, everything=everything)
+    finally:
+        inventory.close()
+
+
+def _checks(context: Context, inventory: Any, seconds: float, json_file: str | None) -> list[Check]:
+    """Compare, with a progress bar for a person who waits."""
+    meters = inventory.meters
+    if not is_terminal(sys.stderr) or seconds < 2:
+        return verify(meters, context.clock, seconds)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing sources", total=1.0)
+        return verify(
+            meters, context.clock, seconds, lambda share: progress.update(task, completed=share)
+        )

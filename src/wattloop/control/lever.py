@@ -1,0 +1,63 @@
+"""What is known of one lever."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LeverState", "read_number", "writable_or_why"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeverState:
+    """A lever as it stands now. Looking at it changes nothing.
+
+    Attributes:
+        name: `gpu:0/power_limit`, `cpu:0/power_limit_long_term`, `cpu/governor`.
+        available: whether this user may set it.
+        reason: why not, when it is not available.
+        remedy: what would allow it.
+        value: its present value; None when it cannot be read.
+        unit: `W`, `MHz`, or `name` for a choice.
+        low, high: the device's own limits.
+        choices: for a lever that is a choice.
+        source: file or library call it was read from.
+        note: what a reader should know beside.
+    """
+
+    name: str
+    available: bool
+    reason: str = ""
+    remedy: str = ""
+    value: float | str | None = None
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    source: str = ""
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "choices": list(self.choices)}
+
+
+def read_number(path: Path, per_unit: float = 1.0) -> float | None:
+    """The number in a file divided by `per_unit`; None when there is none."""
+    try:
+        return float(path.read_text()) / per_unit
+    except (OSError, ValueError):
+        return None
+
+
+def writable_or_why(path: Path) -> tuple[bool, str, str]:
+    """(may be written, reason why not, remedy). Asks the kernel; never tries."""
+    if os.access(path, os.W_OK):
+        return True, "", ""
+    if os.geteuid() == 0:
+        return (
+            False,
+            f"{path} is read-only, even for root",
+            "in a container mount the host's /sys writable and set WATTLOOP_SYSFS_ROOT",
+        )
+    return False, f"{path} is writable by root only", f"run as root, or 'sudo chmod a+w {path}'"

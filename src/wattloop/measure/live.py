@@ -1,0 +1,246 @@
+"""Power now and energy so far: of the devices themselves, or of a run that somebody measures."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.errors import RunNotFound
+from wattloop.core.records import Gap, Missing, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.measure.closing import RecordedMeter
+from wattloop.measure.feeds import Channel, MeterFeed, channels_of
+from wattloop.measure.header import domain_from_dict
+from wattloop.measure.resolve import resolve_window
+from wattloop.measure.session import SIGNALS_FEED_OFFSET, Session
+from wattloop.store.journal import (
+    END,
+    EVENT,
+    HEADER,
+    SAMPLES,
+    JournalTail,
+    journal_directory,
+    journal_is_live,
+)
+
+__all__ = ["DeviceView", "JournalView", "LiveView", "Snapshot", "find_live_journal"]
+
+HISTORY_S = 60
+RECENT_GAP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look: `result` holds energy so far, `power_w` watts now, per domain."""
+
+    result: WindowResult
+    power_w: dict[str, float]
+    history_w: dict[str, Sequence[float]]
+    """Mean power of each of the last seconds; NaN where nothing was read."""
+    signals: dict[str, tuple[float, str]]
+    """Value and unit."""
+    gaps: tuple[tuple[str, str], ...] = ()
+    """Domain and why it cannot be read at the moment."""
+    ended: str = ""
+    """How the run ended, once it has."""
+
+    @property
+    def total_w(self) -> float | None:
+        """Watts now over the domains that make up the total."""
+        parts = [self.power_w[d.name] for d in self.result.counted if d.name in self.power_w]
+        return sum(parts) if parts else None
+
+
+class LiveView(Protocol):
+    """Something that can be looked at again and again."""
+
+    title: str
+
+    def look(self) -> Snapshot:
+        """The state now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class DeviceView:
+    """Reads this machine's devices; nothing is kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._session = Session.open(settings, name="watch", in_process=False, keep=False)
+        self._history = _History(self._session.channels, self._session.started_s)
+        self._units = _units(self._session.feeds)
+        self.title = f"this machine ({self._session.host.name})"
+
+    def look(self) -> Snapshot:
+        """The state now."""
+        session = self._session
+        now_s = session.clock.now_s()
+        values = session.signals()
+        return Snapshot(
+            result=session.between(session.started_s, now_s, name="watch"),
+            power_w=session.power_w(),
+            history_w=self._history.until(now_s),
+            signals={name: (value, self._units[name]) for name, value in values.items()},
+            gaps=_gaps(session.channels, now_s),
+        )
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._session.close()
+
+
+class JournalView:
+    """Follows the journal of a run that another process measures."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail = JournalTail(path)
+        self._header: dict[str, Any] = {}
+        self._feeds: list[MeterFeed] = []
+        self._channels: list[Channel] = []
+        self._signals: dict[str, tuple[float, str]] = {}
+        self._last_s = 0.0
+        self._ended = ""
+        self._history: _History | None = None
+        self._path = path
+        self.title = path.stem
+
+    def look(self) -> Snapshot:
+        """What the journal says by now; it lags by up to a second."""
+        for kind, data in self._tail.poll():
+            self._take(kind, data)
+        if not self._header:
+            raise RunNotFound(f"{self._path}: no readable beginning; the run may just be starting")
+        if not self._ended and not journal_is_live(self._path):
+            self._ended = "died: whoever measured it is gone"
+        begin_s = float(self._header["started_s"])
+        end_s = max(begin_s, self._last_s)
+        powers = ((c.domain.name, c.power_w()) for c in self._channels)
+        assert self._history is not None
+        return Snapshot(
+            result=resolve_window(
+                self._channels,
+                [Missing(**m) for m in self._header.get("missing", ())],
+                name=self._header["name"],
+                window_id=0,
+                parent_id=None,
+                begin_s=begin_s,
+                end_s=end_s,
+            ),
+            power_w={name: power for name, power in powers if power is not None},
+            history_w=self._history.until(end_s),
+            signals=dict(self._signals),
+            gaps=_gaps(self._channels, end_s),
+            ended=self._ended,
+        )
+
+    def close(self) -> None:
+        """Close the journal; the run goes on."""
+        self._tail.close()
+
+    def _take(self, kind: bytes, data: Any) -> None:
+        if kind == HEADER:
+            self._begin(data)
+        elif kind == SAMPLES and data.feed >= SIGNALS_FEED_OFFSET:
+            self._take_signals(data)
+        elif kind == SAMPLES and data.feed < len(self._feeds):
+            self._take_samples(data)
+        elif kind == EVENT and data.get("type") == "gap":
+            self._take_gap(data)
+        elif kind == END:
+            self._ended = str(data.get("status", "ended"))
+
+    def _begin(self, header: dict[str, Any]) -> None:
+        self._header = header
+        self.title = f"run {header['run_id']} ({header['name']})"
+        self._feeds = [
+            MeterFeed(RecordedMeter([domain_from_dict(d) for d in f["domains"]]), VirtualClock(), i)
+            for i, f in enumerate(header["feeds"])
+        ]
+        devices = header.get("settings", {}).get("devices", ())
+        self._channels = channels_of(self._feeds, devices)
+        self._history = _History(self._channels, float(header["started_s"]))
+
+    def _take_samples(self, block: Any) -> None:
+        feed = self._feeds[block.feed]
+        for i, time_s in enumerate(block.times_s):
+            values = block.values[i * block.width : (i + 1) * block.width]
+            feed.take(time_s, [Gap("not read") if math.isnan(v) else v for v in values])
+            self._last_s = max(self._last_s, time_s)
+        feed.drained()  # nobody writes these to a journal again
+
+    def _take_signals(self, block: Any) -> None:
+        signals = self._header["feeds"][block.feed - SIGNALS_FEED_OFFSET]["signals"]
+        newest = block.values[-block.width :] if block.width else ()
+        for signal, value in zip(signals, newest, strict=False):
+            self._signals[signal["name"]] = (value, signal["unit"])
+
+    def _take_gap(self, event: dict[str, Any]) -> None:
+        """Samples only say that a reading is missing; the event says why."""
+        for channel in self._channels:
+            if channel.domain.name == event.get("domain"):
+                track = channel.feed.tracks[channel.index]
+                track.last_gap = (float(event["time_s"]), str(event["reason"]))
+
+
+def find_live_journal(store_location: str, run: str) -> Path:
+    """The journal of the live run whose identifier is or begins with `run`.
+
+    Raises:
+        RunNotFound: with the runs that are being measured now.
+    """
+    paths = sorted(journal_directory(store_location).glob("*.journal"))
+    live = [path for path in paths if journal_is_live(path)]
+    matches = [path for path in live if path.stem == run] or [
+        path for path in live if path.stem.startswith(run)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    now = ", ".join(path.stem for path in live) or "none"
+    if matches:
+        raise RunNotFound(f"{run} may be {' or '.join(p.stem for p in matches)}; give more of it")
+    raise RunNotFound(
+        f"no live run {run} in {store_location}; measured now: {now}. Ended runs are shown by "
+        f"'wattloop runs show {run}'"
+    )
+
+
+class _History:
+    """Mean power per second, computed once for each second that is over."""
+
+    def __init__(self, channels: Sequence[Channel], begin_s: float) -> None:
+        self._channels = channels
+        self._next_s = begin_s
+        self._values: dict[str, deque[float]] = {
+            c.domain.name: deque(maxlen=HISTORY_S) for c in channels
+        }
+
+    def until(self, now_s: float) -> dict[str, Sequence[float]]:
+        self._next_s = max(self._next_s, now_s - HISTORY_S - 1)
+        while self._next_s + 1.0 <= now_s:
+            for channel in self._channels:
+                span = channel.between(self._next_s, self._next_s + 1.0)
+                value = math.nan if span is None or span.covered <= 0 else span.energy_j
+                self._values[channel.domain.name].append(value)
+            self._next_s += 1.0
+        return {name: tuple(values) for name, values in self._values.items()}
+
+
+def _gaps(channels: Iterable[Channel], now_s: float) -> tuple[tuple[str, str], ...]:
+    found = []
+    for channel in channels:
+        track = channel.track
+        if track.lost is not None:
+            found.append((channel.domain.name, f"lost: {track.lost[1]}"))
+        elif track.last_gap is not None and now_s - track.last_gap[0] < RECENT_GAP_S:
+            found.append((channel.domain.name, track.last_gap[1]))
+    return tuple(found)
+
+
+def _units(feeds: Iterable[MeterFeed]) -> dict[str, str]:
+    return {signal.name: signal.unit for feed in feeds for signal in feed.signals}

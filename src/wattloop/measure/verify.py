@@ -1,0 +1,167 @@
+"""Two sources of one domain, read side by side and compared (thesis, tables 3.3-3.6)."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
+from typing import Any
+
+from wattloop.core.clock import Clock
+from wattloop.core.records import Domain
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.meter import Meter
+
+__all__ = ["Check", "Observed", "Verdict", "compare", "verify"]
+
+COVERAGE_FACTOR = 2.0
+"""Two standard deviations: about 95%, as in every stated uncertainty."""
+INTERVAL_S = 0.05
+DURATION_S = 5.0
+
+
+class Verdict(StrEnum):
+    """What a comparison says."""
+
+    AGREE = "agree"
+    DIFFER = "differ"
+    UNKNOWN = "unknown"
+    """One of the two gave no reading, or did not move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Energy of one domain as one source saw it; None when it could not be read."""
+
+    meter: str
+    source: str
+    energy_j: float | None
+    uncertainty_j: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Two sources of one domain over the same seconds."""
+
+    domain: str
+    first: Observed
+    second: Observed
+    verdict: Verdict
+    difference: float | None
+    """Second relative to first: 0.02 means that the second saw 2% more."""
+    allowed: float | None
+    """How far apart they may be by their own uncertainties and known errors."""
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "domain": self.domain,
+            "sources": [
+                {
+                    "meter": o.meter,
+                    "source": o.source,
+                    "energy_j": o.energy_j,
+                    "uncertainty_j": o.uncertainty_j,
+                    "reason": o.reason,
+                }
+                for o in (self.first, self.second)
+            ],
+            "verdict": self.verdict.value,
+            "difference": self.difference,
+            "allowed": self.allowed,
+            "text": self.text,
+        }
+
+
+def verify(
+    meters: Sequence[Meter],
+    clock: Clock,
+    duration_s: float = DURATION_S,
+    on_progress: Callable[[float], None] | None = None,
+) -> list[Check]:
+    """Read every domain that two meters offer for `duration_s`, and compare them pair by pair."""
+    feeds = [MeterFeed(meter, clock, index) for index, meter in enumerate(meters)]
+    offered: dict[str, list[tuple[MeterFeed, int]]] = {}
+    for feed in feeds:
+        for index, domain in enumerate(feed.domains):
+            offered.setdefault(domain.name, []).append((feed, index))
+    shared = {name: sources for name, sources in offered.items() if len(sources) > 1}
+    if not shared:
+        return []
+    used = list({id(f): f for sources in shared.values() for f, _ in sources}.values())
+    begin_s, end_s = _read(used, clock, duration_s, on_progress)
+    checks = []
+    for name, sources in shared.items():
+        for (one, i), (two, j) in combinations(sources, 2):
+            first = _observed(one, i, begin_s, end_s)
+            second = _observed(two, j, begin_s, end_s)
+            checks.append(compare(name, first, second))
+    return checks
+
+
+def compare(domain: str, first: Observed, second: Observed) -> Check:
+    """The verdict on two observations of the same seconds."""
+    for observed in (first, second):
+        if observed.energy_j is None or observed.energy_j <= 0:
+            reason = observed.reason or "it did not move"
+            text = f"cannot tell: {observed.meter} gave no energy ({reason})"
+            return Check(domain, first, second, Verdict.UNKNOWN, None, None, text)
+    assert first.energy_j is not None
+    assert second.energy_j is not None
+    difference = (second.energy_j - first.energy_j) / first.energy_j
+    allowed = math.hypot(first.uncertainty_j, second.uncertainty_j) / first.energy_j
+    if abs(difference) <= allowed:
+        text = f"agree: {difference:+.2%} apart, {allowed:.2%} allowed by their uncertainties"
+        return Check(domain, first, second, Verdict.AGREE, difference, allowed, text)
+    text = (
+        f"differ by {difference:+.1%}, more than the {allowed:.1%} their uncertainties allow; "
+        f"{first.meter} is the one used"
+    )
+    return Check(domain, first, second, Verdict.DIFFER, difference, allowed, text)
+
+
+def _read(
+    feeds: Sequence[MeterFeed],
+    clock: Clock,
+    duration_s: float,
+    on_progress: Callable[[float], None] | None,
+) -> tuple[float, float]:
+    """Read until `duration_s` has passed; the times between which every feed has readings."""
+    for feed in feeds:
+        feed.find_ticks(4 * _period_s(feed), clock.sleep)
+    first_s = [feed.read() for feed in feeds]
+    begin_s = max(first_s)
+    while (passed_s := clock.now_s() - begin_s) < duration_s:
+        clock.sleep(INTERVAL_S)
+        for feed in feeds:
+            feed.read()
+        if on_progress is not None:
+            on_progress(min(1.0, passed_s / duration_s))
+    end_s = clock.now_s()
+    # A sensor that changes ten times a second says what happened before `end_s` only after it.
+    clock.sleep(min(0.5, max(_period_s(feed) for feed in feeds)))
+    for feed in feeds:
+        feed.read()
+    return begin_s, end_s
+
+
+def _observed(feed: MeterFeed, index: int, begin_s: float, end_s: float) -> Observed:
+    domain = feed.domains[index]
+    span = feed.between(index, begin_s, end_s)
+    if span is None or span.covered <= 0:
+        why = feed.tracks[index].lost or feed.tracks[index].last_gap
+        reason = why[1] if why is not None else "no reading was taken"
+        return Observed(feed.meter.name, domain.source, None, 0.0, reason)
+    systematic_j = _systematic_j(domain, span.energy_j, end_s - begin_s)
+    uncertainty_j = COVERAGE_FACTOR * span.sigma_j + systematic_j
+    return Observed(feed.meter.name, domain.source, span.energy_j, uncertainty_j)
+
+
+def _systematic_j(domain: Domain, energy_j: float, duration_s: float) -> float:
+    return domain.known_error * abs(energy_j) + domain.known_error_w * duration_s
+
+
+def _period_s(feed: MeterFeed) -> float:
+    return max((d.update_period_s for d in feed.domains), default=0.0)
