@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattloop.core.clock import Clock
@@ -80,6 +80,8 @@ class Session:
         self._synced_s = self.started_s
         self._events: deque[dict[str, Any]] = deque()
         self.closed: RunResult | None = None
+        self.before_end: list[Callable[[], None]] = []
+        """Called when the last readings are in and the journal is still open."""
 
     @classmethod
     def open(
@@ -211,6 +213,7 @@ class Session:
             if self._sampler is not None:
                 self._sampler.stop()
             self._end_open_windows(end_s)
+            self._call_before_end()
             self._flush()
             result = self.between(
                 self.started_s,
@@ -369,6 +372,13 @@ class Session:
         self._open.clear()
         if len(self.notes) > 20:
             del self.notes[20:]
+
+    def _call_before_end(self) -> None:
+        for listener in list(self.before_end):
+            try:
+                listener()
+            except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
+                self.notes.append(f"{type(error).__name__} while the run ended: {error}")
 
     def _run_warnings(self) -> list[str]:
         warnings = list(self.notes)
