@@ -12,6 +12,8 @@ from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
 
 __all__ = ["ShapedCounter"]
 
+RATIO_NEIGHBOURS = 5
+"""Segments on each side over which the calibration of counter and gauge is compared."""
 RATIO_SPAN_S = 20.0
 """How far back counter and gauge are compared when the counter has not been read yet."""
 
@@ -75,17 +77,32 @@ class ShapedCounter:
             return self._beyond(time_s, 0 if i == 0 else len(times) - 1)
         left, right = i - 1, i
         anchored_j = totals[right] - totals[left]
-        gauge_left_j, _ = self.gauge.at(times[left])
-        shape_j = self.gauge.at(times[right])[0] - gauge_left_j
+        gauge_left_j, sigma_left_j = self.gauge.at(times[left])
+        gauge_right_j, sigma_right_j = self.gauge.at(times[right])
+        gauge_j, gauge_sigma_j = self.gauge.at(time_s)
+        shape_j = gauge_right_j - gauge_left_j
         length_s = times[right] - times[left]
         share = (time_s - times[left]) / length_s
         ratio = anchored_j / shape_j if shape_j > 0 else 1.0
-        energy_j = totals[left] + ratio * (self.gauge.at(time_s)[0] - gauge_left_j)
+        energy_j = totals[left] + ratio * (gauge_j - gauge_left_j)
         mean_w = anchored_j / length_s
         blur_j = math.hypot(
             (1 - share) * self._blur_j(left, mean_w), share * self._blur_j(right, mean_w)
         )
-        return energy_j, math.hypot(blur_j, self._hidden_j(time_s, ratio, share, length_s))
+        drift_j = _bridge_sigma(sigma_left_j, gauge_sigma_j, sigma_right_j)
+        excess_j = abs(anchored_j - self._ratio_around(left, right) * shape_j)
+        # What the gauge missed in this segment happened at an unknown moment of it.
+        missed_j = excess_j * math.sqrt(share * (1 - share))
+        hidden_j = self._hidden_j(time_s, ratio, share, length_s)
+        return energy_j, math.sqrt(blur_j**2 + drift_j**2 + missed_j**2 + hidden_j**2)
+
+    def _ratio_around(self, left: int, right: int) -> float:
+        """Counter over gauge in the neighbourhood: how the two are calibrated."""
+        times, totals = self.counter.times_s, self.counter.totals_j
+        first = max(0, left - RATIO_NEIGHBOURS)
+        last = min(len(times) - 1, right + RATIO_NEIGHBOURS)
+        shape_j = self.gauge.at(times[last])[0] - self.gauge.at(times[first])[0]
+        return (totals[last] - totals[first]) / shape_j if shape_j > 0 else 1.0
 
     def _hidden_j(self, time_s: float, ratio: float, share: float, length_s: float) -> float:
         """What neither sees: power that varies between two looks of the gauge.
@@ -134,3 +151,14 @@ class ShapedCounter:
 
     def _blur_j(self, i: int, power_w: float) -> float:
         return self.counter.point_blur_s(i) * abs(power_w) / math.sqrt(3)
+
+
+def _bridge_sigma(left_j: float, here_j: float, right_j: float) -> float:
+    """Sigma of the gauge's integral at a point between two that the counter fixes.
+
+    Errors of the gauge add up as at a random walk; tied down at both ends, their variance is
+    a b / (a + b), with a and b those gathered since the left and until the right end.
+    """
+    since = max(0.0, here_j**2 - left_j**2)
+    until = max(0.0, right_j**2 - here_j**2)
+    return math.sqrt(since * until / (since + until)) if since + until > 0 else 0.0
