@@ -97,4 +97,4 @@ def _domain(name: str, kind: DomainKind, facts: dict[str, object]) -> Domain:
         "source": "script",
         **facts,
     }
-    return Domain(**values)  # type: ignore[arg-type] - the caller's facts are fields of Domain
+    return Domain(**values)  # type: ignore[arg-type]  # the caller's facts are fields of Domain
