@@ -77,12 +77,14 @@ class ShapedCounter:
             return self._beyond(time_s, 0 if i == 0 else len(times) - 1)
         left, right = i - 1, i
         anchored_j = totals[right] - totals[left]
-        gauge_left_j, _ = self.gauge.at(times[left])
-        shape_j = self.gauge.at(times[right])[0] - gauge_left_j
+        gauge_left_j, sigma_left_j = self.gauge.at(times[left])
+        gauge_right_j, sigma_right_j = self.gauge.at(times[right])
+        gauge_j, gauge_sigma_j = self.gauge.at(time_s)
+        shape_j = gauge_right_j - gauge_left_j
         length_s = times[right] - times[left]
         share = (time_s - times[left]) / length_s
         ratio = anchored_j / shape_j if shape_j > 0 else 1.0
-        energy_j = totals[left] + ratio * (self.gauge.at(time_s)[0] - gauge_left_j)
+        energy_j = totals[left] + ratio * (gauge_j - gauge_left_j)
         mean_w = anchored_j / length_s
         blur_j = math.hypot(
             (1 - share) * self._blur_j(left, mean_w), share * self._blur_j(right, mean_w)
@@ -90,6 +92,7 @@ class ShapedCounter:
         scale = self._recent_ratio(right)
         sigma_j = math.hypot(
             blur_j,
+            _bridge_sigma(sigma_left_j, gauge_sigma_j, sigma_right_j),
             min(self._hidden_j(time_s, scale), mean_w * length_s * 0.5),
             self._misplaced_j(left, share, scale),
         )
@@ -149,3 +152,14 @@ class ShapedCounter:
 
     def _blur_j(self, i: int, power_w: float) -> float:
         return self.counter.point_blur_s(i) * abs(power_w) / math.sqrt(3)
+
+
+def _bridge_sigma(left_j: float, here_j: float, right_j: float) -> float:
+    """Sigma of the gauge's integral at a point between two that the counter fixes.
+
+    Errors of the gauge add up as at a random walk; tied down at both ends, their variance is
+    a b / (a + b), with a and b those gathered since the left and until the right end.
+    """
+    since = max(0.0, here_j**2 - left_j**2)
+    until = max(0.0, right_j**2 - here_j**2)
+    return math.sqrt(since * until / (since + until)) if since + until > 0 else 0.0

@@ -256,11 +256,11 @@ class GaugeTrack:
         """Take a reading in watts."""
         self.lost = None
         self._read_s = time_s
-        age_s = None
+        age_s, blur_s = None, 0.0
         if self.ticks is not None:
-            age_s, _ = self.ticks.age(time_s)
+            age_s, blur_s = self.ticks.age(time_s)
         if age_s is None:
-            age_s = self.period_s / 2
+            age_s = blur_s = self.period_s / 2
         point_s = time_s - age_s - self.domain.averaging_s / 2
         if not self.times_s:
             self._append(point_s, power_w, 0.0, 0.0, 0.0)
@@ -273,7 +273,9 @@ class GaugeTrack:
             self._append(point_s, power_w, 0.0, 0.0, length_s)
         else:
             energy_j = (power_w + self.watts[-1]) / 2 * length_s
-            self._append(point_s, power_w, energy_j, (step_w * length_s) ** 2 / 12, 0.0)
+            # The step lies anywhere in the segment, and both its ends anywhere in their blur.
+            variance = step_w**2 * (length_s**2 / 12 + blur_s**2 / 6)
+            self._append(point_s, power_w, energy_j, variance, 0.0)
         self._gap_since = None
         self.last_gap = None
 

@@ -1,0 +1,57 @@
+"""Promises of `ticks`: the beat of a slow sensor, and how sure we are of it."""
+
+import pytest
+
+from wattloop.measure.ticks import TickClock
+
+
+def test_age_is_unknown_before_a_change_was_seen() -> None:
+    """No phase, no age."""
+    assert TickClock(0.1).age(5.0) == (None, 0.0)
+
+
+def test_age_counts_from_the_last_update() -> None:
+    """A sensor that changed at 1.00 s with a beat of 0.1 s is 30 ms old at 1.13 s."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    age_s, blur_s = clock.age(1.13)
+    assert age_s == pytest.approx(0.03, abs=1e-9)
+    assert 0.001 <= blur_s < 0.01
+
+
+def test_age_before_the_seen_change_is_known_too() -> None:
+    """Readings taken just before the search get an age between 0 and a period."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    age_s, _ = clock.age(0.97)
+    assert age_s == pytest.approx(0.07, abs=1e-9)
+
+
+def test_sureness_is_lost_with_time_and_then_admitted() -> None:
+    """A declared period may be 1% off: after some seconds the phase is unknown again."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    assert clock.age(2.0)[0] is not None
+    assert clock.age(60.0)[0] is None
+
+
+def test_true_period_is_learned_and_holds_for_long() -> None:
+    """A sensor at 0.1004 s that says 0.1 s is followed for a minute after a few searches."""
+    period_s = 0.1004
+    clock = TickClock(0.1)
+    for n in (1, 2, 8, 9, 30, 31, 120, 121):
+        clock.saw_change(n * period_s - 0.001, n * period_s + 0.001)
+    assert clock.period_s == pytest.approx(period_s, rel=1e-3)
+    at_s = 700 * period_s + 0.04
+    age_s, blur_s = clock.age(at_s)
+    assert age_s is not None
+    assert abs(age_s - 0.04) <= blur_s
+
+
+def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
+    """A sensor that was reset and ticks elsewhere moves the phase only."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    clock.saw_change(1.149, 1.151)
+    assert clock.period_s == 0.1
+    assert clock.age(1.16)[0] == pytest.approx(0.01, abs=1e-9)

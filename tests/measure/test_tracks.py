@@ -1,0 +1,272 @@
+"""Promises of `tracks`: whatever a sensor does, energy between two instants is right or says so."""
+
+import math
+import random
+
+import pytest
+
+from wattloop.core.records import Gap
+from wattloop.measure.ticks import TickClock
+from wattloop.measure.tracks import KEEP_S, CounterTrack, GaugeTrack
+from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave
+from wattloop.testing.scripted_meter import counter, gauge
+
+CURVES: list[PowerCurve] = [
+    Constant(80.0),
+    SquareWave(40.0, 160.0, 1.3),
+    SineWave(100.0, 50.0, 2.1),
+]
+
+
+def fed_counter(
+    curve: PowerCurve,
+    *,
+    seconds: float = 20.0,
+    interval_s: float = 0.1,
+    wrap_j: float | None = None,
+    period_s: float = 0.001,
+    rng: random.Random | None = None,
+) -> CounterTrack:
+    """A counter that updates every `period_s` and is read every `interval_s`, with jitter."""
+    rng = rng or random.Random(1)
+    track = CounterTrack(counter(wrap_j=wrap_j, update_period_s=period_s, resolution=61e-6))
+    time_s = 0.0
+    while time_s < seconds:
+        updated_s = math.floor(time_s / period_s) * period_s
+        raw_j = curve.energy_j(updated_s)
+        track.feed(time_s, raw_j % wrap_j if wrap_j else raw_j)
+        time_s += interval_s * rng.uniform(0.9, 1.1)
+    return track
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=["constant", "square", "sine"])
+@pytest.mark.parametrize("wrap_j", [None, 97.0])
+def test_counter_energy_lies_within_the_stated_interval(
+    curve: PowerCurve, wrap_j: float | None
+) -> None:
+    """Over random windows the truth lies within two sigma, wrapping counters included."""
+    rng = random.Random(7)
+    track = fed_counter(curve, wrap_j=wrap_j, rng=rng)
+    inside = 0
+    for _ in range(300):
+        begin_s = rng.uniform(0.2, 15.0)
+        end_s = begin_s + rng.uniform(0.3, 4.0)
+        span = track.between(begin_s, end_s)
+        assert span is not None
+        truth_j = curve.energy_j(end_s) - curve.energy_j(begin_s)
+        inside += abs(span.energy_j - truth_j) <= 2 * span.sigma_j
+    assert inside >= 285
+
+
+def test_every_wrap_is_counted_and_none_is_a_reset() -> None:
+    """80 W through a counter of 97 J for 20 s wraps 16 times and loses nothing."""
+    track = fed_counter(Constant(80.0), wrap_j=97.0)
+    span = track.between(0.0, 19.0)
+    assert span is not None
+    assert track.wraps == 16
+    assert track.resets == []
+    assert span.energy_j == pytest.approx(80.0 * 19.0, rel=1e-3)
+
+
+def test_fall_of_a_counter_without_a_range_is_a_reset_not_minus_energy() -> None:
+    """A driver reload sets the counter to 0: energy goes on at the power before, less surely."""
+    track = CounterTrack(counter())
+    for i in range(20):
+        track.feed(i * 0.1, 1000.0 + 5.0 * i)
+    calm = track.between(0.5, 1.5)
+    track.feed(2.0, 0.0)
+    for i in range(1, 20):
+        track.feed(2.0 + i * 0.1, 5.0 * i)
+    span = track.between(0.5, 3.5)
+    assert calm is not None
+    assert span is not None
+    assert track.resets == [2.0]
+    assert span.energy_j == pytest.approx(50.0 * 3.0, rel=0.02)
+    assert span.sigma_j > 5 * calm.sigma_j
+
+
+def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
+    """A wrap that would need more than 100 kW is not believed."""
+    track = CounterTrack(counter(wrap_j=262_143.0))
+    for i in range(20):
+        track.feed(i * 0.1, 200_000.0 + 5.0 * i)
+    track.feed(2.0, 3.0)
+    assert track.wraps == 0
+    assert track.resets == [2.0]
+    assert track.last_total_j == pytest.approx(100.0, rel=0.01)
+
+
+def test_counter_goes_on_counting_through_a_gap() -> None:
+    """Failed reads lose nothing of a counter: the next good one has it all."""
+    track = CounterTrack(counter())
+    for i in range(10):
+        track.feed(i * 0.1, 8.0 * i)
+    track.gap(1.0, Gap("permission denied"))
+    assert track.last_gap == (1.0, "permission denied")
+    track.feed(3.0, 240.0)
+    span = track.between(0.1, 2.9)
+    assert span is not None
+    assert track.last_gap is None
+    assert span.energy_j == pytest.approx(80.0 * 2.8, rel=0.02)
+    assert span.covered == 1.0
+
+
+def test_lost_device_covers_only_the_time_until_it_was_lost() -> None:
+    """A GPU that fell off the bus half-way is not extrapolated."""
+    track = CounterTrack(counter())
+    for i in range(11):
+        track.feed(i * 0.1, 10.0 * i)
+    track.gap(1.1, Gap("fallen off the bus", lost=True))
+    span = track.between(0.0, 2.0)
+    assert span is not None
+    assert span.covered == pytest.approx(0.5, abs=0.01)
+    assert span.energy_j == pytest.approx(100.0, rel=0.02)
+
+
+def test_device_that_comes_back_is_no_longer_lost() -> None:
+    """A good reading after a loss withdraws it."""
+    track = CounterTrack(counter())
+    track.feed(0.0, 0.0)
+    track.gap(0.1, Gap("gone", lost=True))
+    track.feed(0.2, 1.0)
+    assert track.lost is None
+
+
+def test_stuck_counter_has_not_moved() -> None:
+    """The same value for ever is said to be no movement, so that nobody reads it as 0 J."""
+    track = CounterTrack(counter())
+    for i in range(50):
+        track.feed(i * 0.1, 12_345.0)
+    span = track.between(1.0, 4.0)
+    assert span is not None
+    assert span.moved is False
+
+
+def test_counter_that_stops_moving_is_stuck_for_later_windows() -> None:
+    """A counter that froze earlier does not pass as moving now."""
+    track = CounterTrack(counter())
+    for i in range(10):
+        track.feed(i * 0.1, 8.0 * i)
+    for i in range(10, 60):
+        track.feed(i * 0.1, 72.0)
+    late = track.between(3.0, 5.0)
+    assert late is not None
+    assert late.moved is False
+
+
+def test_no_reading_gives_no_span() -> None:
+    """Nothing read is None, never 0 J."""
+    assert CounterTrack(counter()).between(0.0, 1.0) is None
+    assert GaugeTrack(gauge()).between(0.0, 1.0) is None
+
+
+def test_age_of_a_slow_counter_widens_short_windows() -> None:
+    """A counter that updates every 100 ms is uncertain by about a period times power."""
+    quick = fed_counter(Constant(100.0), period_s=0.001)
+    slow = fed_counter(Constant(100.0), period_s=0.1)
+    quick_span, slow_span = quick.between(5.0, 5.5), slow.between(5.0, 5.5)
+    assert quick_span is not None
+    assert slow_span is not None
+    assert slow_span.sigma_j > 10 * quick_span.sigma_j
+    assert slow_span.sigma_j < 100.0 * 0.1
+
+
+def test_period_longer_than_declared_is_learned_from_unchanged_readings() -> None:
+    """A sensor that says 1 ms but changes every 60 ms is found out."""
+    track = CounterTrack(counter(update_period_s=0.001))
+    for i in range(2_000):
+        time_s = i * 0.005
+        track.feed(time_s, 100.0 * (math.floor(time_s / 0.06) * 0.06))
+    assert 0.04 <= track.period_s <= 0.07
+
+
+def test_known_ticks_place_points_at_the_update() -> None:
+    """With the sensor's beat known, a point lies where the sensor updated, not where we read."""
+    ticks = TickClock(0.1)
+    ticks.saw_change(0.0499, 0.0501)
+    track = CounterTrack(counter(update_period_s=0.1), ticks)
+    track.feed(0.08, 1.0)
+    track.feed(0.19, 2.0)
+    assert track.times_s[0] == pytest.approx(0.05, abs=1e-3)
+    assert track.times_s[1] == pytest.approx(0.15, abs=1e-3)
+
+
+def test_points_of_the_curve_never_go_back_in_time() -> None:
+    """Readings that arrive with the same or an earlier time keep the curve a function."""
+    track = CounterTrack(counter())
+    for time_s, raw_j in [(1.0, 1.0), (1.0, 2.0), (0.9, 3.0), (1.1, 4.0)]:
+        track.feed(time_s, raw_j)
+    assert all(a < b for a, b in zip(track.times_s, list(track.times_s)[1:], strict=False))
+    assert track.last_total_j == 3.0
+
+
+def test_forgetting_old_points_does_not_change_recent_energy() -> None:
+    """A run of days keeps minutes of points and the same answers."""
+    track = CounterTrack(counter())
+    for i in range(int((KEEP_S + 600) / 0.1)):
+        track.feed(i * 0.1, 7.0 * i)
+    end_s = KEEP_S + 590
+    before = track.between(end_s - 60, end_s)
+    points = len(track.times_s)
+    track.forget_before(KEEP_S + 600)
+    assert len(track.times_s) < points
+    assert track.between(end_s - 60, end_s) == before
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=["constant", "square", "sine"])
+def test_gauge_energy_lies_within_the_stated_interval(curve: PowerCurve) -> None:
+    """The integral of sampled power, over random windows, within two sigma."""
+    rng = random.Random(3)
+    track = GaugeTrack(gauge(update_period_s=0.02))
+    for i in range(1_000):
+        updated_s = math.floor(i * 0.0213 / 0.02) * 0.02
+        track.feed(i * 0.0213, curve.power_w(updated_s))
+    inside = 0
+    for _ in range(300):
+        begin_s = rng.uniform(0.2, 15.0)
+        end_s = begin_s + rng.uniform(0.5, 4.0)
+        span = track.between(begin_s, end_s)
+        assert span is not None
+        truth_j = curve.energy_j(end_s) - curve.energy_j(begin_s)
+        inside += abs(span.energy_j - truth_j) <= 2 * span.sigma_j
+    assert inside >= 285
+
+
+def test_gauge_bridges_a_short_gap_and_leaves_out_a_long_one() -> None:
+    """One lost read is interpolated; ten seconds without are a hole in the coverage."""
+    track = GaugeTrack(gauge(update_period_s=0.1))
+    for i in range(30):
+        track.feed(i * 0.1, 100.0)
+    track.gap(3.0, Gap("busy"))
+    track.feed(3.2, 100.0)
+    short = track.between(1.0, 3.1)
+    for i in range(1, 100):
+        track.gap(3.2 + i * 0.1, Gap("busy"))
+    for i in range(50):
+        track.feed(13.2 + i * 0.1, 100.0)
+    long = track.between(1.0, 17.0)
+    assert short is not None
+    assert short.covered == 1.0
+    assert short.energy_j == pytest.approx(210.0, rel=0.01)
+    assert long is not None
+    assert long.covered == pytest.approx(6 / 16, abs=0.02)
+    assert long.energy_j == pytest.approx(600.0, rel=0.03)
+
+
+def test_gauge_that_falls_silent_is_not_extrapolated_for_ever() -> None:
+    """After a gap the last power is held for one period, then nothing is claimed."""
+    track = GaugeTrack(gauge(update_period_s=0.1))
+    for i in range(30):
+        track.feed(i * 0.1, 100.0)
+    track.gap(3.0, Gap("busy"))
+    span = track.between(0.0, 30.0)
+    assert span is not None
+    assert span.covered == pytest.approx(0.1, abs=0.01)
+    assert span.energy_j < 320.0
+
+
+def test_averaging_gauge_is_shifted_by_half_its_average() -> None:
+    """A reading that is the mean of the last second describes half a second ago."""
+    track = GaugeTrack(gauge(update_period_s=0.1, averaging_s=1.0))
+    track.feed(10.0, 100.0)
+    assert track.times_s[0] == pytest.approx(10.0 - 0.05 - 0.5)

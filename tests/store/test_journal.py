@@ -1,0 +1,255 @@
+"""Promises of `journal`: what was written is read back whole, whatever killed the writer."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+
+from wattloop.store.journal import (
+    EVENT,
+    HEADER,
+    SAMPLES,
+    JournalTail,
+    JournalWriter,
+    journal_directory,
+    journal_is_live,
+    read_journal,
+)
+
+
+def written(path: Path) -> bytes:
+    """A small journal with every kind of frame."""
+    writer = JournalWriter(path, {"run_id": "r", "name": "training"})
+    writer.samples(0, 2, array("d", [1.0, 2.0]), array("d", [10.0, 20.0, 11.0, float("nan")]))
+    writer.event({"type": "note", "text": "Grüße"})
+    writer.end({"type": "end", "status": "finished"})
+    writer.close()
+    return path.read_bytes()
+
+
+def test_everything_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    """Header, samples (gaps as NaN), events and end."""
+    written(tmp_path / "a.journal")
+    journal = read_journal(tmp_path / "a.journal")
+    assert journal is not None
+    assert journal.header == {"format": 1, "run_id": "r", "name": "training"}
+    (block,) = journal.blocks
+    assert (block.feed, block.width, list(block.times_s)) == (0, 2, [1.0, 2.0])
+    assert list(block.values)[:3] == [10.0, 20.0, 11.0]
+    assert block.values[3] != block.values[3]
+    assert journal.events == [{"type": "note", "text": "Grüße"}]
+    assert journal.end == {"type": "end", "status": "finished"}
+    assert journal.torn_bytes == 0
+
+
+def test_torn_at_any_byte_keeps_every_whole_frame(tmp_path: Path) -> None:
+    """A file cut anywhere reads up to the last whole frame, and never raises."""
+    data = written(tmp_path / "a.journal")
+    path = tmp_path / "torn.journal"
+    parts: list[int] = []
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        journal = read_journal(path)
+        if journal is None:
+            parts.append(0)
+            continue
+        assert journal.end is None
+        assert 0 <= journal.torn_bytes < length
+        parts.append(1 + len(journal.blocks) + len(journal.events))
+    assert parts == sorted(parts)
+    assert set(parts) == {0, 1, 2, 3}
+
+
+def test_flipped_byte_never_yields_a_wrong_record(tmp_path: Path) -> None:
+    """A checksum stands on every payload: damage ends the readable part."""
+    data = written(tmp_path / "a.journal")
+    good = read_journal(tmp_path / "a.journal")
+    assert good is not None
+    path = tmp_path / "bad.journal"
+    for position in range(0, len(data), 3):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x5A]) + data[position + 1 :])
+        journal = read_journal(path)
+        if journal is not None:
+            assert journal.header == good.header
+            assert all(event in good.events for event in journal.events)
+
+
+def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    """Two writers cannot share a name."""
+    data = written(tmp_path / "a.journal")
+    with pytest.raises(FileExistsError):
+        JournalWriter(tmp_path / "a.journal", {})
+    assert (tmp_path / "a.journal").read_bytes() == data
+
+
+def test_full_disk_keeps_frames_in_memory_and_writes_them_later(tmp_path: Path) -> None:
+    """A disk that fills up and is freed again loses nothing and leaves no torn frame."""
+    path = tmp_path / "a.journal"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    writer = JournalWriter(path, {"run_id": "r"})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
+        for i in range(20):
+            writer.event({"type": "note", "text": f"{i} " + "x" * 60})
+        during = read_journal(path)
+        assert writer.fault is not None
+        assert during is not None
+        assert len(during.events) < 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    writer.end({"status": "finished"})
+    writer.close()
+    journal = read_journal(path)
+    assert journal is not None
+    assert [int(e["text"].split()[0]) for e in journal.events] == list(range(20))
+    assert journal.end == {"status": "finished"}
+    assert journal.torn_bytes == 0
+    assert writer.fault is None
+
+
+def test_disk_without_room_for_the_header_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """A run that cannot be kept says so at once."""
+    path = tmp_path / "a.journal"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        with pytest.raises(OSError, match=r"a\.journal"):
+            JournalWriter(path, {"run_id": "r"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert not path.exists()
+
+
+def test_disk_that_stays_full_bounds_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest frames are dropped, and counted, rather than filling the memory."""
+    from wattloop.store import journal as module
+
+    monkeypatch.setattr(module, "BACKLOG_LIMIT_B", 4_000)
+    writer = JournalWriter(tmp_path / "a.journal", {})
+    full = os.open("/dev/full", os.O_WRONLY)
+    kept, writer._fd = writer._fd, full
+    for _ in range(100):
+        writer.event({"text": "x" * 100})
+    assert writer.fault is not None
+    assert os.strerror(errno.ENOSPC) in writer.fault
+    assert writer.dropped_frames > 50
+    os.close(kept)
+    writer.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only folders")
+def test_read_only_folder_is_an_oserror_for_ordinary_users(tmp_path: Path) -> None:
+    """The session turns it into a note."""
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        JournalWriter(tmp_path / "a.journal", {})
+
+
+def test_folder_that_is_a_file_is_an_oserror(tmp_path: Path) -> None:
+    """A store below a file cannot be made."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        JournalWriter(tmp_path / "file" / "a.journal", {})
+
+
+def test_journal_is_live_exactly_while_its_writer_lives(tmp_path: Path) -> None:
+    """The kernel frees the lock of a killed writer: no stale lock, no waiting."""
+    path = tmp_path / "a.journal"
+    code = (
+        "import sys, time; from pathlib import Path;"
+        "from wattloop.store.journal import JournalWriter;"
+        "w = JournalWriter(Path(sys.argv[1]), {'run_id': 'r'}); print('ready', flush=True);"
+        "time.sleep(60)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        assert journal_is_live(path)
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    assert not journal_is_live(path)
+    journal = read_journal(path)
+    assert journal is not None
+    assert journal.end is None
+
+
+def test_missing_journal_is_not_live(tmp_path: Path) -> None:
+    """Somebody folded it in the meantime."""
+    assert not journal_is_live(tmp_path / "none.journal")
+
+
+def test_tail_sees_frames_as_they_arrive_and_waits_for_half_ones(tmp_path: Path) -> None:
+    """A follower gets each frame once, also when it looks in the middle of a write."""
+    data = written(tmp_path / "a.journal")
+    path = tmp_path / "live.journal"
+    path.write_bytes(b"")
+    tail = JournalTail(path)
+    kinds: list[bytes] = []
+    with path.open("ab", buffering=0) as file:
+        for i in range(0, len(data), 7):
+            file.write(data[i : i + 7])
+            kinds += [kind for kind, _ in tail.poll()]
+    tail.close()
+    assert kinds[:3] == [HEADER, SAMPLES, EVENT]
+    assert len(kinds) == 4
+
+
+def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
+    """`abandon` in a child neither writes nor ends the parent's lock."""
+    writer = JournalWriter(tmp_path / "a.journal", {})
+    pid = os.fork()
+    if pid == 0:
+        writer.abandon()
+        writer.event({"type": "note", "text": "from the child"})
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert journal_is_live(tmp_path / "a.journal")
+    writer.close()
+    journal = read_journal(tmp_path / "a.journal")
+    assert journal is not None
+    assert journal.events == []
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        ("/data/runs.db", "/data/runs.db.journals"),
+        ("sqlite:////data/runs.db", "/data/runs.db.journals"),
+        ("postgresql://u@h/db", "/home/x/wattloop/journals"),
+    ],
+)
+def test_journals_lie_beside_a_file_store_and_at_home_for_a_server(
+    store: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live journal is always a local file."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/home/x")
+    assert journal_directory(store) == Path(expected)
+
+
+def test_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
+    """Nothing waits in a buffer of ours: a killed writer loses only what it had not recorded."""
+    writer = JournalWriter(tmp_path / "a.journal", {})
+    before = (tmp_path / "a.journal").stat().st_size
+    writer.event({"type": "note", "time_s": time.monotonic()})
+    assert (tmp_path / "a.journal").stat().st_size > before
+    writer.close()
