@@ -98,7 +98,7 @@ def test_jetson_rail_is_voltage_times_current(sysfs: Sysfs) -> None:
     """mV x mA are microwatts; rails of the module lie inside its input; unused channels are out."""
     sysfs.put(
         "class/hwmon/hwmon1", name="ina3221",
-        in1_label="VDD_IN", in1_input=5_000, curr1_input=2_000,
+        in1_label="VDD_IN", in1_input=5_000, curr1_input=2_000, shunt1_resistor=2_000,
         in2_label="VDD_CPU_GPU_CV", in2_input=5_000, curr2_input=400,
         in3_label="NC", in3_input=5_000, curr3_input=0,
         in7_label="sum of shunt voltages", in7_input=12, curr4_input=2_400,
@@ -111,6 +111,8 @@ def test_jetson_rail_is_voltage_times_current(sysfs: Sysfs) -> None:
     found = domains(meter)
     assert found["rail/vdd_in"].scope is Scope.NODE
     assert found["rail/vdd_cpu_gpu_cv"].inside == "rail/vdd_in"
+    assert found["rail/vdd_in"].resolution == pytest.approx(0.1)
+    assert found["rail/vdd_cpu_gpu_cv"].resolution == pytest.approx(0.04)
 
 
 def test_jetson_agx_rails_stand_side_by_side(sysfs: Sysfs) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.hardware.host import Host
-from wattloop.hardware.hwmon import find_chips
+from wattloop.hardware.hwmon import Chip, find_chips
 from wattloop.hardware.number_file import NumberFile
 from wattloop.measure.gauges.gauge import FileSensor, Gauge
 
@@ -20,7 +20,10 @@ CARRIER_RAILS = re.compile(r"VDD_(5V0?_IO_SYS|3V3_SYS|3V3_IO|1V8_IO|M2_IN|3V3_IO
 SYSTEM_5V = "VIN_SYS_5V0"
 SYSTEM_5V_PART = "VDDQ_VDD2_1V8AO"
 KNOWN_ERROR = 0.05
-"""Our allowance for chip (TI: 0.25 % gain), shunt resistor and steps of 8 mV and 8 mA."""
+"""Our allowance for chip, shunt resistor and rounding."""
+SHUNT_STEP_V = 40e-6
+"""What one step of the chip means over the shunt."""
+USUAL_SHUNT_OHM, USUAL_RAIL_V = 0.005, 5.0
 
 
 def rails(host: Host) -> Iterator[Gauge]:
@@ -35,7 +38,7 @@ def rails(host: Host) -> Iterator[Gauge]:
             scope=_scope(rail.label),
             source=f"INA3221 {rail.label}",
             inside=_name(container) if container else None,
-            resolution=0.04,
+            resolution=rail.resolution_w,
             update_period_s=0.1,
             known_error=KNOWN_ERROR,
             # Each read is a transfer over the I2C bus.
@@ -49,6 +52,7 @@ def rails(host: Host) -> Iterator[Gauge]:
 class _Rail:
     label: str
     sensor: FileSensor
+    resolution_w: float
 
 
 def _hwmon_rails(host: Host) -> Iterator[_Rail]:
@@ -63,7 +67,8 @@ def _hwmon_rails(host: Host) -> Iterator[_Rail]:
             is_rail = number <= 3 and amperes.exists() and chip.text(f"in{number}_enable") != "0"
             if is_rail and label not in ("", "NC"):
                 # mV x mA = uW
-                yield _Rail(label, FileSensor([NumberFile(volts), NumberFile(amperes)], 1e-6))
+                sensor = FileSensor([NumberFile(volts), NumberFile(amperes)], 1e-6)
+                yield _Rail(label, sensor, _resolution_w(chip, number))
 
 
 def _iio_rails(host: Host) -> Iterator[_Rail]:
@@ -71,7 +76,19 @@ def _iio_rails(host: Host) -> Iterator[_Rail]:
         label = _text(path)
         power = path.with_name(f"in_power{path.name.removeprefix('rail_name_')}_input")
         if label not in ("", "NC") and power.exists():
-            yield _Rail(label, FileSensor([NumberFile(power)], 1e-3))
+            yield _Rail(
+                label,
+                FileSensor([NumberFile(power)], 1e-3),
+                USUAL_RAIL_V * SHUNT_STEP_V / USUAL_SHUNT_OHM,
+            )
+
+
+def _resolution_w(chip: Chip, number: int) -> float:
+    """One step of current times the rail's voltage."""
+    shunt_uohm, rail_mv = chip.text(f"shunt{number}_resistor"), chip.text(f"in{number}_input")
+    shunt_ohm = int(shunt_uohm) * 1e-6 if shunt_uohm.isdigit() else 0.0
+    rail_v = int(rail_mv) * 1e-3 if rail_mv.isdigit() else 0.0
+    return (rail_v or USUAL_RAIL_V) * SHUNT_STEP_V / (shunt_ohm or USUAL_SHUNT_OHM)
 
 
 def _unique(found: Iterable[_Rail]) -> Iterator[_Rail]:
