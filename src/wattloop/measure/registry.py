@@ -52,7 +52,7 @@ class Inventory:
         missing: dict[str, Missing] = {}
         for meter in self.meters:
             for part in meter.refused:
-                if part.name not in offered:
+                if not _covered(part.name, offered):
                     missing.setdefault(part.name, part)
         for refusal in self.refusals:
             for part_name in refusal.parts:
@@ -169,6 +169,7 @@ def _entry_points(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _covered(part: str, offered: set[str]) -> bool:
-    if part in offered:
+    family = part.partition(":")[0]
+    if part in offered or family in offered:  # `dram`, modelled, stands for a refused `dram:0`
         return True
     return any(name.startswith((f"{part}:", f"{part}/")) for name in offered)

@@ -1,9 +1,9 @@
 """From energy curves to what a person is told about a window."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, WindowResult, non_overlapping
+from wattloop.core.records import DomainEnergy, Missing, Scope, WindowResult, non_overlapping
 from wattloop.core.units import format_duration
 from wattloop.measure.feeds import Channel
 from wattloop.measure.tracks import Span
@@ -86,9 +86,24 @@ def _with_totals(
     """Mark the domains whose sum counts no joule twice."""
     read = {e.name for e in energies if e.energy_j is not None}
     inside = {c.domain.name: c.domain.inside for c in channels if c.domain.name in read}
-    # An external meter of the whole node sees everything else.
-    counted = {"node"} if "node" in inside else non_overlapping(inside.items())
+    counted = _whole_node(channels, inside) or non_overlapping(inside.items())
     return tuple(_replaced(e, e.name in counted) for e in energies)
+
+
+def _whole_node(channels: Sequence[Channel], inside: Mapping[str, str | None]) -> set[str]:
+    """Domains that see the whole node and with it everything else: one family of them, best first.
+
+    `psys` is not among them: makers disagree on what it covers.
+    """
+    families: dict[str, set[str]] = {}
+    for channel in channels:
+        name = channel.domain.name
+        if channel.domain.scope is Scope.NODE and name in inside and name != "psys":
+            families.setdefault(name.partition(":")[0], set()).add(name)
+    for family in ("node", *families):
+        if family in families:
+            return non_overlapping((n, inside[n]) for n in families[family])
+    return set()
 
 
 def _replaced(energy: DomainEnergy, in_total: bool) -> DomainEnergy:
