@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
@@ -67,11 +68,11 @@ def detect(cards: Sequence[AmdCard]) -> Sequence[Meter]:
         smi.amdsmi_shut_down()
         reasons = "; ".join(f"{missing.name}: {missing.reason}" for missing in refused)
         raise MeterUnavailable("amdsmi", reasons, INSTALL_AMDSMI)
-    _users[id(smi)] = _users.get(id(smi), 0) + len(meters)
+    _users[smi] = _users.get(smi, 0) + len(meters)
     return meters
 
 
-_users: dict[int, int] = {}
+_users: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """Open meters per loaded amdsmi module, which has one state: the last to close shuts it down."""
 
 
@@ -121,8 +122,8 @@ class _AmdSmiMeter(Meter):
         if self._closed:
             return
         self._closed = True
-        _users[id(self._smi)] = _users.get(id(self._smi), 1) - 1
-        if _users[id(self._smi)] <= 0:
+        _users[self._smi] = _users.get(self._smi, 1) - 1
+        if _users[self._smi] <= 0:
             attempt(
                 self._smi, lambda smi, gpu, handle: smi.amdsmi_shut_down() or 0.0, self._gpus[0]
             )

@@ -207,7 +207,7 @@ def _implausible_w(card: Card) -> float | None:
 
 def _nothing_readable(refused: Sequence[Missing]) -> MeterUnavailable:
     if not refused:
-        return MeterUnavailable("nvml", "the driver is loaded but sees no GPU")
+        return MeterUnavailable("nvidia", "the driver is loaded but sees no GPU")
     reasons = "; ".join(f"{missing.name}: {missing.reason}" for missing in refused)
     names = tuple(missing.name for missing in refused)
-    return MeterUnavailable("nvml", reasons, refused[0].remedy, parts=names)
+    return MeterUnavailable("nvidia", reasons, refused[0].remedy, parts=names)

@@ -88,7 +88,7 @@ def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> Card | Missing:
         return Missing(name, *nvml_library.explain(error))
 
 
-def _card(  # noqa: PLR0913  facts of one card, each found separately
+def _card(
     nvml: Any,
     index: int,
     handle: Any,

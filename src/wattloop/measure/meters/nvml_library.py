@@ -62,7 +62,7 @@ def open_nvml(host: Host) -> Any:
         import pynvml
     except ImportError:
         raise MeterUnavailable(
-            "nvml",
+            "nvidia",
             "the package nvidia-ml-py is missing",
             "run 'pip install nvidia-ml-py'",
             ("gpu",),
@@ -77,7 +77,7 @@ def open_nvml(host: Host) -> Any:
         pynvml.nvmlDeviceGetCount()  # a driver that is half gone shows here, not later
     except pynvml.NVMLError as error:
         reason, remedy = explain(error)
-        raise MeterUnavailable("nvml", reason, remedy, parts=("gpu",)) from None
+        raise MeterUnavailable("nvidia", reason, remedy, parts=("gpu",)) from None
     return pynvml
 
 
@@ -132,10 +132,10 @@ def _require_library(path: str, host: Host) -> None:
 def _no_library(path: str, error: str, host: Host) -> MeterUnavailable:
     if path != LIBRARY:
         remedy = f"{LIBRARY_VARIABLE} must name a {LIBRARY}"
-        return MeterUnavailable("nvml", f"{path} cannot be loaded ({error})", remedy, ("gpu",))
+        return MeterUnavailable("nvidia", f"{path} cannot be loaded ({error})", remedy, ("gpu",))
     if (host.procfs / "driver/nvidia/version").exists():
         return MeterUnavailable(
-            "nvml",
+            "nvidia",
             f"the NVIDIA driver is loaded but {LIBRARY} is not found",
             "in a container use '--gpus all' and NVIDIA_DRIVER_CAPABILITIES=compute,utility; "
             f"elsewhere set {LIBRARY_VARIABLE} to its path",
@@ -145,9 +145,9 @@ def _no_library(path: str, error: str, host: Host) -> MeterUnavailable:
     if any(_is_nvidia(vendor) for vendor in vendors):
         remedy = "install NVIDIA's driver; the open nouveau driver has no power readings"
         return MeterUnavailable(
-            "nvml", "an NVIDIA GPU is here but NVIDIA's driver is not", remedy, ("gpu",)
+            "nvidia", "an NVIDIA GPU is here but NVIDIA's driver is not", remedy, ("gpu",)
         )
-    return MeterUnavailable("nvml", f"no NVIDIA driver on this machine ({LIBRARY} not found)")
+    return MeterUnavailable("nvidia", f"no NVIDIA driver on this machine ({LIBRARY} not found)")
 
 
 def _is_nvidia(vendor: Any) -> bool:

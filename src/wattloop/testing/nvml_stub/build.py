@@ -13,7 +13,7 @@ LIBRARY_NAME = "libnvidia-ml.so.1"
 SOURCES = Path(__file__).parent
 
 
-class NoCompiler(WattloopError):  # noqa: N818  named for what happened, as all our errors
+class NoCompiler(WattloopError):
     """The stub cannot be built here; tests that need it are skipped with this reason."""
 
 

@@ -169,7 +169,7 @@ class StubNvml:
         if self._library.stub_attach(str(self.state_path).encode()) != 0:
             raise OSError(f"the stub cannot map {self.state_path}")
 
-    def _wave(  # noqa: PLR0913  one number per parameter of a waveform
+    def _wave(
         self,
         gpu: int,
         kind: Wave,

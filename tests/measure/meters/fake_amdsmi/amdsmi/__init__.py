@@ -4,7 +4,7 @@ import time
 from enum import IntEnum
 
 
-class AmdSmiException(Exception):  # noqa: N818  the real library calls it so
+class AmdSmiException(Exception):
     pass
 
 
