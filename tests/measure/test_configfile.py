@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.measure.configfile import FIELDS, load_settings, find_config, read_config
+from wattloop.measure.configfile import FIELDS, find_config, load_settings, read_config
 
 
 def write(path: Path, text: str) -> Path:

@@ -1,5 +1,8 @@
 """What `wattloop run` was asked to do, and doing it. Loads nothing that the program waits for."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from wattloop.cli.chosen import settings_of
@@ -10,7 +13,7 @@ from wattloop.measure.command import CommandRun, run_command
 
 __all__ = ["RunRequest", "execute", "quick"]
 
-FOLD_TIMEOUT_S = 5.0
+FOLD_TIMEOUT_S = 2.0
 """How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
 
 
@@ -105,8 +108,24 @@ def execute(request: RunRequest) -> int:
     done = run_command(
         request.command, settings, name=request.name, tags=tags, follow=request.follow
     )
-    _finish(done, settings, request, tags)
+    with suppress(KeyboardInterrupt), _interruptible():
+        _finish(done, settings, request, tags)
     return done.outcome.exit_code
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Whoever ends us while we report gets the program's exit code all the same."""
+    raised = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in raised}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _finish(

@@ -94,7 +94,7 @@ def as_dict(title: str, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _rows(snapshot: Snapshot) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for domain in snapshot.result.domains:
         power_w = snapshot.power_w.get(domain.name)
         rows.append(

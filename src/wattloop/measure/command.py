@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wattloop.measure.job import JOB_VARIABLE
-
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus
 from wattloop.core.settings import Settings
+from wattloop.measure.job import JOB_VARIABLE
 from wattloop.measure.launch import find_program
 from wattloop.measure.supervise import Outcome, Supervisor
 

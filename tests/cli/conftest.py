@@ -1,0 +1,83 @@
+"""A machine with known power, and the `wattloop` command run in it as a real process."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree
+
+SRC = Path(__file__).parents[2] / "src"
+POWER_W = 50.0
+
+
+@dataclass
+class Machine:
+    """Where its files are, and how to run `wattloop` on it."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    @property
+    def store(self) -> Path:
+        return Path(self.environment["WATTLOOP_STORE"])
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "wattloop.cli.main", *words]
+
+    def wattloop(self, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            self.command(*words),
+            env={**self.environment, **variables},
+            cwd=self.folder,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def machine_in(folder: Path, sysfs: Path) -> Machine:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "XDG", "SLURM"))}
+    environment = {
+        **kept,
+        "PYTHONPATH": str(SRC),
+        "HOME": str(folder),
+        "WATTLOOP_SYSFS_ROOT": str(sysfs),
+        "WATTLOOP_STORE": str(folder / "runs.db"),
+        "WATTLOOP_METERS": "rapl",
+        "COLUMNS": "120",
+    }
+    return Machine(folder, environment)
+
+
+@pytest.fixture
+def here(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """This very process on the bare machine, for what needs no process of its own."""
+    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
+        monkeypatch.delenv(name)
+    for name in ("HOME", "COLUMNS", *(n for n in bare.environment if n.startswith("WATTLOOP"))):
+        monkeypatch.setenv(name, bare.environment[name])
+    monkeypatch.chdir(bare.folder)
+    return bare
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """One package that draws 50 W."""
+    sysfs = tmp_path / "sys"
+    tree = PowercapTree(sysfs)
+    package = tree.add_package(0, max_power_w=200, limit_w=150)
+    with Driver({package: Constant(POWER_W)}, update_period_s=0.005):
+        yield machine_in(tmp_path, sysfs)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Machine:
+    """A machine on which nothing can be read."""
+    (tmp_path / "sys").mkdir()
+    return machine_in(tmp_path, tmp_path / "sys")

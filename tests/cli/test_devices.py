@@ -1,0 +1,71 @@
+"""Promises of `wattloop devices`: helpful where nothing can be read, exact where it can."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Machine
+from wattloop.cli.devices_report import print_report
+from wattloop.cli.main import main
+from wattloop.core.errors import MeterUnavailable
+from wattloop.measure.registry import Inventory
+
+
+def test_machine_with_nothing_gets_help(
+    here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what is missing, why, and the command that would allow it; exit code 0."""
+    monkeypatch.delenv("WATTLOOP_METERS")
+    assert main(["devices"]) == 0
+    text = capsys.readouterr().out
+    assert "no energy zone under" in text
+    assert "sudo modprobe intel_rapl_msr" in text
+    assert "to allow it:" in text
+    assert "cpu/governor" in text
+
+
+def test_json_lists_meters_and_levers_with_reasons(
+    here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every meter and lever has `available`, and a reason where it is not."""
+    monkeypatch.delenv("WATTLOOP_METERS")
+    assert main(["devices", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["meters"]
+    assert data["levers"]
+    for item in [*data["meters"], *data["levers"]]:
+        assert item["available"] is True or item["reason"]
+
+
+def test_readable_package_is_listed(machine: Machine) -> None:
+    """A readable package appears with source and provenance; its power limit as a lever."""
+    out = machine.folder / "devices.json"
+    done = machine.wattloop("devices", "--json", str(out))
+    assert done.returncode == 0
+    assert "cpu:0/package" in done.stdout.decode()
+    data = json.loads(out.read_text())
+    (rapl,) = [m for m in data["meters"] if m["name"] == "rapl"]
+    assert rapl["available"] is True
+    assert rapl["provenance"] == "measured"
+    assert rapl["domains"][0]["name"] == "cpu:0/package"
+    (limit,) = [lv for lv in data["levers"] if lv["name"] == "cpu:0/power_limit_long_term"]
+    assert (limit["value"], limit["high"], limit["unit"]) == (150.0, 200.0, "W")
+
+
+def test_verify_without_two_sources_says_so(machine: Machine) -> None:
+    """--verify with one source per domain explains that there is nothing to compare."""
+    done = machine.wattloop("devices", "--verify", "--seconds", "0.5")
+    assert "nothing to compare" in done.stdout.decode()
+
+
+def test_unreadable_counter_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A refusal is printed with the parts it would read and the command that would allow it."""
+    refusal = MeterUnavailable(
+        "rapl", "energy_uj is not readable", "run 'sudo chmod a+r energy_uj'", ("cpu:0/package",)
+    )
+    inventory = Inventory(refusals=[refusal])
+    print_report(inventory, [], None, everything=False)
+    text = capsys.readouterr().out
+    assert "rapl (would read cpu:0/package): energy_uj is not readable" in text
+    assert "to allow it: run 'sudo chmod a+r energy_uj'" in text
+    assert "never zero" in text

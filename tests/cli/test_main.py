@@ -1,0 +1,130 @@
+"""Promises of the frame: clear messages, right exit codes, no traceback."""
+
+import subprocess
+from typing import Any
+
+import pytest
+import typer
+
+from tests.cli.conftest import Machine
+from wattloop.cli import main as entry
+from wattloop.cli.frame import VERBS
+from wattloop.cli.run_request import WORDS, RunRequest, quick
+from wattloop.core.errors import CommandError, ConfigError
+from wattloop.version import __version__
+
+
+def raising(error: BaseException) -> Any:
+    def verb(words: list[str]) -> int:
+        raise error
+
+    return verb
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConfigError("pue is wrong; use 1"), 2, "wattloop: pue is wrong; use 1\n"),
+        (CommandError("x: not found", 127), 127, "wattloop: x: not found\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(5), 5, ""),
+    ],
+)
+def test_error_becomes_one_message_and_a_code(
+    error: BaseException,
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Errors on purpose are one line on standard error; ctrl-C is 130."""
+    monkeypatch.setattr(entry, "_run_verb", raising(error))
+    assert entry.main([]) == code
+    assert capsys.readouterr().err == text
+
+
+def test_unexpected_error_asks_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback unless WATTLOOP_DEBUG=1."""
+    monkeypatch.setattr(entry, "_run_verb", raising(ZeroDivisionError("oops")))
+    monkeypatch.delenv("WATTLOOP_DEBUG", raising=False)
+    assert entry.main([]) == 70
+    text = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in text
+    assert "WATTLOOP_DEBUG=1" in text
+    assert "Traceback" not in text
+    monkeypatch.setenv("WATTLOOP_DEBUG", "1")
+    assert entry.main([]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_version_and_help(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints the version; --help lists every verb."""
+    assert entry.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"wattloop {__version__}\n"
+    assert entry.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for verb in VERBS:
+        assert verb in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(here: Machine, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each verb loads and explains itself."""
+    assert entry.main([verb, "--help"]) == 0
+    assert f"Usage: wattloop {verb}" in capsys.readouterr().out
+
+
+def test_wrong_verb_suggests_the_right_one(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing mistake is answered with the nearest verb and code 2."""
+    assert entry.main(["devces"]) == 2
+    assert "Did you mean 'devices'?" in capsys.readouterr().err
+
+
+def test_closed_pipe_is_quiet(bare: Machine) -> None:
+    """`wattloop devices | true` prints no complaint."""
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | true; exit ${PIPESTATUS[0]}', "x", *bare.command("devices")],
+        env=bare.environment, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.stderr == b""
+    assert done.returncode in (0, 1, 141)
+
+
+def test_quick_parser_knows_exactly_the_documented_options() -> None:
+    """The fast way into `run` and its help are the same options."""
+    from wattloop.cli.run import app
+
+    command = typer.main.get_command(app)
+    documented = {
+        word: parameter.name
+        for parameter in command.params
+        if parameter.name != "command"
+        for word in parameter.opts
+    }
+    documented.pop("--help", None)
+    assert documented == WORDS
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--", "a", "-b"], RunRequest(command=["a", "-b"])),
+        (["a", "--name", "b"], RunRequest(command=["a", "--name", "b"])),
+        (["--name=x", "-q", "a"], RunRequest(command=["a"], name="x", quiet=True)),
+        (["-t", "k=v", "--tag=l=w", "--", "--x"], RunRequest(command=["--x"], tag=["k=v", "l=w"])),
+        (["--follow", "--", "--", "a"], RunRequest(command=["--", "a"], follow=True)),
+        ([], None),
+        (["--"], None),
+        (["--help"], None),
+        (["--name"], None),
+        (["-qn", "x", "a"], None),
+        (["--quiet=1", "a"], None),
+    ],
+)
+def test_quick_parser(words: list[str], wanted: RunRequest | None) -> None:
+    """Plain lines are understood; anything else is left to the full parser."""
+    assert quick(words) == wanted

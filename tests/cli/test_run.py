@@ -1,0 +1,238 @@
+"""Promises of `wattloop run`: right numbers, and the program behaves as without us."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import POWER_W, Machine
+from wattloop.cli.main import main
+
+PROMISED = {
+    "run_id",
+    "exit_code",
+    "duration_s",
+    "energy_j",
+    "complete",
+    "domains",
+    "missing",
+    "carbon_g",
+    "cost",
+    "labels",
+}
+
+
+def test_energy_and_json_of_a_program(machine: Machine) -> None:
+    """The JSON has every promised key and the energy of a known power; stdout is the program's."""
+    out = machine.folder / "run.json"
+    done = machine.wattloop(
+        "run", "--json", str(out), "--name", "nap", "--tag", "model=tiny",
+        "--", "sh", "-c", "echo out; sleep 1; exit 3",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stdout == b"out\n"
+    assert b"wattloop: " in done.stderr
+    data = json.loads(out.read_text())
+    assert set(data) >= PROMISED
+    assert data["exit_code"] == 3
+    assert data["tags"] == {"model": "tiny"}
+    (domain,) = data["domains"]
+    assert {"name", "energy_j", "provenance", "uncertainty_j", "source"} <= set(domain)
+    assert domain["provenance"] == "measured"
+    assert data["energy_j"] == pytest.approx(POWER_W * data["duration_s"], rel=0.05)
+
+
+def test_finished_run_is_in_the_store(machine: Machine) -> None:
+    """After the command returns the run is in the database and its journal is gone."""
+    assert machine.wattloop("run", "--", "true").returncode == 0
+    with sqlite3.connect(machine.store) as connection:
+        rows = connection.execute("SELECT status, exit_code FROM runs").fetchall()
+    assert rows == [("finished", 0)]
+    assert list(Path(f"{machine.store}.journals").glob("*.journal")) == []
+
+
+def test_nothing_measurable_is_said_and_is_not_zero(bare: Machine) -> None:
+    """Without any sensor the program runs, energy is null with a reason, and never 0."""
+    done = bare.wattloop("run", "--json", "-", "--", "sh", "-c", "exit 4")
+    data = json.loads(done.stdout)
+    assert done.returncode == 4
+    assert data["energy_j"] is None
+    assert data["complete"] is False
+    assert data["missing"]
+    assert data["missing"][0]["reason"]
+
+
+@pytest.mark.parametrize("value", ["0", "1e-9", "1e9", "nan", "-1", "soon"])
+def test_wrong_interval_starts_nothing(
+    here: Machine, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, the allowed range, and the program was not started."""
+    assert main(["run", f"--interval={value}", "--", "touch", "started"]) == 2
+    text = capsys.readouterr().err
+    assert "between 0.001 and 3600" in text
+    assert "Traceback" not in text
+    assert not (here.folder / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--meters", "nosuch"], "unknown meter nosuch"),
+        (["--tag", "oops"], "key=value"),
+        (["--json", "no/such/folder/x.json"], "no folder"),
+        (["--json", "."], "is a directory"),
+        (["--config", "none.yaml"], "is not a file"),
+        (["--pue", "0.5"], "PUE lies between"),
+        (["--nosuch"], "No such option"),
+    ],
+)
+def test_wrong_option_starts_nothing(
+    here: Machine, words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every mistake in the options ends with 2 before the program is started."""
+    assert main(["run", *words, "--", "touch", "started"]) == 2
+    assert wanted in capsys.readouterr().err
+    assert not (here.folder / "started").exists()
+
+
+def test_flag_beats_environment_beats_file(machine: Machine) -> None:
+    """--interval wins over WATTLOOP_INTERVAL, which wins over wattloop.yaml."""
+    (machine.folder / "wattloop.yaml").write_text("interval: fast\n")
+    done = machine.wattloop("run", "--", "true")
+    assert b"wattloop.yaml:1: interval must be a number" in done.stderr
+    (machine.folder / "wattloop.yaml").write_text("interval: 5\n")
+    done = machine.wattloop("run", "--", "true", WATTLOOP_INTERVAL="bad")
+    assert b"environment WATTLOOP_INTERVAL" in done.stderr
+    done = machine.wattloop("run", "-i", "0.2", "--", "true", WATTLOOP_INTERVAL="0.3")
+    assert done.returncode == 0
+
+
+def test_command_not_found_and_not_executable(machine: Machine) -> None:
+    """127 and 126, as a shell, with a message and no run left behind."""
+    assert machine.wattloop("run", "--", "no-such-program").returncode == 127
+    script = machine.folder / "script"
+    script.write_text("echo hi\n")
+    done = machine.wattloop("run", "--", str(script))
+    assert done.returncode == 126
+    assert b"chmod +x" in done.stderr
+    assert not machine.store.exists()
+
+
+BAD_STORES = {
+    "directory": "is a directory",
+    "under a file": "cannot write",
+    "not a database": "not a SQLite database",
+    "newer": "schema version",
+    "locked": "another process",
+}
+
+
+@pytest.mark.parametrize("kind", BAD_STORES)
+def test_bad_store_never_harms_the_program(machine: Machine, kind: str) -> None:
+    """The program runs to its own exit code; the warning names the store and what to do."""
+    store = machine.folder / "bad.db"
+    holder: sqlite3.Connection | None = None
+    if kind == "directory":
+        store.mkdir()
+    elif kind == "under a file":
+        store.write_text("x")
+        store = store / "runs.db"
+    elif kind == "not a database":
+        store.write_text("certainly not a database, whatever its name\n" * 50)
+    else:
+        machine.wattloop("run", "--store", str(store), "--", "true")
+        holder = sqlite3.connect(store, isolation_level=None)
+        if kind == "newer":
+            holder.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
+        else:
+            holder.execute("BEGIN EXCLUSIVE")
+    done = machine.wattloop("run", "--store", str(store), "--", "sh", "-c", "echo ran; exit 7")
+    if holder is not None:
+        holder.close()
+    if kind == "locked":  # the journal waited, and the next run folds it
+        machine.wattloop("run", "--store", str(store), "--", "true")
+        with sqlite3.connect(store) as connection:
+            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (3,)
+    assert (done.returncode, done.stdout) == (7, b"ran\n")
+    text = done.stderr.decode()
+    assert "warning" in text
+    assert BAD_STORES[kind] in text
+    assert "Traceback" not in text
+
+
+def test_child_knows_who_counts(machine: Machine) -> None:
+    """WATTLOOP_JOB in the program names the run."""
+    out = machine.folder / "run.json"
+    done = machine.wattloop("run", "--json", str(out), "--", "sh", "-c", "echo $WATTLOOP_JOB")
+    assert done.stdout.decode().strip() == json.loads(out.read_text())["run_id"]
+
+
+def test_quiet_prints_nothing(machine: Machine) -> None:
+    """--quiet leaves standard error to the program."""
+    done = machine.wattloop("run", "-q", "--", "sh", "-c", "echo only >&2")
+    assert done.stderr == b"only\n"
+
+
+def test_prometheus_file(machine: Machine) -> None:
+    """The text file has one sample per domain, with escaped labels."""
+    out = machine.folder / "run.prom"
+    machine.wattloop("run", "--prometheus", str(out), "-t", 'a-b=say "x"', "--", "sleep", "0.1")
+    text = out.read_text()
+    assert 'a_b="say \\"x\\""' in text
+    assert 'wattloop_run_energy_joules{run="' in text
+    assert text.endswith("} 0\n")
+
+
+def test_killed_program_is_marked(machine: Machine) -> None:
+    """A program that dies of a signal gives 128+N and a run marked killed."""
+    out = machine.folder / "run.json"
+    done = machine.wattloop("run", "--json", str(out), "--", "sh", "-c", "kill -9 $$")
+    assert done.returncode == 137
+    data = json.loads(out.read_text())
+    assert (data["status"], data["signal"]) == ("killed", 9)
+
+
+def test_killing_wattloop_leaves_the_program_and_a_died_run(machine: Machine) -> None:
+    """kill -9 of wattloop: the program goes on, and the next run folds the dead one."""
+    mark = machine.folder / "mark"
+    process = subprocess.Popen(
+        machine.command("run", "--", "sh", "-c", f"echo up; sleep 1.2; touch {mark}"),
+        env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    time.sleep(0.8)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    deadline_s = time.monotonic() + 10
+    while not mark.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert mark.exists()
+    machine.wattloop("run", "--", "true")
+    with sqlite3.connect(machine.store) as connection:
+        statuses = connection.execute("SELECT status FROM runs ORDER BY run_id").fetchall()
+    assert sorted(statuses) == [("died",), ("finished",)]
+
+
+def test_nothing_heavy_is_loaded_before_the_program_starts(machine: Machine) -> None:
+    """No heavy package stands between the user and the program."""
+    code = (
+        "import os, sys\n"
+        "from wattloop.measure import supervise\n"
+        "def stop(*_):\n"
+        "    heavy = 'pydantic sqlalchemy yaml typer rich numpy'.split()\n"
+        "    print(sorted(set(heavy) & set(sys.modules)), flush=True); os._exit(0)\n"
+        "supervise.launch = stop\n"
+        "from wattloop.cli.main import main\n"
+        "main(['run', '--name', 'x', '--', 'true'])\n"
+    )
+    done = subprocess.run(
+        [machine.command()[0], "-c", code], env=machine.environment, cwd=machine.folder,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == b"[]\n", done.stderr.decode()

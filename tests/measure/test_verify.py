@@ -1,0 +1,83 @@
+"""Promises of `verify`: two sources of one domain are compared honestly."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.measure.meter import Meter, Reading
+from wattloop.measure.verify import Observed, Verdict, compare, verify
+
+
+class Steady(Meter):
+    """A counter or gauge of constant power on a virtual clock."""
+
+    name: ClassVar[str] = "steady"
+
+    def __init__(self, clock: VirtualClock, kind: DomainKind, power_w: float | None) -> None:
+        self._clock = clock
+        self._power_w = power_w
+        self._domain = Domain(
+            name="gpu:0", kind=kind, scope=Scope.GPU, source=f"a {kind.value}", known_error=0.01
+        )
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        return (self._domain,)
+
+    def read(self) -> Sequence[Reading]:
+        if self._power_w is None:
+            return [Gap("unplugged")]
+        if self._domain.kind is DomainKind.COUNTER:
+            return [self._power_w * self._clock.now_s()]
+        return [self._power_w]
+
+
+def checked(counter_w: float | None, gauge_w: float | None) -> Verdict:
+    clock = VirtualClock(100.0)
+    meters = [
+        Steady(clock, DomainKind.COUNTER, counter_w),
+        Steady(clock, DomainKind.GAUGE, gauge_w),
+    ]
+    (check,) = verify(meters, clock, 3.0)
+    assert check.to_dict()["verdict"] == check.verdict.value
+    return check.verdict
+
+
+@pytest.mark.parametrize(
+    ("counter_w", "gauge_w", "verdict"),
+    [
+        (200.0, 200.0, Verdict.AGREE),
+        (200.0, 201.0, Verdict.AGREE),
+        (200.0, 220.0, Verdict.DIFFER),
+        (200.0, None, Verdict.UNKNOWN),
+        (None, 200.0, Verdict.UNKNOWN),
+    ],
+)
+def test_counter_against_polled_power(
+    counter_w: float | None, gauge_w: float | None, verdict: Verdict
+) -> None:
+    """They agree within their uncertainties, differ beyond them, and a gap is no agreement."""
+    assert checked(counter_w, gauge_w) is verdict
+
+
+def test_one_source_alone_is_not_compared() -> None:
+    """Without a second source there is nothing to say."""
+    clock = VirtualClock(100.0)
+    assert verify([Steady(clock, DomainKind.GAUGE, 5.0)], clock, 1.0) == []
+
+
+def test_difference_is_stated_in_percent() -> None:
+    """The text names the difference, the allowance, and which source is used."""
+    check = compare("gpu:0", Observed("a", "A", 100.0, 1.0), Observed("b", "B", 110.0, 1.0))
+    assert check.difference == pytest.approx(0.1)
+    assert "+10.0%" in check.text
+    assert "a is the one used" in check.text
+
+
+def test_stuck_source_is_unknown() -> None:
+    """A counter that did not move neither agrees nor differs."""
+    check = compare("gpu:0", Observed("a", "A", 100.0, 1.0), Observed("b", "B", 0.0, 1.0))
+    assert check.verdict is Verdict.UNKNOWN
