@@ -1,0 +1,160 @@
+"""Energy in MLflow, Weights & Biases and TensorBoard, where one of them is in use already."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from wattloop.integrations.hook import TrainingMeter
+    from wattloop.integrations.records import EpochRecord
+
+__all__ = [
+    "EnergyLogger",
+    "MetricsLogger",
+    "MlflowLogger",
+    "TensorBoardLogger",
+    "WandbLogger",
+    "active_loggers",
+]
+
+PREFIX = "energy/"
+
+_log = logging.getLogger("wattloop")
+
+
+class EnergyLogger(Protocol):
+    """Somewhere to report to."""
+
+    def epoch(self, epoch: EpochRecord) -> None:
+        """An epoch's energy is known."""
+        ...
+
+    def total(self, meter: TrainingMeter) -> None:
+        """The training is over."""
+        ...
+
+
+def active_loggers() -> list[EnergyLogger]:
+    """MLflow and W&B, if the program has imported them and has a run open. Imports nothing."""
+    found: list[EnergyLogger] = []
+    mlflow = sys.modules.get("mlflow")
+    if mlflow is not None and hasattr(mlflow, "active_run") and mlflow.active_run() is not None:
+        found.append(MlflowLogger(mlflow))
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and getattr(wandb, "run", None) is not None:
+        found.append(WandbLogger(wandb.run))
+    return found
+
+
+class MetricsLogger:
+    """Turns epochs and totals into named numbers; subclasses say where they go.
+
+    A logging service that fails must not cost the training anything: it is told once, then left.
+    """
+
+    def __init__(self) -> None:
+        self._failed = False
+
+    def epoch(self, epoch: EpochRecord) -> None:
+        """Energy, power and time of an epoch."""
+        self._try(epoch_numbers(epoch), epoch.index)
+
+    def total(self, meter: TrainingMeter) -> None:
+        """Energy, power and time of the whole training."""
+        self._try(total_numbers(meter), None)
+
+    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
+        """Report numbers of an epoch, or of the whole training."""
+        raise NotImplementedError
+
+    def _try(self, numbers: dict[str, float], epoch: int | None) -> None:
+        if self._failed or not numbers:
+            return
+        try:
+            self.write(numbers, epoch)
+        except Exception as error:  # noqa: BLE001 - third parties' services fail in many ways
+            self._failed = True
+            _log.warning("energy is not reported to %s: %s", type(self).__name__, error)
+
+
+class MlflowLogger(MetricsLogger):
+    """The active MLflow run."""
+
+    def __init__(self, mlflow: Any) -> None:
+        super().__init__()
+        self._mlflow = mlflow
+
+    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
+        """As metrics; the epoch is their step."""
+        self._mlflow.log_metrics(numbers, step=epoch)
+
+
+class WandbLogger(MetricsLogger):
+    """The open W&B run."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self._run = run
+
+    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
+        """Epochs against an axis of their own (W&B's own step counts calls), totals as summary."""
+        if epoch is None:
+            self._run.summary.update(numbers)
+            return
+        axis = f"{PREFIX}epoch"
+        self._run.define_metric(axis, hidden=True)
+        self._run.define_metric(f"{PREFIX}*", step_metric=axis)
+        self._run.log({**numbers, axis: epoch})
+
+
+class TensorBoardLogger(MetricsLogger):
+    """A `SummaryWriter`."""
+
+    def __init__(self, writer: Any) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
+        """As scalars; the epoch is their step."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, 0 if epoch is None else epoch)
+        self._writer.flush()
+
+
+def epoch_numbers(epoch: EpochRecord) -> dict[str, float]:
+    """What is reported of an epoch; what could not be read is absent, not zero."""
+    result = epoch.result
+    numbers = {
+        "epoch_energy_j": result.energy_j,
+        "epoch_uncertainty_j": result.uncertainty_j if result.energy_j is not None else None,
+        "epoch_power_w": result.power_w,
+        "epoch_time_s": result.duration_s,
+        "epoch_utilisation": epoch.utilisation,
+        "epoch_temperature_c": epoch.temperature_c,
+    }
+    numbers |= {f"epoch_{_plain(d.name)}_j": d.energy_j for d in result.domains}
+    return {f"{PREFIX}{name}": v for name, v in numbers.items() if v is not None}
+
+
+def total_numbers(meter: TrainingMeter) -> dict[str, float]:
+    """What is reported at the end."""
+    result = meter.result
+    if result is None:
+        return {}
+    numbers = {
+        "total_j": result.energy_j,
+        "total_uncertainty_j": result.uncertainty_j if result.energy_j is not None else None,
+        "total_power_w": result.power_w,
+        "total_time_s": result.duration_s,
+    }
+    numbers |= {f"total_{_plain(d.name)}_j": d.energy_j for d in result.domains}
+    if meter.run is not None:
+        numbers["total_carbon_g"] = meter.run.accounting.get("carbon_g")
+    return {f"{PREFIX}{name}": v for name, v in numbers.items() if v is not None}
+
+
+def _plain(domain: str) -> str:
+    """`cpu:0/package` as every service accepts it."""
+    return domain.replace(":", "").replace("/", "_")
