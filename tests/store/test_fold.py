@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import wattloop
 from wattloop.core.errors import StoreLocked
 from wattloop.store import fold as folding
 from wattloop.store.chunks import find_series, read_samples
@@ -194,6 +195,7 @@ def test_a_locked_store_keeps_the_journal(tmp_path: Path) -> None:
         assert [f.outcome for f in recover(store, close_journal)] == [Outcome.FOLDED]
 
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(wattloop.__file__).parents[1])}
 FOLDER = """
 import sys
 from wattloop.store.database import open_store
@@ -214,7 +216,10 @@ def test_kill_9_while_folding_loses_nothing(tmp_path: Path) -> None:
             write_journal(store.journals, f"r{number}", seconds=300, end=ended())
         for _ in range(8):
             child = subprocess.Popen(
-                [sys.executable, "-c", FOLDER, str(path)], stdout=subprocess.PIPE, text=True
+                [sys.executable, "-c", FOLDER, str(path)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=ENVIRONMENT,
             )
             assert child.stdout is not None
             child.stdout.readline()
@@ -238,7 +243,11 @@ def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None
         for number in range(12):
             write_journal(store.journals, f"r{number}", seconds=20, end=ended())
         children = [
-            subprocess.Popen([sys.executable, "-c", FOLDER, str(path)], stdout=subprocess.DEVNULL)
+            subprocess.Popen(
+                [sys.executable, "-c", FOLDER, str(path)],
+                stdout=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+            )
             for _ in range(3)
         ]
         assert [child.wait() for child in children] == [0, 0, 0]

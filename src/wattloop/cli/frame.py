@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("wattloop.cli.run", "Measure the energy of any program."),
     "devices": ("wattloop.cli.devices", "Show what can be measured and controlled here."),
     "watch": ("wattloop.cli.watch", "Show power and energy live."),
+    "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""

@@ -32,6 +32,7 @@ __all__ = [
     "SampleBlock",
     "journal_directory",
     "journal_is_live",
+    "read_header",
     "read_journal",
 ]
 
@@ -207,6 +208,22 @@ def read_journal(path: Path) -> Journal | None:
     if journal is not None:
         journal.torn_bytes = len(data) - end_of_good
     return journal
+
+
+def read_header(path: Path) -> dict[str, Any] | None:
+    """The header alone, however long the journal is; None when it is not there or not whole."""
+    with path.open("rb") as file:
+        head = file.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            return None
+        data = head + file.read(min(_FRAME.unpack(head)[0], BACKLOG_LIMIT_B))
+    for kind, payload, _ in _frames(data):
+        try:
+            header = json.loads(payload) if kind == HEADER else None
+        except ValueError:
+            return None
+        return header if isinstance(header, dict) else None
+    return None
 
 
 class JournalTail:

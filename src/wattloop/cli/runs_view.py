@@ -1,0 +1,240 @@
+"""How runs look in a terminal, and in a log."""
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from wattloop.cli.output import print_table
+from wattloop.core.records import WindowResult
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.store.comparison import Cell, Comparison, Quantity
+from wattloop.store.database import Store
+from wattloop.store.live import live_runs
+from wattloop.store.runs import RunFilter, RunRecord
+from wattloop.store.tables import iso_time
+
+__all__ = ["brief", "matching_live", "print_comparison", "print_list", "print_run"]
+
+UNKNOWN = "-"
+WINDOWS_SHOWN = 20
+
+
+def print_list(records: Sequence[RunRecord]) -> None:
+    """One line per run."""
+    headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
+    print_table(headers, [_list_row(record) for record in records])
+
+
+def brief(record: RunRecord) -> dict[str, Any]:
+    """What `list` tells of a run, as plain data."""
+    result = record.result
+    return {
+        "run_id": record.run_id,
+        "name": record.name,
+        "status": record.status.value,
+        "started": iso_time(record.started_wall_s),
+        "duration_s": record.duration_s,
+        "energy_j": record.energy_j,
+        "uncertainty_j": None if result is None else result.uncertainty_j,
+        "power_w": None if result is None else result.power_w,
+        "provenance": None if result is None or not result.provenance else result.provenance.value,
+        "complete": result is not None and result.complete,
+        "exit_code": record.exit_code,
+        "host": record.host,
+        "tags": record.tags,
+        "counted": record.counted,
+        "counted_by": record.counted_by,
+    }
+
+
+def matching_live(store: Store, wanted: RunFilter) -> list[RunRecord]:
+    """Runs that are still going on and pass the filter."""
+    return [record for record in live_runs(store) if _passes(record, wanted)]
+
+
+def print_run(
+    record: RunRecord, windows: Sequence[WindowResult], steps: Sequence[dict[str, Any]]
+) -> None:
+    """Everything about one run that fits a screen."""
+    lines = [f"run       {record.run_id}", f"name      {record.name}"]
+    lines.append(f"status    {_status(record)}")
+    if record.command:
+        lines.append(f"command   {shlex.join(record.command)}")
+    started = _local(record.started_wall_s)
+    lines.append(f"started   {started} on {record.host or 'unknown host'}")
+    if record.duration_s is not None:
+        lines.append(f"duration  {format_duration(record.duration_s)}")
+    lines.append(f"energy    {_total(record)}")
+    if record.tags:
+        lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
+    _write(lines)
+    if record.result is not None and record.result.domains:
+        headers = ("domain", "energy", "±", "power", "how", "source", "")
+        rows = [_domain_row(d, record.result.duration_s) for d in record.result.domains]
+        print_table(headers, rows)
+    _write(_remarks(record))
+    if windows:
+        print_table(
+            ("window", "duration", "energy", "±"),
+            [_window_row(window) for window in windows[:WINDOWS_SHOWN]],
+            title=f"{len(windows)} windows"
+            + (f", the first {WINDOWS_SHOWN}" if len(windows) > WINDOWS_SHOWN else ""),
+        )
+    if steps:
+        _write([f"{len(steps)} steps; export them with: {_export(record)} --what steps"])
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """A row per quantity, two columns per run: the value and how it differs from the first."""
+    headers = ["quantity", _heading(comparison.records[0])]
+    for record in comparison.records[1:]:
+        headers += [_heading(record), "difference"]
+    print_table(headers, [_comparison_row(quantity) for quantity in comparison.quantities])
+    _write([f"note: {note}" for note in comparison.notes])
+
+
+def _list_row(record: RunRecord) -> tuple[str, ...]:
+    result = record.result
+    duration_s = record.duration_s
+    if duration_s is None and record.status.value == "running":
+        duration_s = max(0.0, time.time() - record.started_wall_s)
+    power_w = None if result is None else result.power_w
+    remark = "" if result is None or result.complete else "incomplete"
+    if not record.counted:
+        remark = f"counted by {record.counted_by}"
+    return (
+        record.run_id,
+        record.name,
+        _status(record),
+        _local(record.started_wall_s),
+        UNKNOWN if duration_s is None else format_duration(duration_s),
+        UNKNOWN if record.energy_j is None else format_energy(record.energy_j),
+        UNKNOWN if result is None or record.energy_j is None else _short(result.uncertainty_j),
+        UNKNOWN if power_w is None else format_power(power_w),
+        UNKNOWN if result is None or not result.provenance else result.provenance.value,
+        remark,
+    )
+
+
+def _domain_row(domain: Any, duration_s: float) -> tuple[str, ...]:
+    known = domain.energy_j is not None
+    return (
+        domain.name,
+        format_energy(domain.energy_j) if known else UNKNOWN,
+        _short(domain.uncertainty_j) if known else UNKNOWN,
+        format_power(domain.energy_j / duration_s) if known and duration_s > 0 else UNKNOWN,
+        domain.provenance.value,
+        domain.source,
+        "" if domain.in_total else "not in total: part of another",
+    )
+
+
+def _window_row(window: WindowResult) -> tuple[str, ...]:
+    energy_j = window.energy_j
+    return (
+        window.name,
+        format_duration(window.duration_s),
+        UNKNOWN if energy_j is None else format_energy(energy_j),
+        UNKNOWN if energy_j is None else _short(window.uncertainty_j),
+    )
+
+
+def _comparison_row(quantity: Quantity) -> list[str]:
+    name = f"{quantity.name} ({quantity.scope})" if quantity.scope else quantity.name
+    row = [name.replace("edp", "EDP"), _quantity(quantity, quantity.cells[0])]
+    for cell in quantity.cells[1:]:
+        row += [_quantity(quantity, cell), _difference(cell)]
+    return row
+
+
+def _quantity(quantity: Quantity, cell: Cell) -> str:
+    if cell.value is None:
+        return UNKNOWN
+    if quantity.unit == "s":
+        return format_duration(cell.value)
+    if quantity.unit == "W":
+        return format_power(cell.value)
+    if quantity.unit == "J":
+        return f"{_short(cell.value)} ± {_short(cell.uncertainty)}"
+    return f"{cell.value:.4g} {quantity.unit}"
+
+
+def _difference(cell: Cell) -> str:
+    if cell.difference is None or cell.difference_uncertainty is None:
+        return UNKNOWN
+    text = f"{100 * cell.difference:+.1f}%"
+    if cell.difference_uncertainty:
+        text += f" ± {100 * cell.difference_uncertainty:.1f}%"
+    return text if cell.real else f"{text} (within uncertainty)"
+
+
+def _heading(record: RunRecord) -> str:
+    return f"{record.run_id} {record.name}".strip()
+
+
+def _status(record: RunRecord) -> str:
+    if record.signal:
+        return f"{record.status.value} (signal {record.signal})"
+    if record.exit_code:
+        return f"{record.status.value} ({record.exit_code})"
+    return record.status.value
+
+
+def _total(record: RunRecord) -> str:
+    if not record.counted:
+        return f"counted by run {record.counted_by}"
+    if record.result is None or record.energy_j is None:
+        return "nothing could be measured; 'wattloop devices' says why"
+    how = record.result.provenance
+    partial = "" if record.result.complete else ", incomplete"
+    spread = _short(record.result.uncertainty_j)
+    return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial})"
+
+
+def _remarks(record: RunRecord) -> list[str]:
+    result = record.result
+    lines = []
+    if result is not None:
+        for missing in result.missing:
+            remedy = f"; {missing.remedy}" if missing.remedy else ""
+            lines.append(f"missing {missing.name}: {missing.reason}{remedy}")
+        lines += [f"note: {warning}" for warning in result.warnings]
+    lines += [f"note: {note}" for note in record.notes]
+    summary = (record.accounting or {}).get("summary")
+    return lines + ([str(summary)] if summary else [])
+
+
+def _passes(record: RunRecord, wanted: RunFilter) -> bool:
+    tags = {key: str(value) for key, value in record.tags.items()}
+    return (
+        (wanted.name is None or fnmatchcase(record.name, wanted.name.replace("[", "[[]")))
+        and wanted.status in (None, record.status.value)
+        and wanted.host in (None, record.host)
+        and (wanted.job is None or str((record.job or {}).get("id")) == wanted.job)
+        and (wanted.since_wall_s is None or record.started_wall_s >= wanted.since_wall_s)
+        and all(k in tags and v in (None, tags[k]) for k, v in wanted.tags.items())
+    )
+
+
+def _export(record: RunRecord) -> str:
+    return f"wattloop runs export {record.run_id}"
+
+
+def _local(wall_s: float) -> str:
+    try:
+        return datetime.fromtimestamp(wall_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return UNKNOWN
+
+
+def _short(energy_j: float) -> str:
+    """Joules without the watt-hours in brackets."""
+    return format_energy(energy_j).partition(" (")[0]
+
+
+def _write(lines: Sequence[str]) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))

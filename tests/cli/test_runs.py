@@ -1,0 +1,225 @@
+"""`wattloop runs`: every command on the real store, through the real entry point."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wattloop
+from wattloop.cli.main import main
+from wattloop.store.database import open_store
+from wattloop.store.journal import JournalWriter, journal_directory
+from wattloop.store.runs import list_runs
+from wattloop.testing.journals import ended, header, root_window, write_journal
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of our own, named as a user would."""
+    path = tmp_path / "data" / "runs.db"
+    monkeypatch.setenv("WATTLOOP_STORE", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.fixture
+def two(place: Path) -> Path:
+    folder = journal_directory(str(place))
+    first = header("20270115-080000-aaaaaa", tags={"lr": "0.1"})
+    write_journal(folder, first["run_id"], head=first, end=ended())
+    second = header("20270116-080000-bbbbbb", name="tuned", started_wall_s=1_800_086_400.0)
+    better = ended(root_window(gpu_j=2_400.0, duration_s=9.0))
+    write_journal(folder, second["run_id"], head=second, end=better)
+    return place
+
+
+def data_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    assert main(["runs", *words, "--json", "-"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_empty_store_is_helpful_and_not_created(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Looking leaves no file behind and says how to begin."""
+    assert main(["runs", "list"]) == 0
+    assert "wattloop run -- python train.py" in capsys.readouterr().err
+    assert main(["runs", "show"]) == 2
+    assert "no runs yet" in capsys.readouterr().err
+    assert not place.parent.exists()
+    assert data_of(capsys, "list") == {"runs": [], "more": False}
+
+
+def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Newest first; plain columns where nobody looks; filters and limits apply."""
+    assert main(["runs", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("20270116-080000-bbbbbb  tuned")
+    assert "3.50 kJ" in lines[2]
+    assert "measured" in lines[2]
+    assert "\x1b" not in "".join(lines)
+    assert [r["name"] for r in data_of(capsys, "list", "--tag", "lr=0.1")["runs"]] == ["train"]
+    assert [r["name"] for r in data_of(capsys, "list", "--name", "tu*")["runs"]] == ["tuned"]
+    assert data_of(capsys, "list", "--since", "2027-01-16T00:00")["runs"][0]["name"] == "tuned"
+    assert data_of(capsys, "list", "--limit", "1")["more"] is True
+    assert main(["runs", "list", "--status", "died"]) == 0
+    assert "no run matches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--status", "happy"],
+        ["list", "--since", "soon"],
+        ["list", "--limit", "-1"],
+        ["show", "nothing"],
+        ["compare", "last"],
+        ["compare", "last", "last"],
+        ["export"],
+        ["export", "last", "--all"],
+        ["export", "last", "--format", "xml"],
+        ["export", "last", "--what", "joules"],
+        ["export", "last", "--format", "parquet"],
+        ["export", "last", "-o", "/no/such/folder/x.csv"],
+        ["export", "last", "--json", "-"],
+        ["import", "nothing.csv"],
+        ["delete", "last"],
+        ["list", "--json", "/no/such/folder/x.json"],
+        ["list", "--store", "/"],
+        ["list", "--store", "mysql://x/y"],
+    ],
+    ids=" ".join,
+)
+def test_mistakes_are_a_message_and_exit_code_2(
+    two: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """On standard error, never a traceback, nothing on standard output."""
+    assert main(["runs", *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.strip()
+    assert "Traceback" not in said.err
+    assert "unexpected" not in said.err
+    assert said.out == ""
+
+
+def test_show_tells_energy_by_domain(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By beginning of the identifier, with provenance and command."""
+    assert main(["runs", "show", "20270115"]) == 0
+    said = capsys.readouterr().out
+    for words in ("python train.py", "cpu:0/package", "3.00 kJ", "measured", "node1"):
+        assert words in said
+    data = data_of(capsys, "show", "last")
+    assert (data["name"], data["energy_j"], data["windows"]) == ("tuned", 2_900.0, [])
+
+
+def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """20% less GPU energy is real; the same CPU energy is within the uncertainty."""
+    assert main(["runs", "compare", "20270115", "20270116"]) == 0
+    said = capsys.readouterr().out
+    gpu = next(line for line in said.splitlines() if line.startswith("energy (gpu)"))
+    cpu = next(line for line in said.splitlines() if line.startswith("energy (cpu)"))
+    assert "-20.0%" in gpu
+    assert "within" not in gpu
+    assert "within uncertainty" in cpu
+    assert "EDP (gpu)" in said
+    data = data_of(capsys, "compare", "20270115", "20270116")
+    assert data["baseline"].endswith("aaaaaa")
+
+
+def test_export_writes_files_and_stdout(
+    two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CSV to standard output by default; other tables and formats to files."""
+    assert main(["runs", "export", "--all"]) == 0
+    assert capsys.readouterr().out.startswith("run_id,name,status")
+    target = str(tmp_path / "s.csv")
+    assert main(["runs", "export", "last", "--what", "samples", "-o", target]) == 0
+    assert Path(target).read_text().startswith("time_s,domain,kind,value\n")
+    done = data_of(capsys, "export", "last", "-f", "prometheus", "-o", str(tmp_path / "w.prom"))
+    assert done["runs"] == ["20270116-080000-bbbbbb"]
+    assert "wattloop_run_energy_joules{" in (tmp_path / "w.prom").read_text()
+
+
+def test_import_names_bad_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Good lines come in once, bad ones are named; only bad ones is an error."""
+    path = tmp_path / "emissions.csv"
+    head = "timestamp,project_name,duration,emissions,energy_consumed\n"
+    path.write_text(head + "2026-01-01T00:00:00,p,60,0.1,0.2\n2026-01-01,p,never,0.1,0.2\n")
+    data = data_of(capsys, "import", str(path))
+    assert len(data["added"]) == 1
+    assert "emissions.csv:3: duration" in data["problems"][0]
+    assert len(data_of(capsys, "import", str(path))["known"]) == 1
+    path.write_text(head + "2026-01-01,p,never,0.1,0.2\n")
+    assert main(["runs", "import", str(path)]) == 2
+
+
+def test_delete_needs_a_yes(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a person or --yes nothing is deleted."""
+    assert main(["runs", "delete", "last"]) == 2
+    assert len(data_of(capsys, "list")["runs"]) == 2
+    assert len(data_of(capsys, "delete", "last", "--yes")["deleted"]) == 1
+    assert [r["name"] for r in data_of(capsys, "list")["runs"]] == ["train"]
+
+
+def test_running_and_dead_runs_are_listed(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A live journal is shown as running; killed with -9, its run is shown as died."""
+    folder = journal_directory(str(two))
+    code = (
+        "import sys, time; from pathlib import Path; from array import array\n"
+        "from wattloop.store.journal import JournalWriter\n"
+        "from wattloop.testing.journals import header\n"
+        "w = JournalWriter(Path(sys.argv[1]) / 'live.journal', header('live', name='now',"
+        " started_wall_s=time.time()))\n"
+        "w.samples(0, 1, array('d', [1000.5, 1001.5]), array('d', [10.0, 60.0]))\n"
+        "print('go', flush=True); time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    source = str(Path(wattloop.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert data_of(capsys, "list", "--status", "running")["runs"][0]["name"] == "now"
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    (died,) = data_of(capsys, "list", "--status", "died")["runs"]
+    assert died["name"] == "now"
+    assert data_of(capsys, "list", "--status", "running")["runs"] == []
+
+
+def test_a_store_in_use_can_still_be_listed(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes for long: what is there is shown, with a warning."""
+    import sqlite3
+
+    main(["runs", "list"])
+    monkeypatch.setattr(
+        "wattloop.store.database.open_store", lambda place: open_store(place, timeout_s=0.05)
+    )
+    write_journal(journal_directory(str(two)), "late", end=ended())
+    holder = sqlite3.connect(two, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    capsys.readouterr()
+    assert main(["runs", "list"]) == 0
+    said = capsys.readouterr()
+    holder.close()
+    assert "may be missing" in said.err
+    assert "tuned" in said.out
+
+
+def test_store_option_beats_the_environment(
+    two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--store names another place."""
+    other = tmp_path / "other.db"
+    writer = JournalWriter(journal_directory(str(other)) / "x.journal", header("x"))
+    writer.end(ended())
+    writer.close()
+    assert [r["run_id"] for r in data_of(capsys, "list", "--store", str(other))["runs"]] == ["x"]
+    with open_store(two) as store:
+        assert list_runs(store) == []

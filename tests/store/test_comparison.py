@@ -1,0 +1,87 @@
+"""Differences between runs are stated with what is known of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import RunStatus
+from wattloop.store.comparison import Cell, compare
+from wattloop.store.runs import RunRecord
+from wattloop.testing.journals import root_window
+
+
+def run(
+    run_id: str, gpu_j: float | None, duration_s: float = 10.0, known: float = 0.0
+) -> RunRecord:
+    window = root_window(cpu_j=500.0, gpu_j=gpu_j, duration_s=duration_s)
+    domains = tuple(replace(d, known_error=known) for d in window.domains)
+    return RunRecord(run_id=run_id, host="h", result=replace(window, domains=domains))
+
+
+def cell(records: list[RunRecord], name: str, scope: str) -> Cell:
+    rows = {(row.name, row.scope): row for row in compare(records).quantities}
+    return rows[name, scope].cells[1]
+
+
+def test_a_small_difference_is_within_the_uncertainty() -> None:
+    """1% each: 1% apart is not real, 5% apart is."""
+    near = cell([run("a", 3_000), run("b", 3_030)], "energy", "gpu")
+    assert near.real is False
+    assert near.difference == pytest.approx(0.01)
+    assert near.difference_uncertainty == pytest.approx(0.01428, abs=1e-4)
+    assert cell([run("a", 3_000), run("b", 3_150)], "energy", "gpu").real is True
+
+
+def test_edp_and_power_follow_the_time_of_each_run() -> None:
+    """EDP = energy x time, per scope; power = energy / time."""
+    records = [run("a", 3_000, 10.0), run("b", 3_000, 20.0)]
+    assert cell(records, "edp", "gpu").value == pytest.approx(60_000)
+    assert cell(records, "edp", "gpu").difference == pytest.approx(1.0)
+    assert cell(records, "power", "cpu").value == pytest.approx(25.0)
+    assert cell(records, "time", "").difference == pytest.approx(1.0)
+
+
+def test_systematic_error_cancels_on_one_sensor_only() -> None:
+    """Two machines: the sensors' own 5% is added; the same machine: it is not."""
+    first, second = run("a", 3_000, known=0.05), run("b", 3_150, known=0.05)
+    assert cell([first, second], "energy", "gpu").real is True
+    elsewhere = replace(second, host="other")
+    assert cell([first, elsewhere], "energy", "gpu").real is False
+    assert "different machines" in " ".join(compare([first, elsewhere]).notes)
+
+
+def test_what_was_not_read_is_not_compared() -> None:
+    """A missing scope has no difference, and the totals are said to differ in kind."""
+    records = [run("a", 3_000), run("b", None)]
+    missing = cell(records, "energy", "gpu")
+    assert (missing.value, missing.difference, missing.real) == (None, None, None)
+    assert "gpu:0 in one only" in " ".join(compare(records).notes)
+
+
+def test_estimates_and_dead_runs_are_pointed_out() -> None:
+    """A measured run beside an estimated one, or one that died, is no fair comparison."""
+    guess = run("b", 3_000)
+    assert guess.result is not None
+    domains = tuple(replace(d, provenance=Provenance.ESTIMATED) for d in guess.result.domains)
+    guess = replace(guess, result=replace(guess.result, domains=domains), status=RunStatus.DIED)
+    notes = " ".join(compare([run("a", 3_000), guess]).notes)
+    assert "is measured, that of b is estimated" in notes
+    assert "b: died" in notes
+
+
+def test_nonsense_is_refused() -> None:
+    """One run, or the same twice."""
+    with pytest.raises(ConfigError, match="two runs"):
+        compare([run("a", 1)])
+    with pytest.raises(ConfigError, match="twice"):
+        compare([run("a", 1), run("a", 1)])
+
+
+def test_plain_data_has_percent_and_verdict() -> None:
+    """What `--json` writes."""
+    data = compare([run("a", 3_000), run("b", 3_300)]).to_dict()
+    row = next(q for q in data["quantities"] if (q["name"], q["scope"]) == ("energy", "gpu"))
+    assert row["values"][1]["difference_pct"] == pytest.approx(10.0)
+    assert row["values"][1]["within_uncertainty"] is False
