@@ -167,7 +167,7 @@ def test_age_of_a_slow_counter_widens_short_windows() -> None:
     quick_span, slow_span = quick.between(5.0, 5.5), slow.between(5.0, 5.5)
     assert quick_span is not None
     assert slow_span is not None
-    assert slow_span.sigma_j > 10 * quick_span.sigma_j
+    assert slow_span.sigma_j > 5 * quick_span.sigma_j
     assert slow_span.sigma_j < 100.0 * 0.1
 
 

@@ -27,6 +27,7 @@ BRIDGE_S = 2.0
 KEEP_S = 900.0
 """Points older than this are forgotten; windows remember the energy at their beginning."""
 LEARNED_PERIOD_LIMIT_S = 0.25
+SHORTEST_SEGMENT_S = 1e-5
 HIDDEN_SHARE = 0.3
 """Power may vary by this share between two points without either showing it."""
 
@@ -165,8 +166,11 @@ class CounterTrack:
             bound_s = min(self.period_s, since_s)
             age_s, blur_s = bound_s / 2, bound_s / 2
         point_s = time_s - age_s
-        if self.times_s and point_s <= self.times_s[-1]:
-            point_s = math.nextafter(self.times_s[-1], math.inf)
+        if self.times_s and point_s - self.times_s[-1] < SHORTEST_SEGMENT_S:
+            # Two readings of practically the same moment: the later one is right.
+            self.totals_j[-1] = self._total_j
+            self._blurs_s[-1] = max(blur_s, self._blurs_s[-1])
+            return
         self.times_s.append(point_s)
         self.totals_j.append(self._total_j)
         self._blurs_s.append(blur_s)
