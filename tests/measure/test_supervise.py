@@ -392,6 +392,7 @@ def test_ctrl_c_ends_a_program_that_does_not_catch_it() -> None:
     """ctrl-C on a plain program gives 130."""
     with terminal(driver("sh", "-c", "echo ready; sleep 20")) as session:
         session.expect("ready")
+        time.sleep(0.5)  # a shell between two commands survives ctrl-C; let it come to `sleep`
         session.type("\x03")
         session.expect("ended 130")
         assert session.exit_code() == 130
