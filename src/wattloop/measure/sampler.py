@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from wattloop.core.clock import Clock
 from wattloop.core.records import DomainKind
 from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.pace import Pace
 
 __all__ = ["Sampler", "feed_interval_s"]
 
@@ -34,6 +35,7 @@ class Sampler:
         interval_s: float,
         *,
         in_process: bool,
+        adaptive: bool = True,
         on_flush: Callable[[], None],
     ) -> None:
         self._feeds = list(feeds)
@@ -41,6 +43,8 @@ class Sampler:
         self._clock = clock
         self._interval_s = interval_s
         self._duty = DUTY_IN_PROCESS if in_process else DUTY_ALONE
+        self._adaptive = adaptive
+        self._paces: dict[MeterFeed, Pace] = {}
         self._on_flush = on_flush
         # A bare lock is the cheapest thing a thread can wait for with a time-out.
         self._stop = threading.Lock()
@@ -91,7 +95,13 @@ class Sampler:
                 return
 
     def _next_due_s(self, feed: MeterFeed, due_s: float, time_s: float) -> float:
-        interval_s = feed_interval_s(feed, self._interval_s, self._duty)
+        wished_s = self._interval_s
+        if self._adaptive:
+            pace = self._paces.get(feed)
+            if pace is None:
+                pace = self._paces[feed] = Pace(feed)
+            wished_s *= pace.after_read()
+        interval_s = feed_interval_s(feed, wished_s, self._duty)
         next_s = due_s + interval_s
         if next_s <= time_s:  # after a pause go on from now instead of catching up
             next_s = time_s + interval_s

@@ -279,6 +279,8 @@ class Session:
             self.clock,
             self.role.interval_s(self.settings.interval_s),
             in_process=self._in_process,
+            # Whoever names an interval gets it; our own adapts to the power.
+            adaptive="interval_s" not in self.settings.sources,
             on_flush=self._flush,
         )
         self._sampler.start()
