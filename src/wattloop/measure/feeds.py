@@ -65,7 +65,10 @@ class MeterFeed:
         """Read every domain into its track; returns the time of the reading."""
         with self._lock:
             before_s = self._now_s()
-            values = self.meter.read()
+            try:
+                values = self.meter.read()
+            except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
+                values = [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.domains)
             after_s = self._now_s()
             time_s = (before_s + after_s) / 2
             self.cost_s += MEASURED_COST_WEIGHT * (after_s - before_s - self.cost_s)
@@ -73,16 +76,18 @@ class MeterFeed:
         return time_s
 
     def take(self, time_s: float, values: Sequence[float | Gap]) -> None:
-        """Put readings into the tracks and the buffer."""
+        """Put readings into the tracks and into the buffer for the journal."""
         self._times_s.append(time_s)
-        append = self._values.append
+        self._values.extend([math.nan if isinstance(v, Gap) else v for v in values])
+        self.follow(time_s, values)
+
+    def follow(self, time_s: float, values: Sequence[float | Gap]) -> None:
+        """Put readings into the tracks only: somebody else keeps them."""
         for i, value in enumerate(values):
             if isinstance(value, Gap):
-                append(math.nan)
                 self.tracks[i].gap(time_s, value)
                 self._report(i, time_s, value)
             else:
-                append(value)
                 self.tracks[i].feed(time_s, value)
                 self._last_gaps[i] = None
 
@@ -91,7 +96,10 @@ class MeterFeed:
         if not self.signals:
             return
         with self._lock:
-            values = self.meter.read_signals()
+            try:
+                values = self.meter.read_signals()
+            except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
+                values = [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.signals)
             self._signal_times_s.append(self._now_s())
             for signal, value in zip(self.signals, values, strict=True):
                 number = math.nan if isinstance(value, Gap) else float(value)

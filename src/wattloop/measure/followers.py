@@ -36,6 +36,11 @@ class Role:
         self.counts = True
         self.counted_by: str | None = None
 
+    @property
+    def nested(self) -> bool:
+        """Whether this run lies inside one that counts: its energy is part of that one's."""
+        return self._job is not None and self._job.kind == "wattloop"
+
     def decide(self, journal: Path | None) -> None:
         """Claim the node, unless a rank before us should have the first try."""
         self._journal = journal
@@ -124,7 +129,7 @@ class Role:
                 with feed.lock:
                     for i, time_s in enumerate(data.times_s):
                         values = data.values[i * width : (i + 1) * width]
-                        feed.take(time_s, [_reading(v) for v in values])
+                        feed.follow(time_s, [_reading(v) for v in values])
 
     def _map_feeds(self, header: dict[str, Any], feeds: Sequence[MeterFeed]) -> None:
         """Which of the owner's feeds stand for slow or costly ones of ours."""

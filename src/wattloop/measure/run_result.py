@@ -17,7 +17,8 @@ class RunResult:
     """Energy of a run, its accounting, and whether it is the one that counts the devices.
 
     A process that shares its node with others of the same job does not count what another one
-    already counts: then `counted` is False and `counted_by` names that run.
+    already counts: then `counted` is False and `counted_by` names that run. A rank beside others
+    then reports no energy of its own; a run nested in another (`nested`) does, as a part of it.
     """
 
     run_id: str
@@ -30,6 +31,7 @@ class RunResult:
     summary: str = ""
     counted: bool = True
     counted_by: str | None = None
+    nested: bool = False
 
     @classmethod
     def of(
@@ -51,12 +53,17 @@ class RunResult:
     @property
     def energy_j(self) -> float | None:
         """Joules, or None when nothing could be read or another run counts them."""
-        return self.result.energy_j if self.counted else None
+        return self.result.energy_j if self.reported else None
+
+    @property
+    def reported(self) -> bool:
+        """Whether this run speaks for the devices it saw."""
+        return self.counted or self.nested
 
     @property
     def missing(self) -> tuple[Missing, ...]:
         """Parts that are not in the total."""
-        if self.counted:
+        if self.reported:
             return self.result.missing
         reason = f"counted once on this node, by run {self.counted_by or 'of another rank'}"
         return tuple(Missing(d.name, reason) for d in self.result.domains)
@@ -87,9 +94,9 @@ class RunResult:
             "started_wall_s": self.started_wall_s,
             "duration_s": result.duration_s,
             "energy_j": self.energy_j,
-            "uncertainty_j": result.uncertainty_j if self.counted else None,
-            "complete": result.complete and self.counted,
-            "domains": domains if self.counted else [],
+            "uncertainty_j": result.uncertainty_j if self.reported else None,
+            "complete": result.complete and self.reported,
+            "domains": domains if self.reported else [],
             "missing": [
                 {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in self.missing
             ],

@@ -36,6 +36,7 @@ class Sampler:
         *,
         in_process: bool,
         adaptive: bool = True,
+        tick_feeds: Sequence[MeterFeed] = (),
         on_flush: Callable[[], None],
     ) -> None:
         self._feeds = list(feeds)
@@ -44,6 +45,7 @@ class Sampler:
         self._interval_s = interval_s
         self._duty = DUTY_IN_PROCESS if in_process else DUTY_ALONE
         self._adaptive = adaptive
+        self._tick_feeds = [feed for feed in tick_feeds or feeds if any(feed.tick_clocks)]
         self._paces: dict[MeterFeed, Pace] = {}
         self._on_flush = on_flush
         # A bare lock is the cheapest thing a thread can wait for with a time-out.
@@ -108,9 +110,8 @@ class Sampler:
         return feed.quiet_time_s(next_s)
 
     def _search_ticks(self, searches: list[float]) -> None:
-        for feed in self._feeds:
-            if any(feed.tick_clocks):
-                feed.find_ticks(TICK_SEARCH_LIMIT_S, self._clock.sleep)
+        for feed in self._tick_feeds:
+            feed.find_ticks(TICK_SEARCH_LIMIT_S, self._clock.sleep)
         last_s = searches.pop(0)
         if not searches:
             searches.append(last_s + TICK_SEARCH_EVERY_S)

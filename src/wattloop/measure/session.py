@@ -29,6 +29,8 @@ __all__ = ["Session"]
 ROOT_WINDOW_ID = 0
 SIGNALS_FEED_OFFSET = 1_000
 SYNC_EVERY_S = 5.0
+SETTLE_S = 3.0
+EDGE_SLACK_S = 0.01
 JOURNALED_WINDOWS_LIMIT = 50_000
 """Windows beyond this are still measured and returned, but no longer written one by one."""
 
@@ -159,6 +161,16 @@ class Session:
             warnings=warnings,
         )
 
+    def settled(self, end_s: float) -> bool:
+        """Whether every sensor has been read since `end_s`, so that it lies between two points."""
+        if self._abandoned or self.closed is not None:
+            return True
+        # A sensor that fell silent will not sharpen anything any more.
+        if self.clock.now_s() > end_s + SETTLE_S:
+            return True
+        lasts_s = (channel.track.last_read_s for channel in self.channels)
+        return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
+
     def between(
         self,
         begin_s: float,
@@ -214,7 +226,7 @@ class Session:
                 self._sampler.stop()
             self._end_open_windows(end_s)
             self._call_before_end()
-            self._flush()
+            self._flush(final=True)
             result = self.between(
                 self.started_s,
                 end_s,
@@ -279,6 +291,7 @@ class Session:
             self.clock,
             self.role.interval_s(self.settings.interval_s),
             in_process=self._in_process,
+            tick_feeds=used,
             # Whoever names an interval gets it; our own adapts to the power.
             adaptive="interval_s" not in self.settings.sources,
             on_flush=self._flush,
@@ -298,7 +311,7 @@ class Session:
                 "choose another place with --store or WATTLOOP_STORE"
             )
 
-    def _flush(self) -> None:
+    def _flush(self, final: bool = False) -> None:
         """Everything gathered since the last flush goes to the journal."""
         changed = self.role.flush(self.feeds)
         if changed and self._sampler is not None:
@@ -317,7 +330,7 @@ class Session:
             if journal is not None and signal_times_s:
                 index = feed.index + SIGNALS_FEED_OFFSET
                 journal.samples(index, len(feed.signals), signal_times_s, signal_values)
-        self._journal_windows(journal)
+        self._journal_windows(journal, final)
         while self._events:
             event = self._events.popleft()
             if journal is not None:
@@ -326,10 +339,13 @@ class Session:
             journal.sync()
             self._synced_s = now_s
 
-    def _journal_windows(self, journal: JournalWriter | None) -> None:
+    def _journal_windows(self, journal: JournalWriter | None, final: bool) -> None:
         for _ in range(len(self._ended)):
             window = self._ended.popleft()
             if journal is None:
+                continue
+            if not (final or self.settled(window.end_s or 0.0)):
+                self._ended.append(window)
                 continue
             self._journaled_windows += 1
             if self._journaled_windows <= JOURNALED_WINDOWS_LIMIT:
@@ -407,6 +423,7 @@ class Session:
             started_wall_s=self.started_wall_s,
             machine_id=self.host.machine_id,
             counted=self.role.counts,
+            nested=self.role.nested,
             counted_by=self.role.counted_by,
         )
 

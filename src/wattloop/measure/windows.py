@@ -31,6 +31,10 @@ class WindowKeeper(Protocol):
         """Compute its energy from the readings so far."""
         ...
 
+    def settled(self, end_s: float) -> bool:
+        """Whether later readings can no longer sharpen what ended at `end_s`."""
+        ...
+
 
 class Window:
     """A region being measured. Windows may nest, overlap, and live in any thread or task.
@@ -79,7 +83,7 @@ class Window:
         if self._result is not None:
             return self._result
         result = self._keeper.resolve(self)
-        if self.end_s is not None:
+        if self.end_s is not None and self._keeper.settled(self.end_s):
             self._result = result
         return result
 
