@@ -1,6 +1,7 @@
 """Promises of `wattloop run`: right numbers, and the program behaves as without us."""
 
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -171,10 +172,44 @@ def test_child_knows_who_counts(machine: Machine) -> None:
     assert done.stdout.decode().strip() == json.loads(out.read_text())["run_id"]
 
 
+def test_terminal_gets_a_table(machine: Machine) -> None:
+    """On a terminal the line is followed by a table of domains with source and uncertainty."""
+    ours, theirs = os.openpty()
+    command = machine.command("run", "--", "sleep", "0.1")
+    subprocess.run(command, env=machine.environment, stderr=theirs, check=True)
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "uncertainty" in text
+    assert "powercap intel-rapl:0" in text
+    assert "±" in text
+
+
 def test_quiet_prints_nothing(machine: Machine) -> None:
     """--quiet leaves standard error to the program."""
     done = machine.wattloop("run", "-q", "--", "sh", "-c", "echo only >&2")
     assert done.stderr == b"only\n"
+
+
+def test_json_that_cannot_be_written_is_a_warning(machine: Machine) -> None:
+    """The program has ended by then: its exit code stays, and the run is kept all the same."""
+    done = machine.wattloop("run", "--json", "/dev/full", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    assert b"--json /dev/full: cannot be written" in done.stderr
+    with sqlite3.connect(machine.store) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+
+
+def test_nested_run_does_not_count_twice(machine: Machine) -> None:
+    """A measured program that itself uses `wattloop run` leaves the counting to the outer one."""
+    out = machine.folder / "inner.json"
+    inner = machine.command("run", "--json", str(out), "--", "sleep", "0.2")
+    done = machine.wattloop("run", "--", *inner)
+    assert done.returncode == 0
+    data = json.loads(out.read_text())
+    assert data["counted"] is False
+    assert data["energy_j"] is None
+    assert b"energy is counted by run" in done.stderr
 
 
 def test_prometheus_file(machine: Machine) -> None:

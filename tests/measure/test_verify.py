@@ -1,14 +1,18 @@
 """Promises of `verify`: two sources of one domain are compared honestly."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from wattloop.core.clock import VirtualClock
+from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
-from wattloop.measure.meter import Meter, Reading
+from wattloop.core.settings import Settings
+from wattloop.measure.meter import Context, Meter, Reading
+from wattloop.measure.registry import detect
 from wattloop.measure.verify import Observed, Verdict, compare, verify
+from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 
 class Steady(Meter):
@@ -81,3 +85,18 @@ def test_stuck_source_is_unknown() -> None:
     """A counter that did not move neither agrees nor differs."""
     check = compare("gpu:0", Observed("a", "A", 100.0, 1.0), Observed("b", "B", 0.0, 1.0))
     assert check.verdict is Verdict.UNKNOWN
+
+
+def test_energy_counter_and_polled_power_of_one_card_agree(tmp_path: Path) -> None:
+    """NVML's two sources, through the real nvidia-ml-py, are found to be the same card."""
+    try:
+        stub = StubNvml(tmp_path, gpus=1)
+    except NoCompiler as reason:
+        pytest.skip(str(reason))
+    with stub:
+        stub.square(0, low_w=200, high_w=500, period_s=0.8)
+        inventory = detect(Context(settings=Settings(meters=("nvidia",))))
+        checks = verify(inventory.meters, RealClock(), 2.0)
+        inventory.close()
+    assert [check.domain for check in checks] == ["gpu:0"]
+    assert checks[0].verdict is Verdict.AGREE, checks[0].text

@@ -59,8 +59,8 @@ def run(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Measure the energy of a program, any program.
 
-    Its input, output, terminal, signals and exit code are as without wattloop; the summary goes
-    to standard error.
+    Its input, output, terminal, signals and exit code are as without wattloop.
+    The summary goes to standard error.
     """
     request = RunRequest(
         command=command,

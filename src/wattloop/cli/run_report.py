@@ -19,7 +19,8 @@ def print_summary(done: CommandRun) -> None:
     if run is None:
         say(NOT_MEASURED)
         return
-    say(f"{run.summary or plain_line(run)} | run {run.run_id}")
+    line = run.summary if run.counted and run.summary else plain_line(run)
+    say(f"{line} | run {run.run_id}")
     if is_terminal(sys.stderr):
         say(table(run).rstrip())
         for line in remarks(run):

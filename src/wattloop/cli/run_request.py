@@ -1,7 +1,7 @@
 """What `wattloop run` was asked to do, and doing it. Loads nothing that the program waits for."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -134,21 +134,29 @@ def _finish(
     """Report and keep the run. Nothing in here may change the program's exit code."""
     from wattloop.cli import run_report
 
-    try:
-        for warning in done.warnings:
-            say(f"wattloop: warning: {warning}")
-        if not request.quiet:
-            run_report.print_summary(done)
-        if request.json_file is not None:
-            run_report.write_run_json(done, request.json_file, tags)
-        if request.prometheus is not None:
-            run_report.write_prometheus(done, request.prometheus, tags)
-        if done.run is not None:
-            _keep(settings)
-    except KeyboardInterrupt:
-        say("wattloop: interrupted; the run is in its journal and will be kept next time")
-    except Exception as error:  # noqa: BLE001 - see above
-        say(f"wattloop: warning: {error}")
+    for warning in done.warnings:
+        say(f"wattloop: warning: {warning}")
+    steps: list[Callable[[], None]] = []
+    if not request.quiet:
+        steps.append(lambda: run_report.print_summary(done))
+    if request.json_file is not None:
+        target = request.json_file
+        steps.append(lambda: run_report.write_run_json(done, target, tags))
+    if request.prometheus is not None:
+        text_file = request.prometheus
+        steps.append(lambda: run_report.write_prometheus(done, text_file, tags))
+    if done.journaled:
+        steps.append(lambda: _keep(settings))
+    for step in steps:
+        try:
+            step()
+        except KeyboardInterrupt:
+            say("wattloop: interrupted; the run is in its journal and will be kept next time")
+            return
+        except BrokenPipeError:
+            pass  # whoever read our output has seen enough
+        except Exception as error:  # noqa: BLE001 - a step that fails must not stop the others
+            say(f"wattloop: warning: {error}")
 
 
 def _keep(settings: Settings) -> None:

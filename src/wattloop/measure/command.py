@@ -21,11 +21,15 @@ __all__ = ["CommandRun", "run_command"]
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """How the program ended and what was found; `run` is None when nothing could be measured."""
+    """How the program ended and what was found; `run` is None when nothing could be measured.
+
+    `journaled` says whether there is a journal to fold into the store.
+    """
 
     outcome: Outcome
     run: "RunResult | None"
     warnings: tuple[str, ...] = ()
+    journaled: bool = False
 
 
 def run_command(
@@ -54,7 +58,8 @@ def run_command(
         run = _closed(session, outcome, warnings)
     if session is not None:
         warnings += [note for note in session.notes if note not in warnings]
-    return CommandRun(outcome, run, tuple(warnings))
+    journaled = session is not None and session.journal_path is not None
+    return CommandRun(outcome, run, tuple(warnings), journaled)
 
 
 def status_of(outcome: Outcome) -> RunStatus:
