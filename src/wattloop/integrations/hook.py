@@ -51,7 +51,7 @@ class TrainingMeter:
         self.epochs: list[EpochRecord] = []
         self.fault: str | None = None
         self._measurement = Measurement(name, options)
-        self._given_loggers = loggers
+        self.loggers = loggers
         self._session: Session | None = None
         self._resolver: StepResolver | None = None
         self._timeline: Timeline | None = None
@@ -98,7 +98,7 @@ class TrainingMeter:
                 self._timeline.finish()
             self._measurement.end(status)
             self._publish(everything=True)
-            for logger in self._loggers():
+            for logger in self.reporting():
                 logger.total(self)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up("end", error)
@@ -231,6 +231,11 @@ class TrainingMeter:
         return None if self._session is None else self._measurement.result
 
     @property
+    def session(self) -> Session | None:
+        """The session that measures, once begun."""
+        return self._session
+
+    @property
     def run(self) -> RunResult | None:
         """The run, once it is closed."""
         return self._measurement.run
@@ -284,7 +289,7 @@ class TrainingMeter:
 
     def _publish(self, *, everything: bool = False) -> None:
         """Report epochs, once their energy is final. MLflow's run belongs to this thread."""
-        loggers = self._loggers()
+        loggers = self.reporting()
         while self._published < len(self.epochs):
             epoch = self.epochs[self._published]
             if not (epoch.final or everything):
@@ -293,8 +298,9 @@ class TrainingMeter:
             for logger in loggers:
                 logger.epoch(epoch)
 
-    def _loggers(self) -> list[EnergyLogger]:
-        return [*self._given_loggers, *active_loggers()]
+    def reporting(self) -> list[EnergyLogger]:
+        """Where epochs and totals are reported to."""
+        return [*self.loggers, *active_loggers()]
 
     def _usable(self) -> bool:
         return self._resolver is not None and not self._ended and not self._forked()

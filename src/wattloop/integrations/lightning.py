@@ -1,0 +1,112 @@
+"""Lightning, whether it is called `lightning` or `pytorch_lightning`.
+
+from wattloop.integrations.lightning import EnergyCallback
+
+energy = EnergyCallback()
+Trainer(callbacks=[energy]).fit(model)
+print(energy.meter.last_epoch.energy_j)
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from wattloop.core.records import RunStatus
+from wattloop.integrations.loggers import EnergyLogger, MetricsLogger
+from wattloop.integrations.torch_loop import EnergyMeter
+
+__all__ = ["EnergyCallback"]
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def _callback_class() -> Any:
+    """The base class of the package that the program uses, else of the one that is installed."""
+    loaded = [name for name in PACKAGES if name in sys.modules]
+    for name in (*loaded, *PACKAGES):
+        try:
+            return importlib.import_module(name).Callback
+        except ImportError:
+            continue
+    raise ImportError("Lightning is not installed; run 'pip install wattloop[lightning]'")
+
+
+class EnergyCallback(_callback_class()):  # type: ignore[misc] # the base is chosen when imported
+    """Measures `fit` per batch and epoch and reports to the trainer's own loggers.
+
+    An epoch contains its validation, as in Lightning itself; a step does not.
+
+    Args:
+        options: what `EnergyMeter` takes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._options = options
+        self.meter: EnergyMeter = EnergyMeter(**options)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin; a second `fit` is a run of its own."""
+        own = tuple(TrainerLogger(logger, trainer) for logger in trainer.loggers)
+        self.meter = _LightningMeter(own, **self._options)
+        self.meter.begin()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """An epoch begins."""
+        self.meter.epoch_begin(trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step begins."""
+        self.meter.step_begin()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """It has ended; its loss stays on the device until it can be had for nothing."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self.meter.step_end(loss)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Validation belongs to no step."""
+        self.meter.interrupt()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """An epoch has ended, its validation included."""
+        self.meter.epoch_end(**trainer.callback_metrics)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End."""
+        self.meter.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End of a training that failed."""
+        self.meter.end(RunStatus.FAILED)
+
+
+class TrainerLogger(MetricsLogger):
+    """One of the trainer's loggers."""
+
+    def __init__(self, logger: Any, trainer: Any) -> None:
+        super().__init__()
+        self._logger = logger
+        self._trainer = trainer
+
+    def write(self, numbers: dict[str, float], epoch: int | None) -> None:
+        """At the trainer's step, beside what the model logs itself."""
+        self._logger.log_metrics(numbers, step=self._trainer.global_step)
+
+
+class _LightningMeter(EnergyMeter):
+    """Reports to the trainer's loggers where it has any, so that nothing is reported twice."""
+
+    def __init__(self, own: tuple[EnergyLogger, ...], **options: Any) -> None:
+        super().__init__(**options)
+        self._own = own
+
+    def reporting(self) -> list[EnergyLogger]:
+        """The trainer's loggers, else those that are active."""
+        return [*self.loggers, *self._own] if self._own else super().reporting()
