@@ -223,6 +223,16 @@ def test_a_store_in_use_can_still_be_listed(
     assert "tuned" in said.out
 
 
+def test_a_read_only_store_says_that_runs_wait(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that cannot be folded are not passed over in silence."""
+    open_store(two).close()
+    monkeypatch.setattr("wattloop.store.place.Place.is_read_only", True)
+    assert main(["runs", "list"]) == 0
+    assert "2 run(s) wait in journals" in capsys.readouterr().err
+
+
 def test_store_option_beats_the_environment(
     two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
