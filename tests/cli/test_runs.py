@@ -157,6 +157,17 @@ def test_import_names_bad_lines(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["runs", "import", str(path)]) == 2
 
 
+def test_copy_moves_runs_to_another_store(
+    two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything arrives; into itself is refused."""
+    other = str(tmp_path / "new" / "other.db")
+    assert len(data_of(capsys, "copy", other)["copied"]) == 2
+    assert len(data_of(capsys, "copy", other)["known"]) == 2
+    assert len(data_of(capsys, "list", "--store", other)["runs"]) == 2
+    assert main(["runs", "copy", str(two)]) == 2
+
+
 def test_delete_needs_a_yes(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a person or --yes nothing is deleted."""
     assert main(["runs", "delete", "last"]) == 2
@@ -210,6 +221,16 @@ def test_a_store_in_use_can_still_be_listed(
     holder.close()
     assert "may be missing" in said.err
     assert "tuned" in said.out
+
+
+def test_a_read_only_store_says_that_runs_wait(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that cannot be folded are not passed over in silence."""
+    open_store(two).close()
+    monkeypatch.setattr("wattloop.store.place.Place.is_read_only", True)
+    assert main(["runs", "list"]) == 0
+    assert "2 run(s) wait in journals" in capsys.readouterr().err
 
 
 def test_store_option_beats_the_environment(

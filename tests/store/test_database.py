@@ -118,7 +118,7 @@ def test_a_locked_store_is_reported_after_the_timeout(tmp_path: Path) -> None:
     with open_store(path) as store:
         insert_run(store, RunRecord(run_id="r1"))
     holder = sqlite3.connect(path, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
+    holder.execute("BEGIN EXCLUSIVE")  # keeps readers out too, unless the file is in WAL mode
     try:
         with open_store(path, timeout_s=0.05) as store:
             assert len(list_runs(store)) == 1

@@ -15,12 +15,12 @@ import pytest
 
 import wattloop
 from wattloop.core.errors import StoreLocked
-from wattloop.store import fold as folding
 from wattloop.store.chunks import find_series, read_samples
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import Outcome, fold, recover
 from wattloop.store.journal import EVENT, FORMAT, JournalWriter
+from wattloop.store.place import Place
 from wattloop.store.runs import find_run, list_runs
 from wattloop.testing.journals import FEEDS, close_journal, ended, header, write_journal
 
@@ -255,11 +255,21 @@ def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None
         assert list(store.journals.glob("*")) == []
 
 
-def test_journals_of_other_servers_stay(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("named", "outcome"),
+    [
+        ("postgresql://***@db.example:5432/energy", Outcome.FOLDED),
+        ("postgresql://***@db.example/energy", Outcome.FOLDED),
+        ("postgresql://***@db.example/other", Outcome.ELSEWHERE),
+        ("postgresql://***@other.example/energy", Outcome.ELSEWHERE),
+        ("", Outcome.FOLDED),
+    ],
+)
+def test_journals_of_other_servers_stay(store: Store, named: str, outcome: Outcome) -> None:
     """All servers share one journal folder; each run goes to the store it was meant for."""
-    monkeypatch.setattr(type(store.place), "is_server", property(lambda self: True))
-    monkeypatch.setattr(Store, "journals", property(lambda self: Path(str(self.where) + ".j")))
-    settings = {"store": "postgresql://other/db"}
-    path = write_journal(store.journals, "r1", head=header("r1", settings=settings), end=ended())
-    assert folding.fold(store, path, close_journal).outcome is Outcome.ELSEWHERE
-    assert path.exists()
+    folder = store.journals
+    store.place = Place.parse("postgresql://ada:secret@db.example/energy")
+    head = header("r1", settings={"store": named})
+    path = write_journal(folder, "r1", head=head, end=ended())
+    assert fold(store, path, close_journal).outcome is outcome
+    assert path.exists() is (outcome is Outcome.ELSEWHERE)

@@ -182,6 +182,26 @@ def import_command(
         raise ConfigError(f"{file}: no line could be imported")
 
 
+@app.command("copy")
+def copy_command(
+    to: Annotated[
+        str, typer.Argument(metavar="PLACE", help="SQLite file or postgresql:// URL to copy to.")
+    ],
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Copy all runs to another store; those already there are left as they are."""
+    from wattloop.store.copying import copy_runs
+
+    check_target(json_file, "--json")
+    with opened(store, config) as source, opened(to, config, create=True) as target:
+        copied, known = copy_runs(source, target)
+        say(f"{len(copied)} run(s) copied to {target.where}, {len(known)} were there already")
+    if json_file is not None:
+        write_json({"copied": copied, "known": known}, json_file)
+
+
 @app.command("delete")
 def delete_command(
     runs: Runs,

@@ -90,6 +90,9 @@ def _recover(store: "Store") -> None:
     from wattloop.measure.closing import close_journal
     from wattloop.store.fold import recover
 
+    waiting = sum(1 for _ in store.journals.glob("*.journal")) if store.read_only else 0
+    if waiting:
+        say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
     try:
         for folded in recover(store, close_journal):
             if folded.note:

@@ -4,12 +4,17 @@
 - `fold`       puts finished or orphaned journals into the store
 - `schema`     the tables, their version and migrations
 - `database`   opens SQLite files and PostgreSQL URLs; translates their errors
+- `place`, `faults`  where a store is, and what can be wrong with it
 - `runs`       one record per run: insert, find, list, delete
 - `details`    what happened inside a run: windows, steps, events
 - `packing`    an array of doubles as a few bytes per value, without loss
 - `levels`     power over 1, 10 and 60 seconds, for drawing
 - `chunks`     samples of a run, packed, and the curves to draw
+- `live`       runs that are still going on
+- `comparison` runs side by side, and which differences are real
+- `copying`    from one store to another
 - `tables`     runs, samples, windows and steps as rows for people and programs
+- `export`     any table, in any format
 - `formats`    CSV, JSON, Parquet, Prometheus, and the import of CodeCarbon files
 
 Importing this package loads nothing: live runs need only `journal`, not a database.

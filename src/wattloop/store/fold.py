@@ -22,6 +22,7 @@ from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
 from wattloop.store.details import write_events
 from wattloop.store.journal import FORMAT, Journal, read_journal
+from wattloop.store.place import Place
 from wattloop.store.runs import RunRecord, has_run, insert_run_in
 
 __all__ = ["Close", "Folded", "Outcome", "fold", "recover"]
@@ -208,7 +209,10 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
     named = settings.get("store") if isinstance(settings, dict) else None
     if not store.place.is_server or not isinstance(named, str) or "://" not in named:
         return False
-    return named not in (store.place.location, store.place.label)
+    try:
+        return not store.place.same_server(Place.parse(named))
+    except StoreError:
+        return False
 
 
 @contextmanager

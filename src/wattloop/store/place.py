@@ -67,6 +67,16 @@ class Place:
             return False
         return not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
 
+    def same_server(self, other: "Place") -> bool:
+        """Whether both name the same database, whoever logs in: journals hide the user."""
+        if self.url is None or other.url is None:
+            return False
+        ours, theirs = (
+            (url.host or "localhost", url.port or 5432, url.database)
+            for url in (self.url, other.url)
+        )
+        return ours == theirs
+
     def server_url(self) -> URL:
         """The URL with the driver we use."""
         assert self.url is not None
