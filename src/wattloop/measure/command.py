@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus
 from wattloop.core.settings import Settings
-from wattloop.measure.job import JOB_VARIABLE
+from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.launch import find_program
 from wattloop.measure.supervise import Outcome, Supervisor
 
@@ -105,6 +105,7 @@ def _child_environment(session: "Session | None") -> dict[str, str]:
     if session is not None:
         job = session.job
         environment[JOB_VARIABLE] = session.run_id if job is None else job.job_id
+        environment[RUN_VARIABLE] = session.run_id
     return environment
 
 

@@ -42,7 +42,7 @@ def journal_header(
         "settings": _without_secrets(settings),
         "tags": dict(tags),
         "job": None if session.job is None else session.job.to_dict(),
-        "parent_run_id": _parent_run_id(session),
+        "parent_run_id": session.parent_run_id,
         "feeds": [feed_to_dict(feed) for feed in session.feeds],
         "missing": [asdict(missing) for missing in session.missing],
     }
@@ -74,11 +74,6 @@ def domain_from_dict(data: Mapping[str, Any]) -> Domain:
 def signal_from_dict(data: Mapping[str, Any]) -> Signal:
     """Inverse of `asdict(signal)`."""
     return Signal(data["name"], data["unit"])
-
-
-def _parent_run_id(session: Session) -> str | None:
-    job = session.job
-    return job.job_id if job is not None and job.kind == "wattloop" else None
 
 
 def _user() -> str:

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Job", "job_from_environment", "scheduler_facts"]
+__all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "Job", "job_from_environment", "scheduler_facts"]
 
 JOB_VARIABLE = "WATTLOOP_JOB"
-"""Names the run that already counts this node's devices; set for every measured child."""
+"""Names the job whose devices somebody already counts; set for every measured child."""
+RUN_VARIABLE = "WATTLOOP_RUN"
+"""Names the run that a measured child lies in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class Inventory:
         for refusal in self.refusals:
             for part_name in refusal.parts:
                 if not _covered(part_name, offered):
-                    part = Missing(part_name, f"{refusal.meter}: {refusal.reason}", refusal.remedy)
+                    who = "" if refusal.meter == part_name else f"{refusal.meter}: "
+                    part = Missing(part_name, f"{who}{refusal.reason}", refusal.remedy)
                     missing.setdefault(part_name, part)
         return list(missing.values())
 

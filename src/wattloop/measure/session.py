@@ -15,7 +15,7 @@ from wattloop.hardware.host import Host
 from wattloop.measure.feeds import Channel, MeterFeed, channels_of
 from wattloop.measure.followers import Role
 from wattloop.measure.header import journal_header
-from wattloop.measure.job import JOB_VARIABLE, Job, job_from_environment
+from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE, Job, job_from_environment
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.resolve import resolve_window
@@ -58,6 +58,7 @@ class Session:
         self.clock: Clock = context.clock
         self.host = context.host
         self.job = job
+        self.parent_run_id = os.environ.get(RUN_VARIABLE)
         self.notes: list[str] = []
         self.inventory = inventory
         self.feeds = [
@@ -284,6 +285,7 @@ class Session:
         self.role.decide(self._journal.path if self._journal is not None else None)
         if self.job is None and self._in_process:
             os.environ[JOB_VARIABLE] = self.run_id
+            os.environ[RUN_VARIABLE] = self.run_id
         self.role.watch(self.feeds)
         self._sampler = Sampler(
             self.role.feeds_to_read(self.feeds, used),
@@ -435,8 +437,9 @@ class Session:
         self._journal.close()
 
     def _restore_environment(self) -> None:
-        if os.environ.get(JOB_VARIABLE) == self.run_id:
-            del os.environ[JOB_VARIABLE]
+        for variable in (JOB_VARIABLE, RUN_VARIABLE):
+            if os.environ.get(variable) == self.run_id:
+                del os.environ[variable]
 
     @property
     def journal_path(self) -> str | None:

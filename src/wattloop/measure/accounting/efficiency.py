@@ -58,8 +58,8 @@ class Efficiency(NamedTuple):
 
     @property
     def capped(self) -> bool:
-        """Whether the limit is something else than the plain TDP."""
-        return self.basis != PLAIN_BASIS
+        """Whether the limit is one that somebody set below what the device may draw."""
+        return "enforced" in self.basis
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
