@@ -19,8 +19,9 @@ def print_summary(done: CommandRun) -> None:
     if run is None:
         say(NOT_MEASURED)
         return
-    line = run.summary if run.counted and run.summary else plain_line(run)
-    say(f"{line} | run {run.run_id}")
+    line = run.summary if run.reported and run.summary else plain_line(run)
+    part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
+    say(f"{line} | run {run.run_id}{part}")
     if is_terminal(sys.stderr):
         say(table(run).rstrip())
         for line in remarks(run):
@@ -35,7 +36,7 @@ def print_summary(done: CommandRun) -> None:
 def plain_line(run: RunResult) -> str:
     """Total and duration."""
     lasted = format_duration(run.result.duration_s)
-    if not run.counted:
+    if not run.reported:
         return f"wattloop: ended after {lasted}; energy is counted by run {run.counted_by}"
     energy_j = run.energy_j
     if energy_j is None:
