@@ -5,6 +5,7 @@ power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's i
 `nvidia-smi`): CUDA_VISIBLE_DEVICES neither hides nor renumbers cards here.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -48,11 +49,13 @@ def detect(context: Context) -> Sequence[Meter]:
     if by_power:
         meters.append(NvmlPower(nvml, by_power, by_power, refused))
         refused = []
-    if by_counter:
+    for card in by_counter:
+        # A meter each: reading one counter takes milliseconds, and each card has its own beat.
         if meters:
             nvml.nvmlInit()  # counted by the library: each meter shuts down its own
-        only_here = [card for card in by_counter if not card.has_power]
-        meters.append(NvmlEnergy(nvml, by_counter, only_here, refused))
+        only_here = [] if card.has_power else [card]
+        meters.append(NvmlEnergy(nvml, [card], only_here, refused))
+        refused = []
     return meters
 
 
@@ -122,11 +125,13 @@ class _NvmlMeter(Meter):
         self._open = False
         self._handles.clear()
 
+    @abstractmethod
     def _domain(self, card: Card) -> Domain:
-        raise NotImplementedError
+        """What is known of the sensor."""
 
+    @abstractmethod
     def _read_card(self, card: Card, handle: Any) -> Reading:
-        raise NotImplementedError
+        """The value of one card."""
 
     def _guarded(self, card: Card, read: Callable[[Any, Any], Reading], first: Any) -> Reading:
         if self._closed:
