@@ -21,11 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattloop.store.chunks import find_series, pack_samples, read_curve, read_samples, series_of
+from wattloop.store.chunks import pack_samples, read_samples
+from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store
 from wattloop.store.fold import fold
 from wattloop.store.journal import JournalWriter, SampleBlock
 from wattloop.store.runs import RunRecord, find_run, insert_run_in, list_runs
+from wattloop.store.series import find_series, series_of
 from wattloop.testing.journals import ended, header, root_window
 
 RAPL_STEP_J = 2.0**-14

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.store.chunks import find_series, read_curve, read_samples
+from wattloop.store.chunks import read_samples
 from wattloop.store.copying import copy_runs
+from wattloop.store.curves import read_curve
 from wattloop.store.database import open_store
 from wattloop.store.fold import recover
 from wattloop.store.runs import RunFilter, find_run, list_runs
+from wattloop.store.series import find_series
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 

@@ -15,13 +15,14 @@ import pytest
 
 import wattloop
 from wattloop.core.errors import StoreLocked
-from wattloop.store.chunks import find_series, read_samples
+from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import Outcome, fold, recover
 from wattloop.store.journal import EVENT, FORMAT, JournalWriter
 from wattloop.store.place import Place
 from wattloop.store.runs import find_run, list_runs
+from wattloop.store.series import find_series
 from wattloop.testing.journals import FEEDS, close_journal, ended, header, write_journal
 
 

@@ -2,6 +2,7 @@
 
 - `journal`    what a live run writes: append-only, readable after `kill -9`
 - `fold`       puts finished or orphaned journals into the store
+- `holding`    the lock on a journal
 - `schema`     the tables, their version and migrations
 - `database`   opens SQLite files and PostgreSQL URLs; translates their errors
 - `place`, `faults`  where a store is, and what can be wrong with it
@@ -9,7 +10,9 @@
 - `details`    what happened inside a run: windows, steps, events
 - `packing`    an array of doubles as a few bytes per value, without loss
 - `levels`     power over 1, 10 and 60 seconds, for drawing
-- `chunks`     samples of a run, packed, and the curves to draw
+- `series`     which domains and signals a run recorded
+- `chunks`     samples of a run, packed
+- `curves`     power over time, as fine as fits
 - `live`       runs that are still going on
 - `comparison` runs side by side, and which differences are real
 - `copying`    from one store to another

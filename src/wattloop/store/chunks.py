@@ -1,4 +1,4 @@
-"""Samples of a run: packed arrays per series and stretch of time, and the curves to draw.
+"""Samples of a run: packed arrays per series and stretch of time.
 
 The domains (and signals) of one meter are read together, so they share one array of times. Times
 are kept to the microsecond, values exactly. `sample_levels` holds the same as power over 1, 10
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from operator import le
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, insert, select
 
-from wattloop.core.errors import StoreError
 from wattloop.store.database import Store
 from wattloop.store.journal import SampleBlock
 from wattloop.store.levels import (
@@ -25,77 +24,29 @@ from wattloop.store.levels import (
     binned,
     coarser,
     pack_curve,
-    unpack_curve,
     watts,
 )
 from wattloop.store.packing import pack, unpack
 from wattloop.store.schema import sample_chunks, sample_levels
+from wattloop.store.series import Series, series_of
 
 __all__ = [
     "PART_LENGTH",
-    "SIGNALS_FROM",
     "WHOLE",
     "PackedSamples",
-    "Series",
     "Span",
-    "find_series",
+    "overlaps",
     "pack_samples",
-    "read_curve",
     "read_samples",
-    "series_of",
 ]
 
 PART_LENGTH = 32_768
 """Samples per chunk: long enough to compress well, short enough to open a part of a run."""
-SIGNALS_FROM = 1_000
-"""Feed N + 1000 of a journal holds the signals of feed N."""
 _TIMES = -1
 
 Span = tuple[float | None, float | None]
 """Begin and end on the run's monotonic clock; None means open."""
 WHOLE: Span = (None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One domain or signal of one meter, as a run recorded it."""
-
-    feed: int
-    column: int
-    name: str
-    kind: str
-    """`counter` (joules), `gauge` (watts) or `signal`."""
-    unit: str
-    meter: str
-    wrap_j: float | None = None
-
-
-def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """All series that a run's feeds describe."""
-    found = []
-    for feed, description in enumerate(feeds):
-        meter = str(description.get("meter", ""))
-        for column, domain in enumerate(description.get("domains", ())):
-            kind = str(domain["kind"])
-            unit = "J" if kind == "counter" else "W"
-            found.append(
-                Series(feed, column, domain["name"], kind, unit, meter, domain.get("wrap_j"))
-            )
-        for column, signal in enumerate(description.get("signals", ())):
-            found.append(
-                Series(feed + SIGNALS_FROM, column, signal["name"], "signal", signal["unit"], meter)
-            )
-    return found
-
-
-def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """The series called `name`."""
-    known = series_of(feeds)
-    for series in known:
-        if series.name == name:
-            return series
-    names = ", ".join(series.name for series in known) or "none at all"
-    raise StoreError(f"this run has no samples of {name!r}; it has {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +102,7 @@ def read_samples(
         select(table.c.part, table.c.series, table.c.payload)
         .where(table.c.run_id == run_id, table.c.feed == series.feed)
         .where(table.c.series.in_((_TIMES, series.column)))
-        .where(_overlaps(table, span))
+        .where(overlaps(table, span))
         .order_by(table.c.part, table.c.series)
     )
     times_s, values = array("d"), array("d")
@@ -159,51 +110,6 @@ def read_samples(
         for _, column, payload in connection.execute(query):
             (times_s if column == _TIMES else values).extend(unpack(payload))
     return _cut(times_s, values, span)
-
-
-def read_curve(
-    store: Store,
-    run_id: str,
-    series: Series,
-    max_points: int = 2_000,
-    span: Span = WHOLE,
-) -> Curve:
-    """Power (or a signal) over time: the finest level with at most `max_points` points.
-
-    When even the coarsest has more, it is thinned further.
-    """
-    where = (sample_levels.c.run_id == run_id, sample_levels.c.feed == series.feed)
-    chosen = and_(*where, sample_levels.c.series == series.column)
-    within = _overlaps(sample_levels, span)
-    counts = select(sample_levels.c.level_s, func.sum(sample_levels.c.count)).where(chosen, within)
-    with store.reading() as connection:
-        sizes = {
-            level: int(count)
-            for level, count in connection.execute(counts.group_by(sample_levels.c.level_s))
-        }
-        raw_count = connection.execute(
-            select(func.sum(sample_chunks.c.count)).where(
-                sample_chunks.c.run_id == run_id,
-                sample_chunks.c.feed == series.feed,
-                sample_chunks.c.series == series.column,
-                _overlaps(sample_chunks, span),
-            )
-        ).scalar()
-        if sizes and (raw_count or 0) > max_points:
-            fitting = [level for level, count in sizes.items() if count <= max_points]
-            level_s = min(fitting) if fitting else max(sizes)
-            query = (
-                select(sample_levels.c.payload)
-                .where(chosen, within, sample_levels.c.level_s == level_s)
-                .order_by(sample_levels.c.part)
-            )
-            curve = Curve(level_s)
-            for (payload,) in connection.execute(query):
-                curve.extend(unpack_curve(payload))
-            return _thinned(curve, max_points)
-    times_s, raw = read_samples(store, run_id, series, span)
-    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
-    return _thinned(Curve(0.0, times_s, values, values, values), max_points)
 
 
 def _chunk_rows(
@@ -236,14 +142,7 @@ def _level_rows(
             continue  # hardly shorter than what there is
         finest = curve
         for part, begin in enumerate(range(0, len(curve), PART_LENGTH)):
-            piece = slice(begin, begin + PART_LENGTH)
-            points = Curve(
-                level_s,
-                curve.times_s[piece],
-                curve.lowest[piece],
-                curve.mean[piece],
-                curve.highest[piece],
-            )
+            points = curve.part(begin, begin + PART_LENGTH)
             yield {
                 "run_id": run_id,
                 "feed": series.feed,
@@ -270,7 +169,8 @@ def _in_order(
     )
 
 
-def _overlaps(table: Table, span: Span) -> ColumnElement[bool]:
+def overlaps(table: Table, span: Span) -> ColumnElement[bool]:
+    """The condition for chunks that hold a part of `span`."""
     begin_s, end_s = span
     conditions = [table.c.count > 0]
     if begin_s is not None:
@@ -287,11 +187,3 @@ def _cut(
     low = 0 if begin_s is None else bisect_left(times_s, begin_s)
     high = len(times_s) if end_s is None else bisect_right(times_s, end_s)
     return times_s[low:high], values[low:high]
-
-
-def _thinned(curve: Curve, max_points: int) -> Curve:
-    if len(curve) <= max_points or not max_points:
-        return curve
-    span_s = curve.times_s[-1] - curve.times_s[0]
-    level_s = span_s / max_points * 1.01 or 1.0
-    return coarser(curve, level_s)

@@ -6,11 +6,7 @@ that is committed: killed at any moment, either the journal is still whole or th
 store, and folding again changes nothing.
 """
 
-import fcntl
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +17,7 @@ from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
 from wattloop.store.details import write_events
+from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
 from wattloop.store.place import Place
 from wattloop.store.runs import RunRecord, has_run, insert_run_in
@@ -30,21 +27,18 @@ __all__ = ["Close", "Folded", "Outcome", "fold", "recover"]
 Close = Callable[[Journal], dict[str, Any]]
 """Computes the end of a run that has none, from what its journal holds."""
 
-BIRTH_S = 60.0
-"""A journal younger than this may still be without header or lock."""
-
 
 class Outcome(StrEnum):
     """What became of a journal."""
 
     FOLDED = "folded"
     ALREADY = "already in the store"
-    HELD = "held by somebody"
+    HELD = Refusal.HELD.value
     NEWER = "of a newer format"
     ELSEWHERE = "of another store"
     UNREADABLE = "unreadable"
     REFUSED = "refused by the store"
-    GONE = "gone"
+    GONE = Refusal.GONE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +57,9 @@ def fold(store: Store, path: Path, close: Close) -> Folded:
     Raises:
         StoreError: the store refuses; the journal stays and nothing is lost.
     """
-    with _held(path) as refusal:
+    with held(path) as refusal:
         if refusal is not None:
-            return Folded(path, refusal)
+            return Folded(path, Outcome(refusal.value))
         try:
             journal = read_journal(path)
         except OSError as error:
@@ -213,48 +207,6 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
         return not store.place.same_server(Place.parse(named))
     except StoreError:
         return False
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[Outcome | None]:
-    """Holds the journal's lock inside the block; yields why not, if it cannot be had."""
-    descriptor, refusal = _opened(path)
-    try:
-        yield refusal if descriptor is None else _lock(descriptor, path)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _opened(path: Path) -> tuple[int | None, Outcome]:
-    try:
-        # its writer locks it before the first byte: an empty one may be a moment old
-        if path.stat().st_size == 0 and _age_s(path) < BIRTH_S:
-            return None, Outcome.HELD
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC), Outcome.HELD
-    except FileNotFoundError:
-        return None, Outcome.GONE
-    except OSError:
-        return None, Outcome.HELD
-
-
-def _lock(descriptor: int, path: Path) -> Outcome | None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return Outcome.HELD
-    except OSError:  # a file system without locks: a writer appends at least once a second
-        if _age_s(path) < BIRTH_S:
-            return Outcome.HELD
-    try:
-        same = os.fstat(descriptor).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        same = False
-    return None if same else Outcome.GONE  # somebody folded it while we came
-
-
-def _age_s(path: Path) -> float:
-    return time.time() - path.stat().st_mtime
 
 
 def _set_aside(path: Path) -> Folded:

@@ -45,6 +45,17 @@ class Curve:
         self.mean.append(mean)
         self.highest.append(highest)
 
+    def part(self, low: int, high: int) -> Curve:
+        """The points from number `low` up to, not including, `high`."""
+        piece = slice(low, high)
+        return Curve(
+            self.level_s,
+            self.times_s[piece],
+            self.lowest[piece],
+            self.mean[piece],
+            self.highest[piece],
+        )
+
     def extend(self, other: Curve) -> None:
         """Append all points of `other`."""
         self.times_s.extend(other.times_s)

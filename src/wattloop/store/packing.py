@@ -5,7 +5,7 @@ integers in disguise: `pack` finds the decimal scale that gives every double bac
 first or second differences (a counter under steady load, a clock), and compresses byte planes.
 Values that have no such scale are compressed as they are. NaN marks a gap and is kept as such.
 
-Measured by `benchmarks/store_size.py`; the alternatives tried are in `docs/store.md`.
+Sizes are measured by `benchmarks/store_size.py`; `docs/store.md` has the alternatives tried.
 """
 
 from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12

@@ -15,7 +15,8 @@ import pytest
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import RunStatus
-from wattloop.store.chunks import find_series, read_curve, read_samples
+from wattloop.store.chunks import read_samples
+from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps, read_windows
 from wattloop.store.fold import Outcome, fold, recover
@@ -27,6 +28,7 @@ from wattloop.store.runs import (
     insert_run,
     list_runs,
 )
+from wattloop.store.series import find_series
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
 __all__ = ["StoreContract"]
@@ -189,6 +191,18 @@ class StoreContract:
         assert len(read_curve(store, "r1", series, max_points=3)) <= 4
         part = read_curve(store, "r1", series, span=(1_010.0, 1_020.0))
         assert 100 <= len(part) <= 102
+
+    def test_a_part_of_a_long_run_is_drawn_as_finely_as_fits(self, store: Store) -> None:
+        """Zooming in shows only that part, and more of it, not a coarse curve of the whole run."""
+        write_journal(store.journals, "r1", seconds=7_200, end=ended())
+        recover(store, close_journal)
+        series = find_series(find_run(store, "r1").feeds, "gpu:0")
+        for length_s, level_s in ((100.0, 0.0), (1_000.0, 1.0), (6_000.0, 10.0)):
+            span = (2_000.0, 2_000.0 + length_s)
+            curve = read_curve(store, "r1", series, max_points=1_200, span=span)
+            assert curve.level_s == level_s
+            assert span[0] - level_s <= curve.times_s[0] <= span[0] + level_s
+            assert span[1] - level_s <= curve.times_s[-1] <= span[1] + level_s
 
     def test_deleting_a_run_removes_everything_of_it(self, store: Store) -> None:
         """No sample, window or tag stays behind."""
