@@ -1,0 +1,39 @@
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integrations.conftest import Machine
+
+if "keras" not in sys.modules:
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+pytest.importorskip("torch", reason="the test runs Keras on PyTorch, which is not installed")
+keras = pytest.importorskip("keras", reason="Keras is not installed")
+numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
+
+from wattloop.integrations.keras_callback import EnergyCallback  # noqa: E402 - after the skips
+
+
+def fitted(callbacks: list[Any]) -> Any:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(3, activation="softmax")])
+    model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    x, y = numpy.random.rand(32, 4), numpy.arange(32) % 3
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_split=0.25, callbacks=callbacks)
+    return model
+
+
+def test_fit_is_measured_and_not_changed(machine: Machine) -> None:
+    """Promise: per batch and epoch with losses and metrics; the model learns the same."""
+    plain = fitted([])
+    energy = EnergyCallback()
+    watched = fitted([energy])
+    meter = energy.meter
+    assert meter.fault is None
+    assert [e.steps for e in meter.epochs] == [3, 3]
+    assert all(s.loss is not None for s in meter.steps)
+    assert {"loss", "accuracy", "val_loss"} <= set(meter.epochs[1].metrics)
+    assert all(e.energy_j and e.energy_j > 0 for e in meter.epochs)
+    for before, after in zip(plain.get_weights(), watched.get_weights(), strict=True):
+        assert numpy.array_equal(before, after)

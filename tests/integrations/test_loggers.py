@@ -1,0 +1,99 @@
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integrations.conftest import Machine
+from wattloop.integrations.hook import TrainingMeter
+from wattloop.integrations.loggers import TensorBoardLogger, active_loggers
+from wattloop.integrations.torch_loop import EnergyMeter
+
+
+def train(meter: TrainingMeter) -> None:
+    with meter:
+        for _ in range(2):
+            meter.epoch_begin()
+            time.sleep(0.05)
+            meter.step_end()
+            meter.epoch_end()
+
+
+def test_tensorboard_gets_epochs_and_totals(machine: Machine, tmp_path: Path) -> None:
+    """Promise: a writer that is passed in gets energy, power and time per epoch, and totals."""
+    board = pytest.importorskip("torch.utils.tensorboard", reason="TensorBoard is not installed")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with board.SummaryWriter(str(tmp_path / "board")) as writer:
+        meter = EnergyMeter(writer=writer)
+        train(meter)
+    found = events.EventAccumulator(str(tmp_path / "board"))
+    found.Reload()
+    scalars = found.Scalars("energy/epoch_energy_j")
+    assert [s.step for s in scalars] == [0, 1]
+    assert [s.value for s in scalars] == pytest.approx([e.energy_j for e in meter.epochs], rel=1e-5)
+    tags = set(found.Tags()["scalars"])
+    assert {"energy/epoch_power_w", "energy/epoch_time_s", "energy/total_j"} <= tags
+    assert "energy/epoch_cpu0_package_j" in tags
+
+
+def test_the_active_mlflow_run_gets_them(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: with an MLflow run open, epochs and totals are its metrics."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    mlflow.set_tracking_uri(f"file:{tmp_path / 'mlruns'}")
+    mlflow.set_experiment("energy")
+    with mlflow.start_run() as run:
+        meter = TrainingMeter()
+        train(meter)
+    client = mlflow.tracking.MlflowClient()
+    history = client.get_metric_history(run.info.run_id, "energy/epoch_energy_j")
+    assert [m.step for m in history] == [0, 1]
+    data = client.get_run(run.info.run_id).data.metrics
+    assert data["energy/total_j"] == pytest.approx(meter.energy_so_far_j())
+
+
+def test_the_open_wandb_run_gets_them(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: with a W&B run open, epochs are logged and totals are in its summary."""
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed")
+    settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off")
+    run = wandb.init(mode="offline", dir=str(tmp_path), project="energy", settings=settings)
+    try:
+        meter = TrainingMeter()
+        train(meter)
+        summary = dict(run.summary)
+    finally:
+        run.finish()
+    assert summary["energy/total_j"] == pytest.approx(meter.energy_so_far_j())
+    assert summary["energy/epoch"] == 1
+    assert not [logger for logger in active_loggers() if "Wandb" in type(logger).__name__]
+
+
+def test_a_logger_that_fails_costs_nothing(machine: Machine) -> None:
+    """Promise: a service that is down is told once and never disturbs the training."""
+
+    class Down:
+        calls = 0
+
+        def add_scalar(self, *args: object) -> None:
+            self.calls += 1
+            raise ConnectionError("service is down")
+
+    writer = Down()
+    meter = TrainingMeter(loggers=(TensorBoardLogger(writer),))
+    train(meter)
+    assert meter.fault is None
+    assert writer.calls == 1
+
+
+def test_nothing_is_imported_to_look_for_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: a program without MLflow or W&B does not load them because of us."""
+    for name in ("mlflow", "wandb"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert active_loggers() == []
+    assert "mlflow" not in sys.modules
+    assert "wandb" not in sys.modules
