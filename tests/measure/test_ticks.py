@@ -55,3 +55,12 @@ def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
     clock.saw_change(1.149, 1.151)
     assert clock.period_s == 0.1
     assert clock.age(1.16)[0] == pytest.approx(0.01, abs=1e-9)
+
+
+def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
+    """A base line of one period is worse than the declared value, which therefore stays."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    clock.saw_change(1.1, 1.102)
+    assert clock.period_s == 0.1
+    assert clock.age(2.0)[0] is not None
