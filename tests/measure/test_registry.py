@@ -68,7 +68,7 @@ def test_entry_points_of_other_groups_are_not_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only our group is read, wherever it stands in the file."""
-    text = "[console_scripts]\nwall = x:y\n\n[wattloop.meters]\nplug=wallmeter:detect\n\n[z]\nq = r:s\n"
+    text = "[console_scripts]\nwall = x:y\n[wattloop.meters]\nplug=wallmeter:detect\n[z]\nq = r:s\n"
     installed(tmp_path, monkeypatch, text)
     names = meter_names()
     assert "plug" in names
