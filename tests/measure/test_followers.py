@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,37 @@ def test_another_rank_takes_over_when_the_one_that_counts_is_killed(machine: Mac
     assert len(list(machine.journals.glob("*.journal"))) == 2
 
 
+def test_rank_that_takes_over_counts_only_the_rest(machine: Machine) -> None:
+    """The total of a job is not the sum of overlapping runs: each joule is in one of them."""
+    first, second = Rank(0, 2), Rank(1, 2)
+    time.sleep(1.2)
+    ended = first.finish()
+    time.sleep(1.2)
+    rest = second.finish()
+    assert rest["counted"] is True
+    total_j = float(str(ended["energy_j"])) + float(str(rest["energy_j"]))
+    longest_j = machine.power_w * max(
+        float(str(ended["duration_s"])), float(str(rest["duration_s"]))
+    )
+    assert float(str(rest["energy_j"])) < 0.75 * float(str(rest["window_j"]))
+    assert total_j < 1.35 * longest_j
+
+
+def test_run_much_later_with_the_same_job_name_counts_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun calls every run the same; an old claim file takes nothing from a new run."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    old = Role("old", Job("job", "user", 0, 0, 2))
+    old.decide(None)
+    old.release(until_s=10.0)
+    late = Role("late", Job("job", "user", 1, 1, 2))
+    late.decide(None)
+    late.settle(started_s=20.0)
+    assert late.counts
+    late.release(until_s=30.0)
+
+
 def test_processes_without_a_job_count_each_for_itself(machine: Machine) -> None:
     """Two unrelated programs are two runs: nothing ties them together."""
     code = "import wattloop\nwith wattloop.measure('x') as m: pass\nprint(m.run.counted)"
@@ -115,11 +147,13 @@ def test_follower_takes_readings_of_slow_sensors_from_the_journal(
     follower.flush([feed])
     assert list(feed.tracks[0].watts) == [100.0, 120.0]  # type: ignore[union-attr]  # a gauge
     assert follower.counted_by == "owner"
-    owner.release()
+    owner.release(until_s=3.5)
+    assert not follower.flush([feed], ending=True)
     assert follower.flush([feed])
     assert follower.counts
+    assert follower.counts_from_s == 3.5
     assert follower.feeds_to_read([feed], [feed]) == [feed]
-    follower.release()
+    follower.release(until_s=4.0)
     writer.close()
 
 
