@@ -32,7 +32,7 @@ def test_sureness_is_lost_with_time_and_then_admitted() -> None:
     clock = TickClock(0.1)
     clock.saw_change(0.999, 1.001)
     assert clock.age(2.04)[0] is not None
-    assert clock.age(60.0)[0] is None
+    assert clock.age(60.04)[0] is None
 
 
 def test_true_period_is_learned_and_holds_for_long() -> None:
@@ -54,4 +54,31 @@ def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
     clock.saw_change(0.999, 1.001)
     clock.saw_change(1.149, 1.151)
     assert clock.period_s == 0.1
-    assert clock.age(1.16)[0] == pytest.approx(0.01, abs=1e-9)
+    assert clock.age(1.18)[0] == pytest.approx(0.03, abs=1e-9)
+
+
+def test_age_too_close_to_a_tick_is_not_guessed() -> None:
+    """Where it is not sure which of two updates was seen, no age is given."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    assert clock.age(1.1)[0] is None
+
+
+def test_quiet_time_lies_between_two_ticks() -> None:
+    """Readings are moved away from the ticks, by less than a period."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    for hundredths in range(10):
+        wished_s = 1.205 + hundredths / 100
+        quiet_s = clock.quiet_time_s(wished_s)
+        assert wished_s <= quiet_s < wished_s + 0.1
+    assert clock.quiet_time_s(1.21) == pytest.approx(1.235, abs=1e-6)
+
+
+def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
+    """A base line of one period is worse than the declared value, which therefore stays."""
+    clock = TickClock(0.1)
+    clock.saw_change(0.999, 1.001)
+    clock.saw_change(1.1, 1.102)
+    assert clock.period_s == 0.1
+    assert clock.age(2.04)[0] is not None

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,18 @@ class Claim:
             return None
         return data
 
-    def release(self) -> None:
-        """Let another process count from now on."""
+    def release(self, until_s: float | None = None) -> None:
+        """Let another process count from now on; `until_s` is the time up to which we did."""
+        if self._fd < 0:
+            return
+        owner = self.owner()
+        if until_s is not None and owner is not None:
+            with suppress(OSError):  # a full disk: the next one looks into our journal instead
+                os.pwrite(self._fd, json.dumps({**owner, "until_s": until_s}).encode(), 0)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close our copy of the file; in a forked child this leaves the parent's claim alone."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

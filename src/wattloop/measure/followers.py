@@ -15,7 +15,7 @@ from wattloop.core.records import Gap
 from wattloop.measure.claims import Claim
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.job import Job
-from wattloop.store.journal import HEADER, SAMPLES, JournalTail
+from wattloop.store.journal import HEADER, SAMPLES, JournalTail, read_journal
 
 __all__ = ["Role"]
 
@@ -33,8 +33,11 @@ class Role:
         self._tail: JournalTail | None = None
         self._feed_map: dict[int, MeterFeed] = {}
         self._flushes = 0
+        self._seen_s = -math.inf
         self.counts = True
         self.counted_by: str | None = None
+        self.counts_from_s = -math.inf
+        """Up to here another process has counted; what we count begins there."""
 
     @property
     def nested(self) -> bool:
@@ -77,12 +80,15 @@ class Role:
         """Followers need fewer readings."""
         return wished_s if self.counts else max(wished_s, FOLLOWER_INTERVAL_S)
 
-    def flush(self, feeds: Sequence[MeterFeed]) -> bool:
-        """Take over if nobody counts, else take the other's readings; True if the role changed."""
+    def flush(self, feeds: Sequence[MeterFeed], *, ending: bool = False) -> bool:
+        """Take over if nobody counts, else take the other's readings; True if the role changed.
+
+        A run that is `ending` leaves the claim to those that go on.
+        """
         self._flushes += 1
         if self.counts:
             return False
-        if self._try_claim():
+        if not ending and self._try_claim():
             self._drop_tail()
             return True
         had_tail = self._tail is not None
@@ -90,14 +96,23 @@ class Role:
         self._poll(feeds)
         return self._tail is not None and not had_tail
 
-    def settle(self) -> None:
-        """At the end of a short run that never came to flush: somebody has to count."""
-        if not self.counts:
+    def settle(self, started_s: float) -> None:
+        """At the end of a short run that never came to flush: somebody has to count.
+
+        Not if another process counted while we ran and has just ended: its total holds all but
+        the last moments, and ours would count the same joules again.
+        """
+        if not self.counts and self._counted_until_s() <= started_s:
             self._try_claim()
 
-    def release(self) -> None:
-        """Let another process of the job count from now on."""
-        self._claim.release()
+    def release(self, until_s: float) -> None:
+        """Let another process of the job count from `until_s` on."""
+        self._claim.release(until_s)
+        self._drop_tail()
+
+    def forget(self) -> None:
+        """In a forked child: drop our copies of the parent's files."""
+        self._claim.forget()
         self._drop_tail()
 
     def _may_claim_at_once(self) -> bool:
@@ -110,17 +125,30 @@ class Role:
             "journal": None if self._journal is None else str(self._journal),
             "rank": None if self._job is None else self._job.rank,
         }
+        until_s = self._counted_until_s()
         self.counts = self._claim.take(owner)
         if self.counts:
             self.counted_by = None
+            self.counts_from_s = until_s
         else:
             self.counted_by = (self._claim.owner() or {}).get("run_id")
         return self.counts
+
+    def _counted_until_s(self) -> float:
+        """Up to when the last holder of the claim counted: it says so, or its journal does."""
+        owner = self._claim.owner()
+        if owner is None or owner.get("run_id") == self._run_id:
+            return -math.inf
+        if "until_s" in owner:
+            return float(owner["until_s"])
+        return max(self._seen_s, _last_reading_s(owner.get("journal")))
 
     def _poll(self, feeds: Sequence[MeterFeed]) -> None:
         if self._tail is None:
             return
         for kind, data in self._tail.poll():
+            if kind == SAMPLES and data.times_s:
+                self._seen_s = max(self._seen_s, data.times_s[-1])
             if kind == HEADER:
                 self._map_feeds(data, feeds)
             elif kind == SAMPLES and data.feed in self._feed_map:
@@ -145,6 +173,16 @@ class Role:
             self._tail.close()
             self._tail = None
         self._feed_map.clear()
+
+
+def _last_reading_s(path: str | None) -> float:
+    """Time of the last sample in a journal; minus infinity when there is none."""
+    try:
+        journal = read_journal(Path(path)) if path else None
+    except OSError:  # folded into the store meanwhile
+        return -math.inf
+    blocks = journal.blocks if journal is not None else []
+    return max((block.times_s[-1] for block in blocks if block.times_s), default=-math.inf)
 
 
 def _reading(value: float) -> float | Gap:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wattloop.core.clock import Clock
@@ -228,16 +229,11 @@ class Session:
             self._end_open_windows(end_s)
             self._call_before_end()
             self._flush(final=True)
-            result = self.between(
-                self.started_s,
-                end_s,
-                name=self.name,
-                window_id=ROOT_WINDOW_ID,
-                warnings=self._run_warnings(),
-            )
+            self.role.settle(self.started_s)
+            result = self._whole_run(end_s)
             self.closed = self._run_result(result, status, exit_code, signal)
             self._write_end(self.closed)
-            self.role.release()
+            self.role.release(end_s)
             self.inventory.close()
             self._restore_environment()
             return self.closed
@@ -250,7 +246,7 @@ class Session:
             feed.meter.after_fork_in_child()
         if self._journal is not None:
             self._journal.abandon()
-        self.role.release()
+        self.role.forget()
         self._sampler = None
 
     # -- inside ----------------------------------------------------------------------------
@@ -315,7 +311,7 @@ class Session:
 
     def _flush(self, final: bool = False) -> None:
         """Everything gathered since the last flush goes to the journal."""
-        changed = self.role.flush(self.feeds)
+        changed = self.role.flush(self.feeds, ending=final)
         if changed and self._sampler is not None:
             self._sampler.replace_feeds(
                 self.role.feeds_to_read(self.feeds, self._used_feeds()),
@@ -400,6 +396,20 @@ class Session:
             except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
                 self.notes.append(f"{type(error).__name__} while the run ended: {error}")
 
+    def _whole_run(self, end_s: float) -> WindowResult:
+        """Energy of the run; of what another process of the job has counted, only the rest."""
+        warnings = self._run_warnings()
+        from_s = max(self.started_s, min(self.role.counts_from_s, end_s))
+        if from_s > self.started_s:
+            warnings.append(
+                f"another process of this job counted the first {from_s - self.started_s:.1f} s; "
+                "this run counts the rest"
+            )
+        result = self.between(
+            from_s, end_s, name=self.name, window_id=ROOT_WINDOW_ID, warnings=warnings
+        )
+        return replace(result, begin_s=self.started_s)
+
     def _run_warnings(self) -> list[str]:
         warnings = list(self.notes)
         if self._journal is not None and self._journal.fault is not None:
@@ -414,7 +424,6 @@ class Session:
     def _run_result(
         self, result: WindowResult, status: RunStatus, exit_code: int | None, signal: int | None
     ) -> RunResult:
-        self.role.settle()
         return RunResult.of(
             result,
             self.settings,

@@ -72,8 +72,11 @@ class TickClock:
             return
         # Only trust the long base line while it cannot have slipped by half a period.
         if base_s * self._drift < self.period_s / 2:
-            self.period_s = base_s / periods
-            self._drift = max(1e-5, 2 * (error_s + JITTER_S) / base_s)
+            drift = max(1e-5, 2 * (error_s + JITTER_S) / base_s)
+            # Two ticks in a row say less about the period than its maker does.
+            if drift < self._drift:
+                self.period_s = base_s / periods
+                self._drift = drift
         else:
             self._first_s = tick_s
             self._drift = RELATIVE_DRIFT

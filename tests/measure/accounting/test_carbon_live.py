@@ -92,3 +92,12 @@ def test_only_http_is_asked(url):
 def test_secrets_of_a_url_are_not_shown():
     """User, password and query stay out of notes and logs."""
     assert shown_url("https://me:pw@host.org:8/a/b?key=1#x") == "https://host.org/a/b"
+
+
+def test_login_in_the_url_is_used_and_never_shown():
+    """`user:password@` becomes a header; an error about the address does not repeat it."""
+    with provider('{"g_co2e_per_kwh": 41.5}') as url:
+        assert fetch_live(url.replace("http://", "http://me:hidden@")) == LiveIntensity(41.5, "")
+    refused = fetch_live("http://me:hidden@127.0.0.1:1/now")
+    assert isinstance(refused, Gap)
+    assert "hidden" not in refused.reason

@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from wattloop.core.records import Gap
 
@@ -57,13 +57,29 @@ def _asked(url: str, timeout_s: float) -> LiveIntensity | Gap:
     import urllib.request  # 15 ms that only users of a live provider should pay
     from http.client import HTTPException
 
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    # urllib takes `user:password@host` for a host and port, and says so in its error.
+    address, authorization = _without_login(url)
+    headers = {"Accept": "application/json", **authorization}
     try:
+        request = urllib.request.Request(address, headers=headers)
         with urllib.request.urlopen(request, timeout=timeout_s) as reply:
             body = reply.read(MAX_REPLY_BYTES)
     except (OSError, ValueError, HTTPException) as problem:
         return Gap(f"{shown_url(url)}: {getattr(problem, 'reason', '') or problem}")
     return _understood(body, shown_url(url))
+
+
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without user and password, and the header that carries them instead."""
+    parts = urlsplit(url)
+    login, separator, host = parts.netloc.rpartition("@")
+    if not separator:
+        return url, {}
+    from base64 import b64encode
+
+    user, _, password = (unquote(part) for part in login.partition(":"))
+    token = b64encode(f"{user}:{password}".encode()).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {token}"}
 
 
 def _understood(body: bytes, where: str) -> LiveIntensity | Gap:

@@ -1,0 +1,71 @@
+# Everything a developer or CI needs. Each target sets up .venv by itself: a machine needs only
+# Python >= 3.11 and make. Name another interpreter with `make PYTHON=/path/to/python3.12 ...`.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := torch,hf,lightning,keras,sklearn,mpi,visa,parquet,postgres,tensorboard
+SOURCES := src tests benchmarks examples
+FOUND_SOURCES := $(wildcard $(SOURCES))
+BENCHMARKS ?= $(wildcard benchmarks/measure_*.py)
+BENCH_OUT := build/bench
+DEMO_STORE ?= build/demo/runs.db
+
+.PHONY: help setup demo test check format format-check lint types imports bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | \
+	    awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
+
+demo: $(STAMP)  ## measure a real small training and print its summary
+	@mkdir -p $(dir $(DEMO_STORE))
+	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
+
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: format-check lint types imports test  ## format, lint, types, import rules and tests: what CI runs
+
+format: $(STAMP)  ## rewrite the code in the house's format
+	$(BIN)/ruff format $(FOUND_SOURCES)
+	$(BIN)/ruff check --fix $(FOUND_SOURCES)
+
+format-check: $(STAMP)
+	$(BIN)/ruff format --check $(FOUND_SOURCES)
+
+lint: $(STAMP)  ## ruff
+	$(BIN)/ruff check $(FOUND_SOURCES)
+
+types: $(STAMP)  ## mypy, strict on src
+	$(BIN)/mypy
+
+imports: $(STAMP)  ## the layers of the house: imports point down only
+	$(BIN)/lint-imports
+
+bench: $(STAMP)  ## run the benchmarks; results as JSON under build/bench
+	@mkdir -p $(BENCH_OUT)
+	@for file in $(BENCHMARKS); do \
+	    echo "== $$file"; \
+	    $(BIN)/python $$file --json $(BENCH_OUT)/$$(basename $$file .py).json || exit 1; \
+	done
+
+clean:  ## remove .venv and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is newer than everything that decides what is installed.
+$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+	@python=$$(sh scripts/find-python.sh $(PYTHON)) || exit 1; \
+	    if ! $(BIN)/python -c '' 2>/dev/null; then \
+	        echo "creating $(VENV) with $$python"; \
+	        rm -rf $(VENV) && "$$python" -m venv $(VENV) || exit 1; \
+	    fi
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+	    --requirement requirements-dev.txt --editable '.[$(EXTRAS)]'
+	@touch $(STAMP)

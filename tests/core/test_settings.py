@@ -1,0 +1,77 @@
+"""Promises of `settings`: nonsense is refused with what is allowed, and sources are remembered."""
+
+from dataclasses import fields
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import ENVIRONMENT, Settings, settings_from
+
+
+def test_environment_overrides_and_is_remembered() -> None:
+    """Each value knows where it came from."""
+    settings = settings_from({"WATTLOOP_INTERVAL": "0.5", "WATTLOOP_DEVICES": "cpu, gpu:0"})
+    assert settings.interval_s == 0.5
+    assert settings.devices == ("cpu", "gpu:0")
+    assert settings.sources["interval_s"] == "environment WATTLOOP_INTERVAL"
+    assert "pue" not in settings.sources
+
+
+def test_later_sources_beat_earlier_ones() -> None:
+    """A flag beats the environment, which beats the file."""
+    from_file = Settings().overridden({"pue": 1.2, "zone": "FRA"}, "file x:1")
+    from_env = settings_from({"WATTLOOP_PUE": "1.3"}, from_file)
+    from_flag = from_env.overridden({"pue": 1.4, "zone": None}, "flag")
+    assert (from_flag.pue, from_flag.zone) == (1.4, "FRA")
+    assert from_flag.sources["pue"] == "flag"
+    assert from_flag.sources["zone"] == "file x:1"
+
+
+@pytest.mark.parametrize("value", [0, 1e-9, 1e9, -1, "nan", "inf", "quick", True, None.__class__])
+def test_absurd_interval_is_refused_with_what_is_allowed(value: object) -> None:
+    """0, a nanosecond, thirty years and words."""
+    with pytest.raises(ConfigError, match="interval_s"):
+        Settings().overridden({"interval_s": value}, "flag")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pue", 0.9),
+        ("tariff_per_kwh", -0.1),
+        ("carbon_g_per_kwh", 1e6),
+        ("psu_efficiency", 1.5),
+        ("virtual_gpus", 1_000),
+        ("devices", 7),
+        ("ipmi", "perhaps"),
+        ("gauges", "x"),
+        ("zone", 33),
+    ],
+)
+def test_value_out_of_range_names_setting_and_source(name: str, value: object) -> None:
+    """The message says which setting, from where."""
+    with pytest.raises(ConfigError, match=rf"file a:3: {name}"):
+        Settings().overridden({name: value}, "file a:3")
+
+
+def test_unknown_setting_is_refused_with_the_known_ones() -> None:
+    """A typing error does not pass silently."""
+    with pytest.raises(ConfigError, match=r"unknown setting 'intervall'.*interval_s"):
+        Settings().overridden({"intervall": 1}, "flag")
+
+
+def test_every_variable_names_a_setting() -> None:
+    """The table of variables and the class agree."""
+    assert set(ENVIRONMENT.values()) <= {f.name for f in fields(Settings)}
+
+
+def test_empty_variable_is_as_good_as_none() -> None:
+    """`WATTLOOP_PUE=` in a shell means nothing."""
+    assert settings_from({"WATTLOOP_PUE": ""}) == Settings()
+
+
+def test_store_is_in_the_users_data_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the XDG rules say."""
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert Settings().store_location == "/data/wattloop/runs.db"
+    assert Settings(store="x.db").store_location == "x.db"

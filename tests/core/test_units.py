@@ -1,0 +1,57 @@
+"""Promises of `units`: SI inside, and numbers people can read."""
+
+import pytest
+
+from wattloop.core.units import (
+    format_duration,
+    format_energy,
+    format_mass,
+    format_power,
+    kwh_from_joules,
+    wh_from_joules,
+)
+
+
+def test_conversions() -> None:
+    """A kilowatt-hour is 3.6 MJ."""
+    assert kwh_from_joules(3.6e6) == 1.0
+    assert wh_from_joules(3_600.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (0.0, "0 J"),
+        (12.345, "12.3 J"),
+        (-5.0, "-5.00 J"),
+        (4_560.0, "4.56 kJ (1.27 Wh)"),
+        (7.89e6, "7.89 MJ (2.19 kWh)"),
+        (2.5e9, "2.50 GJ (694 kWh)"),
+        (3e-5, "3.00e-05 J"),
+    ],
+)
+def test_energy_for_people(joules: float, text: str) -> None:
+    """Three digits, and watt-hours beside kilojoules."""
+    assert format_energy(joules) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (2e-5, "20.0 us"),
+        (0.0123, "12.3 ms"),
+        (4.56, "4.56 s"),
+        (59.96, "60.0 s"),
+        (185.0, "3 min 05 s"),
+        (7_620.0, "2 h 07 min"),
+    ],
+)
+def test_duration_for_people(seconds: float, text: str) -> None:
+    """The unit fits the length."""
+    assert format_duration(seconds) == text
+
+
+def test_power_and_mass_for_people() -> None:
+    """Kilo from a thousand on."""
+    assert (format_power(5.2), format_power(1_400.0)) == ("5.20 W", "1.40 kW")
+    assert (format_mass(0.42), format_mass(1_300.0)) == ("0.42 g", "1.30 kg")

@@ -1,0 +1,50 @@
+"""A machine of files: a powercap tree whose counters run, and a clean environment."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree, TreeZone
+
+PACKAGE_W, DRAM_W = 50.0, 5.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the tests know of the machine that is being measured."""
+
+    root: Path
+    store: Path
+    package: TreeZone
+    dram: TreeZone
+    driver: Driver
+    power_w: float = PACKAGE_W + DRAM_W
+
+    @property
+    def journals(self) -> Path:
+        """Where live journals of the store are."""
+        return self.store.with_name(f"{self.store.name}.journals")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """One package of 50 W with 5 W of DRAM; only `rapl` is looked at; nothing leaks in or out."""
+    tree = PowercapTree(tmp_path / "sys")
+    package = tree.add_package(0, range_uj=20_000_000)
+    dram = tree.add_child(package, "dram", range_uj=20_000_000)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "run").mkdir()
+    for name in ("WATTLOOP_JOB", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLOOP_PROCFS_ROOT", str(tmp_path / "proc"))
+    monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
+    monkeypatch.setenv("WATTLOOP_METERS", "rapl")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    monkeypatch.chdir(tmp_path)
+    with Driver({package: Constant(PACKAGE_W), dram: Constant(DRAM_W)}) as driver:
+        yield Machine(tmp_path, tmp_path / "runs.db", package, dram, driver)

@@ -1,0 +1,250 @@
+"""Promises of `wattloop.measure()`: any block, function, thread, task or process."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import wattloop
+from wattloop.core.records import RunStatus
+from wattloop.measure.api import Measurement, active_session
+from wattloop.measure.windows import current_window
+from wattloop.store.journal import read_journal
+
+from .conftest import Machine
+
+
+@pytest.fixture(autouse=True)
+def no_run_is_left_open(machine: Machine) -> Iterator[None]:
+    """Every test ends with its run closed."""
+    assert machine.root.is_dir()
+    yield
+    assert active_session() is None
+    assert current_window() is None
+
+
+def windows_of(machine: Machine) -> list[dict[str, object]]:
+    """Windows in the journals, outermost last."""
+    found = []
+    for path in machine.journals.glob("*.journal"):
+        journal = read_journal(path)
+        assert journal is not None
+        found += [e["window"] for e in journal.events if e["type"] == "window"]
+    return found
+
+
+def test_block_is_measured(machine: Machine) -> None:
+    """Joules, seconds and watts of a `with` block, and the run it made."""
+    with wattloop.measure("training") as m:
+        time.sleep(0.5)
+    assert m.energy_j == pytest.approx(machine.power_w * m.duration_s, rel=0.1)
+    assert m.power_w == pytest.approx(machine.power_w, rel=0.1)
+    assert m.uncertainty_j > 0
+    assert m.run is not None
+    assert m.run.status is RunStatus.FINISHED
+
+
+def test_values_can_be_read_while_it_runs() -> None:
+    """Energy so far grows."""
+    with wattloop.measure("training", interval_s=0.01) as m:
+        time.sleep(0.2)
+        first = m.energy_j
+        time.sleep(0.2)
+        assert first is not None
+        assert m.energy_j is not None
+        assert m.energy_j > first
+        assert m.live_power_w()
+
+
+def test_function_is_measured_by_name(machine: Machine) -> None:
+    """A bare decorator names the run after the function and returns its value."""
+
+    @wattloop.measure
+    def train(steps: int) -> int:
+        """Train."""
+        return steps * 2
+
+    assert train(3) == 6
+    assert train.__name__ == "train"
+    assert train.__doc__ == "Train."
+    assert "train" in str(windows_of(machine)[0]["name"])
+
+
+def test_decorator_with_options_measures_every_call(machine: Machine) -> None:
+    """Each call is a run of its own."""
+
+    @wattloop.measure("step", interval_s=0.05)
+    def step() -> None:
+        time.sleep(0.01)
+
+    step()
+    step()
+    assert len(list(machine.journals.glob("*.journal"))) == 2
+
+
+def test_coroutine_is_measured_until_it_is_done(machine: Machine) -> None:
+    """Waiting inside counts; two tasks at once have windows of their own."""
+
+    @wattloop.measure("task")
+    async def work(duration_s: float) -> float:
+        await asyncio.sleep(duration_s)
+        return duration_s
+
+    async def both() -> list[float]:
+        return await asyncio.gather(work(0.1), work(0.2))
+
+    assert asyncio.run(both()) == [0.1, 0.2]
+    durations = sorted(float(str(w["duration_s"])) for w in windows_of(machine))
+    assert durations[0] >= 0.1
+    assert durations[1] >= 0.2
+
+
+def test_begin_and_end_measure_what_lies_between() -> None:
+    """For code that no block fits around."""
+    m = wattloop.measure("loop")
+    m.begin()
+    time.sleep(0.2)
+    m.end()
+    assert m.energy_j is not None
+    assert m.run is not None
+
+
+def test_end_without_begin_says_so() -> None:
+    """A clear error, not an attribute of None."""
+    with pytest.raises(RuntimeError, match="end\\(\\) without begin"):
+        wattloop.measure("x").end()
+    with pytest.raises(RuntimeError, match="nothing measured yet"):
+        _ = wattloop.measure("x").energy_j
+
+
+def test_ending_twice_is_harmless() -> None:
+    """The second end changes neither the window nor the run."""
+    m = wattloop.measure("x").begin()
+    first = m.end().duration_s
+    assert m.end().duration_s == first
+
+
+def test_inner_measurements_are_windows_of_the_outer_run(machine: Machine) -> None:
+    """One run, one journal; each window knows its parent."""
+    with wattloop.measure("outer"), wattloop.measure("middle"), wattloop.measure("inner"):
+        pass
+    by_name = {str(w["name"]): w for w in windows_of(machine)}
+    assert len(list(machine.journals.glob("*.journal"))) == 1
+    assert by_name["inner"]["parent_id"] == by_name["middle"]["window_id"]
+    assert by_name["middle"]["parent_id"] == by_name["outer"]["window_id"]
+
+
+def test_exception_passes_and_marks_the_run_failed() -> None:
+    """The user's error is the user's; the run is kept as failed."""
+    m = wattloop.measure("x")
+    with pytest.raises(ZeroDivisionError), m:
+        _ = 1 / 0
+    assert m.run is not None
+    assert m.run.status is RunStatus.FAILED
+
+
+def test_threads_share_one_run(machine: Machine) -> None:
+    """Windows of several threads overlap in one run that ends with the last of them."""
+    barrier = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        with wattloop.measure(f"thread {number}"):
+            barrier.wait(10)
+            time.sleep(0.02 * number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(machine.journals.glob("*.journal"))) == 1
+    assert len(windows_of(machine)) == 4
+
+
+def test_ten_thousand_nested_windows(machine: Machine) -> None:
+    """Depth costs neither recursion nor time that grows with it."""
+    stack: list[Measurement] = []
+    for i in range(10_000):
+        m = wattloop.measure(f"w{i}", interval_s=1.0)
+        m.__enter__()
+        stack.append(m)
+    for m in reversed(stack):
+        m.__exit__(None, None, None)
+    assert stack[0].energy_j is not None
+    assert stack[0].run is not None
+    assert machine.root.is_dir()
+
+
+def test_generator_that_is_closed_early_ends_its_window() -> None:
+    """`GeneratorExit` is not a failure."""
+
+    def batches() -> Iterator[int]:
+        with wattloop.measure("loader"):
+            yield 1
+            yield 2
+
+    generator = batches()
+    assert next(generator) == 1
+    generator.close()
+
+
+def test_forked_worker_neither_counts_nor_disturbs(machine: Machine) -> None:
+    """As a DataLoader worker: the child may even use measure() itself."""
+    with wattloop.measure("parent") as m:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with wattloop.measure("child") as inner:
+                    pass
+                run = inner.run
+                code = 0 if run is not None and not run.counted else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        time.sleep(0.1)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert m.run is not None
+    assert m.run.counted
+    assert m.energy_j is not None
+    assert machine.root.is_dir()
+
+
+def test_never_closed_measurement_is_closed_at_exit(machine: Machine) -> None:
+    """A script that forgets `end()` exits at once, with its run in the journal."""
+    code = "import wattloop; wattloop.measure('forgot').begin(); print('done')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"done\n", b"")
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert journal.end is not None
+
+
+def test_killed_program_leaves_a_readable_journal(machine: Machine) -> None:
+    """`kill -9` inside a measurement: header and samples are there, no end."""
+    code = (
+        "import wattloop, time, os, signal\n"
+        "wattloop.measure('x', interval_s=0.02).begin(); time.sleep(0.8)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
+    assert done.returncode == -9
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert journal.end is None
+    assert journal.blocks
+
+
+def test_unknown_option_is_named() -> None:
+    """A typing error in an option does not pass silently."""
+    with pytest.raises(wattloop.core.errors.ConfigError, match="intervall"):
+        wattloop.measure("x", intervall=1).begin()

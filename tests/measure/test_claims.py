@@ -1,0 +1,96 @@
+"""Promises of `claims`: one process per job and node counts, and the kernel hands it on."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.measure.claims import Claim, claim_directory
+
+HOLDER = (
+    "import sys, time; from pathlib import Path; from wattloop.measure.claims import Claim;"
+    "c = Claim('job', Path(sys.argv[1])); print(c.take({'pid': 1, 'run_id': 'first'}), flush=True);"
+    "time.sleep(60)"
+)
+
+
+def holder(directory: Path) -> "subprocess.Popen[bytes]":
+    src = str(Path(__file__).parents[2] / "src")
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(directory)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": src},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"True\n"
+    child.stdout.close()
+    return child
+
+
+def test_second_process_does_not_get_the_claim_until_the_first_is_killed(tmp_path: Path) -> None:
+    """`kill -9` of the one who counts frees the claim at once."""
+    child = holder(tmp_path)
+    claim = Claim("job", tmp_path)
+    try:
+        assert not claim.take({"run_id": "second"})
+        assert claim.owner() == {"pid": 1, "run_id": "first"}
+    finally:
+        child.kill()
+        child.wait()
+    assert claim.take({"run_id": "second"})
+    assert claim.held
+    assert claim.owner() == {"run_id": "second"}
+    claim.release()
+
+
+def test_jobs_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Two jobs on one node both count, each for itself."""
+    one, other = Claim("job 1", tmp_path), Claim("job/2 ../x", tmp_path)
+    assert one.take({})
+    assert other.take({})
+    one.release()
+    other.release()
+
+
+def test_taking_again_changes_nothing(tmp_path: Path) -> None:
+    """The holder may ask as often as it likes."""
+    claim = Claim("job", tmp_path)
+    assert claim.take({"run_id": "a"})
+    assert claim.take({"run_id": "b"})
+    assert claim.owner() == {"run_id": "a"}
+    claim.release()
+    assert not claim.held
+
+
+def test_without_a_place_to_agree_everyone_counts(tmp_path: Path) -> None:
+    """Better an energy counted twice and visible than one lost."""
+    (tmp_path / "file").write_text("")
+    assert Claim("job", tmp_path / "file").take({})
+
+
+def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
+    """Other users can neither read nor block a claim."""
+    claim = Claim("job", tmp_path / "claims")
+    claim.take({})
+    assert stat.S_IMODE((tmp_path / "claims").stat().st_mode) == 0o700
+    claim.release()
+
+
+def test_folder_is_local_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's runtime folder, else the temporary one; never a home on a shared disk."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert claim_directory() == tmp_path / "wattloop"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert claim_directory().name == f"wattloop-{os.getuid()}"
+
+
+def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
+    """Half a description is read as nobody."""
+    claim = Claim("job", tmp_path)
+    claim.take({"run_id": "a"})
+    next(tmp_path.glob("*.claim")).write_text('{"run_')
+    assert claim.owner() is None
+    claim.release()

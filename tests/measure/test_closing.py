@@ -1,0 +1,123 @@
+"""Promises of `closing`: a run whose measurer died keeps the energy that was read."""
+
+import signal
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.measure.closing import close_journal, recorded_feeds
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.header import domain_from_dict, feed_to_dict
+from wattloop.store.journal import Journal, JournalWriter, SampleBlock, read_journal
+from wattloop.testing.scripted_meter import ScriptedMeter, counter
+
+from .conftest import Machine
+
+
+def journal_of(times_s: list[float], joules: list[float], *, feed: int = 0) -> Journal:
+    meter = ScriptedMeter(VirtualClock(), [(counter("cpu:0/package"), lambda t: t)])
+    header = {
+        "name": "training",
+        "started_s": 100.0,
+        "started_wall_s": 1.7e9,
+        "feeds": [feed_to_dict(MeterFeed(meter, VirtualClock(), 0))],
+        "missing": [{"name": "gpu", "reason": "none", "remedy": ""}],
+    }
+    block = SampleBlock(feed, 1, array("d", times_s), array("d", joules))
+    return Journal(Path("x.journal"), header, [block])
+
+
+def test_dead_run_ends_with_its_last_reading() -> None:
+    """Status `died`, energy up to the last sample, what was missing still missing."""
+    times_s = [100.0 + 0.1 * i for i in range(101)]
+    end = close_journal(journal_of(times_s, [5.0 * i for i in range(101)]))
+    assert end["status"] == "died"
+    assert end["time_s"] == pytest.approx(110.0)
+    assert end["wall_s"] == pytest.approx(1.7e9 + 10.0)
+    assert end["result"]["energy_j"] == pytest.approx(500.0, rel=0.01)
+    assert end["result"]["missing"][0]["name"] == "gpu"
+    assert "died" in end["result"]["warnings"][0]
+
+
+def test_dead_run_without_a_reading_has_no_energy() -> None:
+    """None, not 0 J."""
+    journal = journal_of([], [])
+    assert close_journal(journal)["result"]["energy_j"] is None
+
+
+def test_block_of_an_unknown_feed_is_ignored() -> None:
+    """Signals and feeds of later versions do not spoil the rest."""
+    end = close_journal(journal_of([100.0, 101.0], [1.0, 2.0], feed=1_000))
+    assert end["result"]["energy_j"] is None
+
+
+def test_readings_of_two_processes_make_one_curve() -> None:
+    """A device that two ranks read is one device."""
+    even = journal_of([100.0 + 0.2 * i for i in range(50)], [10.0 * i for i in range(50)])
+    odd = journal_of([100.1 + 0.2 * i for i in range(50)], [10.0 * i + 5 for i in range(50)])
+    (feed,) = recorded_feeds([odd, even])
+    span = feed.between(0, 101.0, 109.0)
+    assert span is not None
+    assert span.energy_j == pytest.approx(400.0, rel=0.01)
+
+
+def test_domain_survives_the_header() -> None:
+    """Every field comes back; fields of later versions are ignored."""
+    domain = counter("cpu:0/package", wrap_j=262_143.0, inside=None, tdp_w=150.0)
+    meter = ScriptedMeter(VirtualClock(), [(domain, lambda t: t)])
+    data = feed_to_dict(MeterFeed(meter, VirtualClock(), 0))["domains"][0]
+    assert domain_from_dict({**data, "from_the_future": 1}) == domain
+
+
+def test_killed_process_can_be_closed_by_another(machine: Machine) -> None:
+    """What `kill -9` leaves is enough to state the energy."""
+    code = (
+        "import wattloop, time, os, signal\n"
+        "wattloop.measure('x', interval_s=0.02).begin(); time.sleep(1.2)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    result = close_journal(journal)["result"]
+    assert result["duration_s"] > 0.2
+    assert result["energy_j"] == pytest.approx(machine.power_w * result["duration_s"], rel=0.1)
+
+
+def test_header_never_holds_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials in URLs do not reach a file."""
+    from wattloop.core.settings import Settings
+    from wattloop.hardware.host import Host
+    from wattloop.measure.meter import Context
+    from wattloop.measure.session import Session
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    settings = Settings(
+        meters=("rapl",),
+        store="postgresql://me:secret@db/runs",
+        carbon_url="https://u:secret@grid/now",
+    )
+    session = Session.open(context=Context(Host(tmp_path), settings))
+    path = Path(str(session.journal_path))
+    session.close()
+    assert b"secret" not in path.read_bytes()
+    assert b"***@db/runs" in path.read_bytes()
+
+
+def test_writer_and_reader_agree_on_the_layout(tmp_path: Path) -> None:
+    """The header's feeds and the blocks' numbers fit together after a round trip."""
+    source = journal_of([100.0, 101.0, 102.0], [0.0, 7.0, 14.0])
+    writer = JournalWriter(tmp_path / "a.journal", source.header)
+    for block in source.blocks:
+        writer.samples(block.feed, block.width, block.times_s, block.values)
+    writer.close()
+    journal = read_journal(tmp_path / "a.journal")
+    assert journal is not None
+    assert close_journal(journal)["result"]["energy_j"] == pytest.approx(14.0, rel=0.05)

@@ -1,0 +1,174 @@
+"""Promises of `feeds`: each reading lands in its track and buffer; one source per domain."""
+
+import math
+import threading
+
+import pytest
+
+from wattloop.core.clock import RealClock, VirtualClock
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Gap, Signal
+from wattloop.measure.feeds import MeterFeed, channels_of
+from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.meter import Reading
+from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
+
+
+def test_readings_go_to_tracks_and_gaps_to_nan() -> None:
+    """The journal gets every value in order, NaN for what could not be read."""
+    clock = VirtualClock()
+    fault: list[Reading] = [1.0, Gap("busy"), 3.0]
+    meter = ScriptedMeter(
+        clock, [(counter("a"), lambda t: 5.0 * t), (counter("b"), lambda _: fault.pop(0))]
+    )
+    feed = MeterFeed(meter, clock, 0)
+    for _ in range(3):
+        feed.read()
+        clock.advance(1.0)
+    times_s, values, _, _ = feed.drained()
+    assert list(times_s) == [0.0, 1.0, 2.0]
+    assert [None if math.isnan(v) else v for v in values] == [0.0, 1.0, 5.0, None, 10.0, 3.0]
+    assert list(feed.drained()[0]) == []
+
+
+def test_gap_is_reported_once_until_its_reason_changes() -> None:
+    """A device that fails ten times a second does not fill the journal with events."""
+    clock = VirtualClock()
+    reasons = iter(["busy", "busy", "gone", "gone"])
+    meter = ScriptedMeter(clock, [(counter("a"), lambda _: Gap(next(reasons)))])
+    feed = MeterFeed(meter, clock, 0)
+    heard: list[str] = []
+    feed.on_gap = lambda _time_s, _domain, gap: heard.append(gap.reason)
+    for _ in range(4):
+        feed.read()
+    assert heard == ["busy", "gone"]
+
+
+def test_gap_that_heals_and_returns_is_reported_again() -> None:
+    """Two separate faults are two events."""
+    clock = VirtualClock()
+    script: list[Reading] = [Gap("busy"), 1.0, Gap("busy")]
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda _: script.pop(0))]), clock, 0)
+    heard: list[str] = []
+    feed.on_gap = lambda _time_s, _domain, gap: heard.append(gap.reason)
+    for _ in range(3):
+        feed.read()
+    assert heard == ["busy", "busy"]
+
+
+def test_signals_are_kept_and_readable() -> None:
+    """The last value of each signal can be asked for; a gap is NaN, not an old value."""
+    clock = VirtualClock()
+    values: list[Reading] = [0.5, Gap("busy")]
+    signal = (Signal("gpu:0/utilisation", "fraction"), lambda _: values.pop(0))
+    feed = MeterFeed(ScriptedMeter(clock, [], signals=[signal]), clock, 0)
+    feed.read_signals()
+    assert feed.signal_values == {"gpu:0/utilisation": 0.5}
+    feed.read_signals()
+    assert math.isnan(feed.signal_values["gpu:0/utilisation"])
+
+
+@pytest.mark.parametrize(
+    ("facts", "cheap"),
+    [
+        ({"read_cost_s": 2e-6}, True),
+        ({"read_cost_s": 4e-3}, False),
+        ({"update_period_s": 0.1}, False),
+    ],
+)
+def test_windows_read_only_quick_and_cheap_meters_at_their_edges(
+    facts: dict[str, float], cheap: bool
+) -> None:
+    """A counter that costs 4 ms, or changes every 100 ms, is not read at an edge."""
+    clock = VirtualClock()
+    meter = ScriptedMeter(clock, [(counter("a", **facts), lambda t: t)])
+    assert MeterFeed(meter, clock, 0).cheap_at_edges is cheap
+
+
+def test_meter_that_turns_out_costly_is_no_longer_read_at_edges() -> None:
+    """What a meter declares is corrected by what its reads take."""
+    clock = VirtualClock()
+    meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)], read_takes_s=0.004)
+    feed = MeterFeed(meter, clock, 0)
+    assert feed.cheap_at_edges
+    for _ in range(3):
+        feed.read()
+    assert not feed.cheap_at_edges
+
+
+def test_many_threads_may_read_one_feed() -> None:
+    """Reads never interleave: times and values stay in step."""
+    clock = RealClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    threads = [threading.Thread(target=lambda: [feed.read() for _ in range(300)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times_s, values, _, _ = feed.drained()
+    assert len(times_s) == len(values) == 1_200
+    assert list(values) == sorted(values)
+
+
+def test_beat_of_a_slow_sensor_is_found() -> None:
+    """Watching for two changes tells when the sensor ticks."""
+    clock = VirtualClock(start_s=0.003)
+    meter = ScriptedMeter(
+        clock,
+        [(gauge("gpu:0", read_cost_s=1e-4), lambda t: 100.0 + math.floor((t - 0.033) / 0.1))],
+    )
+    feed = MeterFeed(meter, clock, 0)
+    feed.find_ticks(0.5, clock.sleep)
+    ticks = feed.tick_clocks[0]
+    assert ticks is not None
+    age_s, _ = ticks.age(1.053)
+    assert age_s == pytest.approx(0.02, abs=0.003)
+
+
+def test_first_source_of_a_domain_wins() -> None:
+    """Two meters of one package give one channel, from the better one."""
+    clock = VirtualClock()
+    feeds = [
+        MeterFeed(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
+        for i, s in enumerate(["best", "second"])
+    ]
+    (channel,) = channels_of(feeds)
+    assert channel.domain.source == "best"
+
+
+def test_gauge_shapes_a_slow_counter_of_the_same_device() -> None:
+    """A GPU with energy counter and power gauge is one channel made of both."""
+    clock = VirtualClock()
+    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
+    quick = ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)])
+    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
+    assert isinstance(channel.track, ShapedCounter)
+
+
+def test_estimate_never_shapes_a_measured_counter() -> None:
+    """Sources of different provenance are not mixed into one number."""
+    clock = VirtualClock()
+    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
+    guess = gauge("gpu:0", provenance=Provenance.ESTIMATED)
+    quick = ScriptedMeter(clock, [(guess, lambda _: 1.0)])
+    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
+    assert channel.shape_feed is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ((), ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]),
+        (("cpu",), ["cpu:0/package", "cpu:1/package"]),
+        (("cpu:1",), ["cpu:1/package"]),
+        (("gpu:1",), []),
+        (("gpu:10", "dram"), ["gpu:10", "dram"]),
+    ],
+)
+def test_devices_choose_domains_by_whole_names(devices: tuple[str, ...], names: list[str]) -> None:
+    """`gpu:1` is not `gpu:10`; `cpu` is every socket."""
+    clock = VirtualClock()
+    all_names = ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]
+    meter = ScriptedMeter(clock, [(counter(n), lambda t: t) for n in all_names])
+    channels = channels_of([MeterFeed(meter, clock, 0)], devices)
+    assert [c.domain.name for c in channels] == names

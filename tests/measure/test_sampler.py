@@ -1,0 +1,92 @@
+"""Promises of `sampler`: meters are read at their pace, and stopping takes no time."""
+
+import threading
+import time
+
+import pytest
+
+from wattloop.core.clock import RealClock, VirtualClock
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.sampler import DUTY_ALONE, DUTY_IN_PROCESS, Sampler, feed_interval_s
+from wattloop.testing.scripted_meter import ScriptedMeter, counter
+
+
+def feed_of(*domain_facts: dict[str, float]) -> MeterFeed:
+    clock = VirtualClock()
+    scripts = [(counter(f"d{i}", **facts), lambda t: t) for i, facts in enumerate(domain_facts)]
+    return MeterFeed(ScriptedMeter(clock, scripts), clock, 0)
+
+
+def test_interval_is_the_one_wished_for_a_cheap_meter() -> None:
+    """10 Hz and 100 Hz of RAPL are what the user gets."""
+    feed = feed_of({"read_cost_s": 2e-6})
+    assert feed_interval_s(feed, 0.1, DUTY_IN_PROCESS) == 0.1
+    assert feed_interval_s(feed, 0.01, DUTY_IN_PROCESS) == 0.01
+
+
+def test_sensor_is_not_read_more_often_than_it_changes() -> None:
+    """A gauge that updates every 100 ms is not read at 1 kHz."""
+    assert feed_interval_s(feed_of({"update_period_s": 0.1}), 0.001, DUTY_ALONE) == 0.1
+
+
+def test_costly_meter_is_read_less_often_inside_the_users_program() -> None:
+    """A read of 4 ms may take 0.4% of the program's time, 3% of a watcher's."""
+    feed = feed_of({"read_cost_s": 4e-3})
+    assert feed_interval_s(feed, 0.1, DUTY_IN_PROCESS) == pytest.approx(1.0)
+    assert feed_interval_s(feed, 0.1, DUTY_ALONE) == pytest.approx(4e-3 / 0.03)
+
+
+def test_counter_is_read_often_enough_not_to_wrap_unseen() -> None:
+    """An hour's interval on a counter that wraps after 260 kJ would lose whole turns."""
+    assert feed_interval_s(feed_of({"wrap_j": 262_143.0}), 3_600.0, DUTY_ALONE) < 70.0
+    assert feed_interval_s(feed_of({"wrap_j": 1.0}), 10.0, DUTY_ALONE) == 0.02
+
+
+def test_stopping_wakes_a_sampler_that_sleeps_for_an_hour() -> None:
+    """The end of a run never waits for the interval."""
+    clock = RealClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    sampler = Sampler([feed], [], clock, 3_600.0, in_process=True, on_flush=lambda: None)
+    sampler.start()
+    time.sleep(0.05)
+    sampler.stop()
+    assert not any(t.name == "wattloop-sampler" for t in threading.enumerate())
+
+
+def test_meter_that_hangs_is_left_behind() -> None:
+    """A driver that never returns does not keep the user's program from ending."""
+    clock = RealClock()
+    release = threading.Event()
+
+    def hang(t: float) -> float:
+        release.wait(10)
+        return t
+
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), hang)]), clock, 0)
+    sampler = Sampler([feed], [], clock, 0.1, in_process=True, on_flush=lambda: None)
+    sampler.start()
+    sampler.stop(timeout_s=0.1)
+    release.set()
+
+
+def test_readings_and_flushes_happen_in_the_background() -> None:
+    """Within a second at 50 Hz: tens of readings and at least one flush."""
+    clock = RealClock()
+    meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
+    flushed = threading.Event()
+    sampler = Sampler(
+        [MeterFeed(meter, clock, 0)], [], clock, 0.02, in_process=False, on_flush=flushed.set
+    )
+    sampler.start()
+    assert flushed.wait(10)
+    sampler.stop()
+    assert meter.reads >= 10
+
+
+def test_stopping_twice_or_before_starting_is_harmless() -> None:
+    """Ends may come from several places."""
+    sampler = Sampler([], [], RealClock(), 0.1, in_process=True, on_flush=lambda: None)
+    sampler.stop()
+    sampler.start()
+    sampler.stop()
+    sampler.stop()

@@ -1,0 +1,187 @@
+"""Promises of `session`: a run from its beginning to its end, whatever happens to the machine."""
+
+import os
+import time
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.records import Missing, RunStatus
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+from wattloop.measure.session import Session, new_run_id
+from wattloop.store.journal import journal_is_live, read_journal
+
+from .conftest import Machine
+
+
+def test_run_is_measured_and_its_journal_is_whole(machine: Machine) -> None:
+    """Energy within the stated interval; header, samples, windows and end in the journal."""
+    session = Session.open(name="training", tags={"model": "tiny"})
+    with session.begin("epoch") as window:
+        time.sleep(0.6)
+    run = session.close(exit_code=0)
+    truth_j = machine.driver.true_energy_j(
+        machine.package, run.result.begin_s, run.result.end_s
+    ) + machine.driver.true_energy_j(machine.dram, run.result.begin_s, run.result.end_s)
+    assert run.energy_j is not None
+    assert abs(run.energy_j - truth_j) <= max(2 * run.result.uncertainty_j, 0.05 * truth_j)
+    assert run.result.complete
+    assert window.energy_j is not None
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert journal.header["tags"] == {"model": "tiny"}
+    assert {d["name"] for d in journal.header["feeds"][0]["domains"]} == {"cpu:0/package", "dram:0"}
+    assert [e["window"]["name"] for e in journal.events if e["type"] == "window"] == ["epoch"]
+    assert journal.end is not None
+    assert journal.end["status"] == "finished"
+    assert sum(len(b.times_s) for b in journal.blocks) >= 5
+
+
+def test_closing_twice_gives_the_same_result(machine: Machine) -> None:
+    """The second close changes nothing, not even the status."""
+    session = Session.open()
+    first = session.close()
+    assert session.close(RunStatus.FAILED) is first
+    assert machine.journals.is_dir()
+
+
+def test_window_never_closed_ends_with_the_run_and_is_named(machine: Machine) -> None:
+    """Forgotten windows are in the journal, with a warning."""
+    session = Session.open()
+    session.begin("forgotten")
+    run = session.close()
+    assert any("'forgotten' was never closed" in w for w in run.result.warnings)
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert [e["window"]["name"] for e in journal.events] == ["forgotten"]
+
+
+def test_window_ended_after_the_run_is_harmless(machine: Machine) -> None:
+    """A thread that outlives the run may still end its window."""
+    session = Session.open()
+    window = session.begin("late")
+    session.close()
+    window.end()
+    assert window.result.duration_s >= 0
+    assert machine.store.parent.is_dir()
+
+
+def test_store_that_cannot_be_written_is_a_note_not_an_error(machine: Machine) -> None:
+    """The program is measured and told; nothing raises."""
+    blocked = machine.root / "file"
+    blocked.write_text("")
+    settings = Settings().overridden({"store": str(blocked / "runs.db"), "meters": "rapl"}, "test")
+    session = Session.open(settings)
+    time.sleep(0.05)
+    run = session.close()
+    assert run.energy_j is not None
+    assert any("will not be kept" in w and "WATTLOOP_STORE" in w for w in run.result.warnings)
+
+
+def test_suspended_machine_is_noted_and_not_counted(machine: Machine) -> None:
+    """Monotonic time stands still during suspend, so its energy is not made up."""
+    clock = VirtualClock(start_s=100.0, wall_start_s=1.7e9)
+    context = Context(Host(machine.root / "sys"), Settings(meters=("rapl",)), clock)
+    session = Session.open(context=context, keep=False)
+    clock.suspend(3_600.0)
+    run = session.close()
+    assert run.result.duration_s < 60.0
+    assert any("suspended for 3600 s" in w for w in run.result.warnings)
+
+
+def test_clock_set_back_does_not_disturb_the_energy(machine: Machine) -> None:
+    """An administrator who sets the time of day changes labels only."""
+    clock = VirtualClock(start_s=100.0, wall_start_s=1.7e9)
+    context = Context(Host(machine.root / "sys"), Settings(meters=("rapl",)), clock)
+    session = Session.open(context=context, keep=False)
+    clock.set_wall(1.0e9)
+    clock.advance(2.0)
+    run = session.close()
+    assert run.result.duration_s >= 2.0
+    assert run.started_wall_s == pytest.approx(1.7e9, abs=5.0)
+
+
+def test_device_that_is_not_here_is_a_note(machine: Machine) -> None:
+    """`--devices gpu:7` on a machine without one says so instead of reporting 0 J."""
+    settings = Settings(devices=("gpu:7",), meters=("rapl",), store=str(machine.store))
+    session = Session.open(settings)
+    run = session.close()
+    assert run.energy_j is None
+    assert any("gpu:7" in w for w in run.result.warnings)
+
+
+def test_counter_that_disappears_mid_run_is_missing_with_its_reason(machine: Machine) -> None:
+    """The total says which part is not whole, and the journal when it went."""
+    session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
+    time.sleep(0.3)
+    machine.driver.stop()
+    machine.dram.energy_file.unlink()
+    time.sleep(0.4)
+    run = session.close()
+    names = {m.name: m.reason for m in run.result.missing}
+    assert "gone" in names["dram:0"]
+    assert not run.result.complete
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert any(e["type"] == "gap" and e["domain"] == "dram:0" for e in journal.events)
+
+
+def test_live_power_is_readable_inside_the_run(machine: Machine) -> None:
+    """Watts per domain, now."""
+    session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
+    time.sleep(0.5)
+    power_w = session.power_w()
+    session.close()
+    assert set(power_w) == {"cpu:0/package", "dram:0"}
+    assert 20 < power_w["cpu:0/package"] < 100
+
+
+def test_no_sensor_at_all_still_gives_a_run(machine: Machine) -> None:
+    """Nothing readable: energy is None, the missing part has reason and remedy."""
+    context = Context(
+        Host(machine.root / "nothing"), Settings(meters=("rapl",), store=str(machine.store))
+    )
+    run = Session.open(context=context).close()
+    assert run.energy_j is None
+    (missing,) = run.result.missing
+    assert isinstance(missing, Missing)
+    assert missing.remedy
+
+
+def test_forked_child_leaves_the_parents_run_alone(machine: Machine) -> None:
+    """A child that ends, even by an exception, neither writes nor ends the run."""
+    session = Session.open()
+    window = session.begin("both")
+    pid = os.fork()
+    if pid == 0:
+        session.abandon()
+        ok = window.end().result.energy_j is None
+        os._exit(0 if ok else 1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    (path,) = machine.journals.glob("*.journal")
+    assert journal_is_live(path)
+    time.sleep(0.1)
+    run = session.close()
+    assert run.energy_j is not None
+
+
+def test_children_are_told_whose_run_they_belong_to(machine: Machine) -> None:
+    """The variable is set while the run is open and gone after it."""
+    session = Session.open()
+    assert os.environ["WATTLOOP_JOB"] == session.run_id
+    session.close()
+    assert "WATTLOOP_JOB" not in os.environ
+    assert machine.root.is_dir()
+
+
+def test_run_ids_sort_by_time_and_differ() -> None:
+    """Two runs of one second are still two."""
+    assert new_run_id(0.0).startswith("19700101-000000-")
+    assert len({new_run_id(1.0) for _ in range(100)}) == 100
+    assert new_run_id(1.0) < new_run_id(2.0)

@@ -1,0 +1,66 @@
+"""Promises about imports: measuring loads nothing heavy into the user's program."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = [
+    "numpy",
+    "torch",
+    "pydantic",
+    "sqlalchemy",
+    "yaml",
+    "rich",
+    "typer",
+    "pynvml",
+    "importlib.metadata",
+    "asyncio",
+    "ssl",
+    "email",
+    "urllib.request",
+    "subprocess",
+]
+
+
+def loaded(code: str, environment: dict[str, str] | None = None) -> list[str]:
+    """Which heavy modules a fresh interpreter holds after `code`."""
+    check = f"{code}\nimport sys\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", check],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+            **(environment or {}),
+        },
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("module", ["wattloop", "wattloop.measure", "wattloop.measure.api"])
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    """No array library, no database, no YAML, no terminal library, no package metadata."""
+    assert loaded(f"import {module}") == []
+
+
+def test_setting_up_a_measurement_loads_nothing_heavy(tmp_path: Path) -> None:
+    """A run on a machine with counters in files needs none of them either."""
+    from wattloop.testing.powercap_tree import PowercapTree
+
+    PowercapTree(tmp_path / "sys").add_package(0)
+    code = "import wattloop\nm = wattloop.measure('x').begin()"
+    environment = {
+        "WATTLOOP_SYSFS_ROOT": str(tmp_path / "sys"),
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_METERS": "rapl",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+    assert loaded(code, environment) == []
