@@ -46,7 +46,7 @@ ASKED_FOR_BY = {
 ENTRY_POINT_GROUP = "wattloop.meters"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Inventory:
     """What can be read here, and what cannot, with reasons."""
 

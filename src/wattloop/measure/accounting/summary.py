@@ -80,7 +80,7 @@ class Accounting(NamedTuple):
         }
 
 
-def account(  # noqa: PLR0913 - each is one stated input of the account; four are optional
+def account(
     result: WindowResult,
     settings: Settings,
     *,
