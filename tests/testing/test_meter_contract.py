@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -66,7 +65,7 @@ def test_a_good_meter_passes():
 
 
 class Wraps(Good):
-    offered = (replace(COUNTER, wrap_j=5.0), GAUGE)
+    offered = (COUNTER._replace(wrap_j=5.0), GAUGE)
 
     def counter(self, reads):
         return float(reads % 5)
@@ -80,12 +79,12 @@ def test_a_counter_may_wrap_where_it_says_so():
 BROKEN = {
     "offered twice": {"offered": (COUNTER, COUNTER)},
     "without domains": {"offered": ()},
-    "names look like": {"offered": (replace(COUNTER, name="GPU 0"), GAUGE)},
-    "update_period_s": {"offered": (replace(COUNTER, update_period_s=0.0), GAUGE)},
-    "resolution": {"offered": (replace(COUNTER, resolution=math.nan), GAUGE)},
-    "tdp_note": {"offered": (replace(COUNTER, tdp_w=300.0), GAUGE)},
-    "says where": {"offered": (replace(COUNTER, source=""), GAUGE)},
-    "does not wrap": {"offered": (COUNTER, replace(GAUGE, wrap_j=5.0))},
+    "names look like": {"offered": (COUNTER._replace(name="GPU 0"), GAUGE)},
+    "update_period_s": {"offered": (COUNTER._replace(update_period_s=0.0), GAUGE)},
+    "resolution": {"offered": (COUNTER._replace(resolution=math.nan), GAUGE)},
+    "tdp_note": {"offered": (COUNTER._replace(tdp_w=300.0), GAUGE)},
+    "says where": {"offered": (COUNTER._replace(source=""), GAUGE)},
+    "does not wrap": {"offered": (COUNTER, GAUGE._replace(wrap_j=5.0))},
     "negative watts": {"gauge_w": -1.0},
     "neither a float": {"gauge_w": 10},
     "node: inf": {"gauge_w": math.inf},
@@ -101,7 +100,7 @@ BROKEN = {
     "reads after close": {"read": lambda self: [1.0, 10.0]},
     "read took": {"read": lambda self: _burn() or [1.0, 10.0]},
     "domains are fixed": {
-        "domains": property(lambda self: (replace(COUNTER, source=f"test {self.reads}"), GAUGE))
+        "domains": property(lambda self: (COUNTER._replace(source=f"test {self.reads}"), GAUGE))
     },
 }
 

@@ -7,7 +7,7 @@ meters (who produce readings), windows (who turn them into energy) and the store
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 
@@ -44,8 +44,7 @@ class Scope(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Domain(NamedTuple):
     """One thing whose energy can be read, and what is known of the sensor.
 
     Attributes:
@@ -88,8 +87,7 @@ class Domain:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """Something beside energy that a meter can read: `gpu:0/utilisation`, `gpu:0/sm_clock`."""
 
     name: str
@@ -97,8 +95,7 @@ class Signal:
     """`fraction`, `MHz`, `degC`, `B` or `W`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """A reading that could not be taken.
 
     `lost` means that the device will not come back (fallen off the bus, permission withdrawn).
@@ -108,8 +105,7 @@ class Gap:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """A part of the node whose energy is not in the total, and why."""
 
     name: str

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wattloop.hardware.cpus import (
     Processor,
@@ -19,8 +19,7 @@ BOOST_OVER_BASE = 1.2
 """Typical ratio of the highest clock to the guaranteed one, where only the highest is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Package:
+class Package(NamedTuple):
     """One socket.
 
     Attributes:

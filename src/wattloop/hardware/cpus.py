@@ -7,9 +7,9 @@ one cloud and that no public page lists; their value is that of the nearest publ
 
 import csv
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["Processor", "guess_processor", "normalise", "processor_named"]
 
@@ -19,8 +19,7 @@ UNKNOWN_TDP_ERROR = 0.5
 """Nine in ten parts of the table lie within this fraction of the guess from their core count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Processor:
+class Processor(NamedTuple):
     """Facts of one processor package.
 
     Attributes:

@@ -4,8 +4,8 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
@@ -38,8 +38,7 @@ PERSISTENT = (0x05, 0x06, 0x07)
 """Memory technologies without DRAM: NVDIMM-F, NVDIMM-P, Intel Optane."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dimm:
+class Dimm(NamedTuple):
     """One installed module."""
 
     capacity_gib: float

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.hardware.host import Host
 
@@ -12,8 +12,7 @@ __all__ = ["Chip", "find_chips"]
 HWMON = "class/hwmon"
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(NamedTuple):
     """One hwmon directory: its driver's name and its files."""
 
     name: str

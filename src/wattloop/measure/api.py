@@ -9,13 +9,15 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.run_result import RunResult
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window, current_window
+
+if TYPE_CHECKING:
+    from wattloop.measure.run_result import RunResult
 
 __all__ = ["Measurement", "active_session", "measure"]
 

@@ -1,11 +1,9 @@
 """The user's `wattloop.yaml`: found, read, and checked with errors that name line and field."""
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
@@ -90,8 +88,7 @@ def read_config(path: Path, base: Settings | None = None) -> Settings:
     return settings
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     key: str
     value: Any
     line: int
@@ -175,6 +172,8 @@ def _check_known(path: Path, key: str, line: int) -> None:
     inside = "." in key and section in SECTIONS
     known = [k for k in FIELDS if k.startswith(f"{section}.")] if inside else []
     known = known or sorted({k.partition(".")[0] for k in FIELDS})
+    import difflib  # needed for the wrong word only
+
     near = difflib.get_close_matches(key, [*known, *FIELDS], n=1, cutoff=0.6)
     advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
     raise ConfigError(f"{path}:{line}: unknown key '{key}'; {advice}")

@@ -170,7 +170,7 @@ class MeterFeed:
             self.on_gap(time_s, self.domains[i].name, gap)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Channel:
     """The source chosen for one domain."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.provenance import Provenance
@@ -44,7 +44,7 @@ def journal_header(
         "job": None if session.job is None else session.job.to_dict(),
         "parent_run_id": session.parent_run_id,
         "feeds": [feed_to_dict(feed) for feed in session.feeds],
-        "missing": [asdict(missing) for missing in session.missing],
+        "missing": [missing._asdict() for missing in session.missing],
     }
 
 
@@ -52,14 +52,14 @@ def feed_to_dict(feed: MeterFeed) -> dict[str, Any]:
     """Plain data for JSON."""
     return {
         "meter": feed.meter.name,
-        "domains": [asdict(domain) for domain in feed.domains],
-        "signals": [asdict(signal) for signal in feed.signals],
+        "domains": [domain._asdict() for domain in feed.domains],
+        "signals": [signal._asdict() for signal in feed.signals],
     }
 
 
 def domain_from_dict(data: Mapping[str, Any]) -> Domain:
-    """Inverse of `asdict(domain)`; fields of later versions are ignored."""
-    known = {f.name for f in fields(Domain)}
+    """Inverse of `domain._asdict()`; fields of later versions are ignored."""
+    known = set(Domain._fields)
     values = {name: value for name, value in data.items() if name in known}
     return Domain(
         **{
@@ -72,7 +72,7 @@ def domain_from_dict(data: Mapping[str, Any]) -> Domain:
 
 
 def signal_from_dict(data: Mapping[str, Any]) -> Signal:
-    """Inverse of `asdict(signal)`."""
+    """Inverse of `signal._asdict()`."""
     return Signal(data["name"], data["unit"])
 
 

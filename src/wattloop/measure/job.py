@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 __all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "Job", "job_from_environment", "scheduler_facts"]
 
@@ -13,8 +13,7 @@ RUN_VARIABLE = "WATTLOOP_RUN"
 """Names the run that a measured child lies in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """Several processes that are one piece of work.
 
     Attributes:
@@ -29,7 +28,7 @@ class Job:
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
-    scheduler: Mapping[str, str] = field(default_factory=dict)
+    scheduler: Mapping[str, str] = MappingProxyType({})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

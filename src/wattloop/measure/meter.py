@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.records import Domain, Gap, Missing, Signal
@@ -16,13 +15,12 @@ Reading = float | Gap
 """Joules of a counter, watts of a gauge or the value of a signal, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What `detect` functions are given: the machine, the user's settings and the clock."""
 
-    host: Host = field(default_factory=Host)
-    settings: Settings = field(default_factory=Settings)
-    clock: Clock = field(default_factory=RealClock)
+    host: Host = Host()
+    settings: Settings = Settings()
+    clock: Clock = RealClock()
 
 
 class Meter(ABC):

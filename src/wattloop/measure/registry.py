@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import Missing
@@ -36,10 +35,18 @@ METERS: dict[str, str] = {
 }
 """Name -> module with `detect(context)`, in order of preference for the same domain."""
 
+ASKED_FOR_BY = {
+    "replay": "replay_file",
+    "yokogawa": "visa_resource",
+    "redfish": "redfish_url",
+    "ipmi": "ipmi",
+}
+"""Meters that exist only where a setting names their source."""
+
 ENTRY_POINT_GROUP = "wattloop.meters"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Inventory:
     """What can be read here, and what cannot, with reasons."""
 
@@ -68,8 +75,14 @@ class Inventory:
             meter.close()
 
 
-def detect(context: Context) -> Inventory:
-    """Try every meter the settings allow; refusals keep their reasons."""
+def detect(context: Context, *, explain: bool = True) -> Inventory:
+    """Try every meter the settings allow; refusals keep their reasons.
+
+    Args:
+        context: machine, settings and clock.
+        explain: whether meters that nobody asked for are loaded too, only to say so. That takes
+            milliseconds, which a person who lists devices does not mind and a program does.
+    """
     inventory = Inventory()
     wanted = context.settings.meters
     finders = _finders(context)
@@ -80,6 +93,9 @@ def detect(context: Context) -> Inventory:
         )
     for name, finder in finders.items():
         if wanted and name not in wanted:
+            continue
+        setting = ASKED_FOR_BY.get(name)
+        if not explain and setting and not wanted and not getattr(context.settings, setting):
             continue
         found = detect_one(name, finder, context, inventory.refusals)
         inventory.meters.extend(found)
@@ -143,7 +159,7 @@ def _plugins() -> Iterator[tuple[str, Detect]]:
         except OSError:
             continue
         for entry in entries:
-            for name, target in _entry_points(Path(entry) / "entry_points.txt"):
+            for name, target in _entry_points(f"{entry}/entry_points.txt"):
                 if name not in seen:
                     seen.add(name)
                     yield name, _lazy(target)
@@ -153,13 +169,19 @@ def _is_metadata(name: str) -> bool:
     return name.endswith((".dist-info", ".egg-info"))
 
 
-def _entry_points(path: Path) -> Iterator[tuple[str, str]]:
+def _entry_points(path: str) -> Iterator[tuple[str, str]]:
+    # Plain system calls: a hundred packages are looked at for each measured program.
     try:
-        text = path.read_text()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return
-    if ENTRY_POINT_GROUP not in text:
+    try:
+        data = os.read(file, os.fstat(file).st_size)
+    finally:
+        os.close(file)
+    if ENTRY_POINT_GROUP.encode() not in data:
         return
+    text = data.decode(errors="replace")
     inside = False
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):

@@ -1,5 +1,7 @@
 """A session: meters being read on behalf of one run, from its beginning to its end."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import threading
@@ -7,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Gap, Missing, RunStatus, WindowResult
@@ -20,10 +22,12 @@ from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE, Job, job_from_envir
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.resolve import resolve_window
-from wattloop.measure.run_result import RunResult
 from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
 from wattloop.measure.windows import Window
 from wattloop.store.journal import JournalWriter, journal_directory
+
+if TYPE_CHECKING:
+    from wattloop.measure.run_result import RunResult
 
 __all__ = ["Session"]
 
@@ -99,7 +103,7 @@ class Session:
         tags: Mapping[str, str] | None = None,
         context: Context | None = None,
         keep: bool = True,
-    ) -> "Session":
+    ) -> Session:
         """Find meters, take the first readings, open the journal and start the sampler.
 
         Args:
@@ -118,7 +122,7 @@ class Session:
         run_id = new_run_id(context.clock.wall_s())
         session = cls(
             context,
-            detect(context),
+            detect(context, explain=False),
             run_id=run_id,
             name=name,
             job=job_from_environment(),
@@ -424,6 +428,8 @@ class Session:
     def _run_result(
         self, result: WindowResult, status: RunStatus, exit_code: int | None, signal: int | None
     ) -> RunResult:
+        from wattloop.measure.run_result import RunResult
+
         return RunResult.of(
             result,
             self.settings,

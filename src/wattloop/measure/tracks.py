@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from wattloop.core.records import Domain, Gap
 from wattloop.measure.ticks import TickClock
@@ -32,8 +32,7 @@ HIDDEN_SHARE = 0.3
 """Power may vary by this share between two points without either showing it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Energy of one domain between two instants.
 
     `sigma_j` is one standard deviation; `covered` the share of the time with readings; `moved`

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "FORMAT",
@@ -55,8 +55,7 @@ def journal_directory(store_location: str) -> Path:
     return path.parent / f"{path.name}.journals"
 
 
-@dataclass(frozen=True, slots=True)
-class SampleBlock:
+class SampleBlock(NamedTuple):
     """Readings of one meter: `times_s[i]` belongs to `values[i*width:(i+1)*width]`."""
 
     feed: int

@@ -1,9 +1,8 @@
 """A domain together with the files it is read from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from wattloop.core.records import Domain, Gap
 from wattloop.hardware.number_file import NumberFile
@@ -28,8 +27,7 @@ class Sensor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
+class Gauge(NamedTuple):
     """One domain and its sensor."""
 
     domain: Domain

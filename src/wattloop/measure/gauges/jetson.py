@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.hardware.host import Host
@@ -48,8 +48,7 @@ def rails(host: Host) -> Iterator[Gauge]:
         yield Gauge(domain, rail.sensor)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rail:
+class _Rail(NamedTuple):
     label: str
     sensor: FileSensor
     resolution_w: float

@@ -7,9 +7,8 @@ that have neither, and for cross-checking those that do.
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope
@@ -85,8 +84,7 @@ class AmdCpu(Meter):
             file.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Socket:
+class _Socket(NamedTuple):
     number: int
     path: Path
     refusal: str

@@ -1,8 +1,8 @@
 """AMD GPUs: through amdsmi where it is installed, else the power file of the amdgpu driver."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Missing
@@ -18,8 +18,7 @@ INSTALL_AMDSMI = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AmdCard:
+class AmdCard(NamedTuple):
     """A card of the kernel's DRM tree.
 
     Attributes:

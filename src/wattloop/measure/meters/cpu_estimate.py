@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from wattloop.core.clock import Clock
@@ -202,13 +201,12 @@ def _busy_share(before: tuple[int, int] | None, now: tuple[int, int]) -> float:
 
 
 def _with_tdp(package: Package, tdp_w: float) -> Package:
-    processor = replace(
-        package.processor,
+    processor = package.processor._replace(
         tdp_w=tdp_w,
         tdp_error=0.0,
         note=f"TDP {tdp_w:g} W from setting cpu_tdp_w",
     )
-    return replace(package, processor=processor)
+    return package._replace(processor=processor)
 
 
 def _domain(package: Package, *, clock_known: bool) -> Domain:

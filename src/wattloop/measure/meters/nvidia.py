@@ -5,15 +5,19 @@ power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's i
 `nvidia-smi`): CUDA_VISIBLE_DEVICES neither hides nor renumbers cards here.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
 from wattloop.measure.meter import Context, Meter, Reading
 from wattloop.measure.meters import nvml_library
-from wattloop.measure.meters.nvidia_card import POWER_INSTANT_FIELD, Card, inspect
+
+if TYPE_CHECKING:
+    from wattloop.measure.meters.nvidia_card import Card
 
 __all__ = ["NvmlEnergy", "NvmlPower", "detect"]
 
@@ -31,6 +35,8 @@ IMPLAUSIBLE = 2.0
 def detect(context: Context) -> Sequence[Meter]:
     """A meter for power and one for the counters, as far as the cards have them."""
     nvml = nvml_library.open_nvml(context.host)
+    from wattloop.measure.meters.nvidia_card import Card, inspect
+
     cards: list[Card] = []
     refused: list[Missing] = []
     counters: dict[str, bool] = {}
@@ -157,7 +163,7 @@ class NvmlPower(_NvmlMeter):
     def _read_card(self, card: Card, handle: Any) -> Reading:
         if not card.instant:
             return int(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1_000
-        field = self._nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD])[0]
+        field = self._nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
         if field.nvmlReturn != 0:
             return nvml_library.gap(card.name, field.nvmlReturn)
         return int(field.value.uiVal) / 1_000

@@ -7,10 +7,8 @@ from typing import Any
 from wattloop.core.records import Missing
 from wattloop.measure.meters import nvml_library
 
-__all__ = ["POWER_INSTANT_FIELD", "Card", "CardSignal", "inspect"]
+__all__ = ["Card", "CardSignal", "inspect"]
 
-POWER_INSTANT_FIELD = 186
-"""NVML_FI_DEV_POWER_INSTANT: 38 us a read on an H200, new every 100 ms, no lag."""
 MIG_ON = 1
 VGPU_GUEST = 2
 CLOCK_SM, CLOCK_MEMORY = 1, 2
@@ -195,7 +193,7 @@ def _supported(nvml: Any, handle: Any, signal: CardSignal) -> bool:
 
 def _has_instant(nvml: Any, handle: Any) -> bool:
     try:
-        field = nvml.nvmlDeviceGetFieldValues(handle, [POWER_INSTANT_FIELD])[0]
+        field = nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
     except nvml.NVMLError as error:
         if nvml_library.is_unsupported(error):
             return False

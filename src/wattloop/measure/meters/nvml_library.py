@@ -14,6 +14,8 @@ __all__ = ["error_code", "explain", "gap", "is_unsupported", "open_nvml", "shut_
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
 SHUTDOWN_PATIENCE_S = 1.0
+POWER_INSTANT_FIELD = 186
+"""NVML_FI_DEV_POWER_INSTANT: 38 us a read on an H200, new every 100 ms, no lag."""
 
 # nvmlReturn_t; the numbers are part of the library's ABI.
 INVALID_ARGUMENT = 2

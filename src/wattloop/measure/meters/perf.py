@@ -4,8 +4,7 @@ import errno
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope
@@ -51,8 +50,7 @@ def detect_second_source(context: Context) -> Sequence["Perf"]:
     return _opened(context.host, find_events(context.host))
 
 
-@dataclass(frozen=True, slots=True)
-class PowerEvent:
+class PowerEvent(NamedTuple):
     """One energy event on one CPU, which stands for its package."""
 
     name: str

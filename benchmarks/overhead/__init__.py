@@ -1,0 +1,1 @@
+"""Parts of `measure_overhead.py`: what runs in the measured process, and what surrounds it."""
