@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -10,9 +10,12 @@ from wattloop.core.records import Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
 
-__all__ = ["POWERCAP", "Zone", "find_zones"]
+__all__ = ["POWERCAP", "Zone", "find_zones", "without_mirrors"]
 
 POWERCAP = "class/powercap"
+MIRROR_LOOKS = 40
+MIRROR_WAIT_S = 0.0005
+"""Counters change every millisecond; one that does not in 20 ms tells nothing."""
 
 
 class Zone:
@@ -26,6 +29,8 @@ class Zone:
         self.inside = inside
         self.refusal = NumberFile(self.path).refusal()
         """Why the counter cannot be read; empty when it can."""
+        self.mirrors: list[str] = []
+        """Zones of other dies that show this very counter and are left out."""
 
     @cached_property
     def range_uj(self) -> int | None:
@@ -78,6 +83,58 @@ def find_zones(host: Host) -> list[Zone]:
         if rival is None or (rival.refusal and not zone.refusal):
             found[zone.name] = zone
     return list(found.values())
+
+
+def without_mirrors(zones: Sequence[Zone], sleep: Callable[[float], None]) -> list[Zone]:
+    """The zones, less those of other dies that show a counter which is there already.
+
+    On AMD processors of several dies (Zen 1 and 2) the kernel lists a package for each die, and
+    all of them show the one counter of the socket. Machines without dies are not looked at.
+    """
+    kept: list[Zone] = []
+    alike: dict[tuple[str, ...], list[Zone]] = {}
+    replaced: dict[str, str] = {}
+    for zone in zones:
+        match = _DIE.fullmatch(zone.name)
+        if match is not None and not zone.refusal:
+            rivals = alike.setdefault(match.groups(default=""), [])
+            original = next((z for z in rivals if _same_counter(z, zone, sleep)), None)
+            if original is not None:
+                original.mirrors.append(zone.directory.name)
+                replaced[zone.name] = original.name
+                continue
+            rivals.append(zone)
+        kept.append(zone)
+    for zone in kept:
+        zone.inside = replaced.get(zone.inside or "", zone.inside)
+    return kept
+
+
+_DIE = re.compile(r"(cpu|dram):(\d+)/die:\d+(/.+)?")
+
+
+def _same_counter(first: Zone, second: Zone, sleep: Callable[[float], None]) -> bool:
+    """Equal now, and still equal after it has moved: two counters of their own never are."""
+    begin = _shared_value(first, second)
+    if begin is None:
+        return False
+    for _ in range(MIRROR_LOOKS):
+        sleep(MIRROR_WAIT_S)
+        now = _shared_value(first, second)
+        if now is None:
+            return False
+        if now not in (begin, 0):
+            return True
+    return False
+
+
+def _shared_value(first: Zone, second: Zone) -> int | None:
+    """What both show at this moment, if it is the same; the first may move between two reads."""
+    for _ in range(3):
+        before, other, after = map(_number, (first.path, second.path, first.path))
+        if before == after:
+            return before if other == before else None
+    return None
 
 
 def _zone_directories(root: Path) -> list[Path]:

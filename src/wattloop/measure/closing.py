@@ -33,6 +33,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         end_s=end_s,
         warnings=("whoever measured this run died; it ends with the last reading",),
     )
+    counted, counted_by = _counting(journal)
     return {
         "type": "end",
         "time_s": end_s,
@@ -42,9 +43,19 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "signal": None,
         "result": result.to_dict(),
         "accounting": {},
-        "counted": True,
-        "counted_by": None,
+        "counted": counted,
+        "counted_by": counted_by,
     }
+
+
+def _counting(journal: Journal) -> tuple[bool, str | None]:
+    """Whether the dead run counted its node, and which run did if not."""
+    for event in reversed(journal.events):
+        if isinstance(event, dict) and event.get("type") == "role":
+            return bool(event.get("counts", True)), event.get("counted_by")
+    # It died before its first flush: the first rank of a node claims it at once, others later.
+    job = journal.header.get("job") or {}
+    return not job.get("local_rank"), None
 
 
 class RecordedMeter(Meter):

@@ -287,6 +287,7 @@ class Session:
             os.environ[JOB_VARIABLE] = self.run_id
             os.environ[RUN_VARIABLE] = self.run_id
         self.role.watch(self.feeds)
+        self._note_role()
         self._sampler = Sampler(
             self.role.feeds_to_read(self.feeds, used),
             self.feeds if self.role.counts else used,
@@ -316,6 +317,8 @@ class Session:
     def _flush(self, final: bool = False) -> None:
         """Everything gathered since the last flush goes to the journal."""
         changed = self.role.flush(self.feeds, ending=final)
+        if changed:
+            self._note_role()
         if changed and self._sampler is not None:
             self._sampler.replace_feeds(
                 self.role.feeds_to_read(self.feeds, self._used_feeds()),
@@ -363,6 +366,13 @@ class Session:
                 "lost": gap.lost,
             }
         )
+
+    def _note_role(self) -> None:
+        """Whoever finds the journal without an end must know whether this run counted."""
+        if self.job is None:
+            return
+        role = {"counts": self.role.counts, "counted_by": self.role.counted_by}
+        self._events.append({"type": "role", "time_s": self.clock.now_s(), **role})
 
     def _notice_suspend(self) -> None:
         suspended_s = self.clock.suspended_s()

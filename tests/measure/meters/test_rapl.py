@@ -74,6 +74,36 @@ def test_dies_of_one_package_stay_apart(tmp_path: Path) -> None:
     assert domains["cpu:0/die:1/core"].inside == "cpu:0/die:1/package"
 
 
+def test_dies_that_mirror_one_counter_are_read_once(tmp_path: Path) -> None:
+    """Two dies that show the socket's one counter are one domain; their parts stay inside it."""
+    tree = PowercapTree(tmp_path)
+    first, second = (tree.add_package(0, die=die, energy_uj=5_000_000) for die in (0, 1))
+    tree.add_child(second, "core", energy_uj=7)
+    other_socket = tree.add_package(1, die=0, energy_uj=5_000_000)
+    _mirror(second, first)
+    with Driver({first: SquareWave(50, 90, 0.5), other_socket: SquareWave(20, 30, 0.5)}):
+        domains = by_name(open_meter(tmp_path))
+    assert set(domains) == {"cpu:0/die:0/package", "cpu:0/die:1/core", "cpu:1/die:0/package"}
+    assert domains["cpu:0/die:0/package"].source == "powercap intel-rapl:0 = intel-rapl:1"
+    assert domains["cpu:0/die:1/core"].inside == "cpu:0/die:0/package"
+
+
+@pytest.mark.parametrize("energy_uj", [0, 4_000_000])
+def test_equal_counters_that_stand_still_are_no_mirrors(tmp_path: Path, energy_uj: int) -> None:
+    """Two zeros after a boot prove nothing, nor do two equal numbers that part when they move."""
+    tree = PowercapTree(tmp_path)
+    first, second = (tree.add_package(0, die=die, energy_uj=energy_uj) for die in (0, 1))
+    assert len(by_name(open_meter(tmp_path))) == 2
+    with Driver({first: SquareWave(50, 90, 0.5), second: SquareWave(20, 30, 0.5)}):
+        assert len(by_name(open_meter(tmp_path))) == 2
+
+
+def _mirror(zone: TreeZone, original: TreeZone) -> None:
+    """Let a zone show another's counter."""
+    zone.energy_file.unlink()
+    zone.energy_file.symlink_to(original.energy_file)
+
+
 def test_package_number_comes_from_its_label(tmp_path: Path) -> None:
     """Zone numbers need not be socket numbers: package-1 may be intel-rapl:0."""
     tree = PowercapTree(tmp_path)

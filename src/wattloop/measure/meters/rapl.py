@@ -7,7 +7,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
-from wattloop.hardware.powercap import POWERCAP, Zone, find_zones
+from wattloop.hardware.powercap import POWERCAP, Zone, find_zones, without_mirrors
 from wattloop.measure.meter import Context, Meter, Reading
 
 __all__ = ["Rapl", "detect", "readable_names"]
@@ -39,6 +39,7 @@ def detect(context: Context) -> Sequence["Rapl"]:
         raise MeterUnavailable(
             "rapl", zones[0].refusal, _remedy(zones[0]), parts=tuple(zone.name for zone in zones)
         )
+    readable = without_mirrors(readable, context.clock.sleep)
     return [Rapl(readable, refused=[zone for zone in zones if zone.refusal])]
 
 
@@ -93,7 +94,7 @@ def _domain(zone: Zone) -> Domain:
         name=zone.name,
         kind=DomainKind.COUNTER,
         scope=zone.scope,
-        source=f"powercap {zone.directory.name}",
+        source=" = ".join((f"powercap {zone.directory.name}", *zone.mirrors)),
         inside=zone.inside,
         # The register counts in units of 2^-14 J (61 uJ) or 15.3 uJ; the file shows microjoules.
         resolution=61e-6,
