@@ -39,6 +39,9 @@ def main() -> int:
         return watch()
     import torch
 
+    if arguments.train:
+        return train(Work(torch, arguments.device), arguments.minute_s)
+
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("h200_steps: no CUDA GPU here; nothing measured")
         return 0
@@ -49,6 +52,7 @@ def main() -> int:
     overheads(report, work, counter, arguments.rounds, arguments.steps)
     summed(report, work, counter)
     minute(report, work, counter, arguments.minute_s, arguments.device)
+    commanded(report, counter, arguments.minute_s, arguments.device)
     print(report.text())
     if arguments.json:
         Path(arguments.json).write_text(json.dumps({"bars": report.bars()}, indent=2) + "\n")
@@ -69,6 +73,7 @@ def parsed() -> argparse.Namespace:
         "--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the script itself"
     )
     parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -182,6 +187,7 @@ class Report:
     step_uncertainty_pct: float = float("nan")
     callback_error_pct: float = float("nan")
     watcher_error_pct: float = float("nan")
+    command_error_pct: float = float("nan")
     facts: dict[str, float] = field(default_factory=dict)
 
     def bars(self) -> list[dict[str, Any]]:
@@ -191,6 +197,7 @@ class Report:
             ("steps_sum_error_pct", self.sum_error_pct, 1.0, {}),
             ("callback_error_pct", self.callback_error_pct, 1.0, {}),
             ("watcher_error_pct", self.watcher_error_pct, 1.0, {}),
+            ("wattloop_run_error_pct", self.command_error_pct, 1.0, {}),
         ]
         return [
             {"name": name, "value": round(value, 4), "unit": "%", "bar": bar, "baselines": base}
@@ -210,6 +217,7 @@ class Report:
             f"uncertainty stated for a step (median): {self.step_uncertainty_pct:.1f} %",
             f"the loop's meter against the counter: {self.callback_error_pct:.3f} %",
             f"a watcher beside it against the counter: {self.watcher_error_pct:.3f} %",
+            f"`wattloop run` of a program against the counter: {self.command_error_pct:.3f} %",
         ]
         return "\n".join(lines + [f"{name}: {value:.6g}" for name, value in self.facts.items()])
 
@@ -431,6 +439,38 @@ def minute(report: Report, work: Work, counter: Counter, length_s: float, device
     report.facts["joules by the loop's meter"] = ours_j
     report.facts["joules by the watcher"] = float(answer)
     report.facts["seconds of the long part"] = end_s - begin_s
+
+
+def commanded(report: Report, counter: Counter, length_s: float, device: str) -> None:
+    """`wattloop run` of a program that trains for a minute, against the counter read around it."""
+    time.sleep(3.0)
+    idle_begin_s, idle_begin_j = counter.tick(lambda: None)
+    time.sleep(2.0)
+    begin_s, begin_j = counter.tick(lambda: None)
+    idle_w = (begin_j - idle_begin_j) / (begin_s - idle_begin_s)
+    out = Path(os.environ["WATTLOOP_STORE"]).with_name("commanded.json")
+    run = [sys.executable, "-m", "wattloop.cli.main", "run", "--quiet", "--json", str(out), "--"]
+    program = [sys.executable, __file__, "--train", "--minute-s", str(length_s)]
+    subprocess.run([*run, *program, "--device", device], check=True)
+    end_s, end_j = counter.tick(lambda: None)
+    data = json.loads(out.read_text())
+    ours_j = next(d["energy_j"] for d in data["domains"] if d["name"] == counter.domain)
+    outside_s = end_s - begin_s - data["duration_s"]
+    raw_j = end_j - begin_j - idle_w * outside_s
+    report.command_error_pct = 100 * abs(ours_j / raw_j - 1)
+    report.facts["joules by the counter around `wattloop run`, idle outside taken off"] = raw_j
+    report.facts["joules by `wattloop run`"] = ours_j
+    report.facts["seconds outside the run"] = outside_s
+
+
+def train(work: Work, length_s: float) -> int:
+    """The program that `wattloop run` measures: knows nothing of Wattloop."""
+    end_s = time.monotonic() + length_s
+    while time.monotonic() < end_s:
+        for _ in range(50):
+            work.step()
+        work.synchronise()
+    return 0
 
 
 def watch() -> int:

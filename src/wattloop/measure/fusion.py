@@ -12,6 +12,8 @@ from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
 
 __all__ = ["ShapedCounter"]
 
+UNSEEN_SHARE = 0.1
+"""Power may differ by this share from what two looks around it agree on."""
 RATIO_SPAN_S = 20.0
 """How far back counter and gauge are compared when the counter has not been read yet."""
 
@@ -66,8 +68,9 @@ class ShapedCounter:
         begin_j, begin_sigma_j = self._at(begin_s)
         end_j, end_sigma_j = self._at(last_s)
         energy_j = end_j - begin_j
-        # Inside one segment the two ends share their anchor: only the shape is uncertain.
-        sigma_j = min(math.hypot(begin_sigma_j, end_sigma_j), max(abs(energy_j), begin_sigma_j))
+        # In a short window both ends are off in the same way: what is uncertain is the power.
+        short_j = self._power_sigma_w(begin_s, last_s) * (last_s - begin_s)
+        sigma_j = min(math.hypot(begin_sigma_j, end_sigma_j), short_j)
         return Span(energy_j, sigma_j, covered, moved=True)
 
     def _at(self, time_s: float) -> tuple[float, float]:
@@ -113,6 +116,17 @@ class ShapedCounter:
         alias_w = abs(scale - 1.0) * sum(near) / len(near)
         # A step somewhere between two looks displaces at most a quarter of step x spacing.
         return 0.25 * (step_w + alias_w) * max(gauge.period_s, self._spacing_s(i))
+
+    def _power_sigma_w(self, begin_s: float, end_s: float) -> float:
+        """How far the mean power of a window may be off what the gauge shows around it."""
+        gauge = self.gauge
+        first = bisect_right(gauge.times_s, begin_s)
+        last = bisect_right(gauge.times_s, end_s)
+        near = gauge.watts[max(0, first - 2) : last + 2]
+        if not near:
+            return math.inf
+        alias_w = abs(self._recent_ratio(len(self.counter.times_s) - 1) - 1.0) * max(near)
+        return max(near) - min(near) + alias_w + UNSEEN_SHARE * max(near)
 
     def _misplaced_j(self, left: int, share: float, scale: float) -> float:
         """Joules that the counter saw and the gauge did not: they may lie on either side."""
