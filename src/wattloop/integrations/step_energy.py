@@ -26,8 +26,8 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
     """Energy of each stretch; the energies of adjoining ones add up to that of their union.
 
     A sensor tells nothing about times much shorter than its own period, so adjoining steps are
-    looked up together until they span half of it, and share the energy in proportion to time.
-    Each then has the uncertainty of the whole group. This also bounds the cost of tiny steps.
+    looked up together until they span half of it, and share energy and uncertainty in proportion
+    to time. This also bounds the cost of tiny steps.
     """
     groups = _groups(stretches, max(channel.track.period_s / 2, MIN_GROUP_S))
     spans = [_span(channel, stretches[a][0], stretches[b - 1][1]) for a, b in groups]
@@ -42,9 +42,11 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
             continue
         near_w = [p for p in powers_w[max(0, number - 1) : number + 2] if not math.isnan(p)]
         swing_w = max(near_w) - min(near_w)
+        group_s = stretches[b - 1][1] - stretches[a][0]
         for begin_s, end_s, blur_s in stretches[a:b]:
             energy_j = powers_w[number] * (end_s - begin_s)
-            own_j = _uncertainty_j(channel, span, energy_j, end_s - begin_s)
+            share = (end_s - begin_s) / group_s
+            own_j = share * _uncertainty_j(channel, span, span.energy_j, group_s)
             energies.append((energy_j, math.hypot(own_j, swing_w * blur_s)))
     return energies
 

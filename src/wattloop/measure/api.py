@@ -6,6 +6,7 @@ import atexit
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -182,7 +183,9 @@ class _Runs:
     def at_exit(self) -> None:
         session, self.session = self.session, None
         if session is not None:
-            session.close()
+            # The interpreter leaves the exception that ended the program in `sys.last_type`.
+            failed = hasattr(sys, "last_type")
+            session.close(RunStatus.FAILED if failed else RunStatus.FINISHED)
 
     def after_fork(self) -> None:
         session, self.session = self.session, None

@@ -12,7 +12,7 @@ from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
 
 __all__ = ["ShapedCounter"]
 
-UNSEEN_SHARE = 0.1
+UNSEEN_SHARE = 0.15
 """Power may differ by this share from what two looks around it agree on."""
 RATIO_SPAN_S = 20.0
 """How far back counter and gauge are compared when the counter has not been read yet."""
