@@ -14,6 +14,7 @@ minutes. It only reads: no power limit, clock or mode is ever set.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -24,57 +25,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bars import Bar, Page, Table, arguments, publish
 from wattloop.core.settings import Settings
 from wattloop.integrations.torch_loop import EnergyMeter
 from wattloop.measure.session import Session
 
 TARGET_S = 0.012
 STEPS_SUMMED = 1_000
-REPORT = Path(__file__).parents[1] / "docs" / "benchmarks" / "h200_steps.md"
 
 
 def main() -> int:
-    arguments = parsed()
-    if arguments.watch:
+    chosen = parsed()
+    if chosen.watch:
         return watch()
     import torch
 
-    if arguments.train:
-        return train(Work(torch, arguments.device), arguments.minute_s)
-
-    if arguments.device == "cuda" and not torch.cuda.is_available():
+    if chosen.train:
+        return train(Work(torch, chosen.device), chosen.minute_s)
+    if chosen.device == "cuda" and not torch.cuda.is_available():
         print("h200_steps: no CUDA GPU here; nothing measured")
         return 0
-    work = Work(torch, arguments.device)
-    counter = Counter(arguments.device)
-    print(f"{work.name}: {work.layers} layers, {1e3 * work.step_s:.2f} ms a step")
-    report = Report(work.name, work.step_s, work.layers)
-    overheads(report, work, counter, arguments.rounds, arguments.steps)
-    summed(report, work, counter)
-    minute(report, work, counter, arguments.minute_s, arguments.device)
-    commanded(report, counter, arguments.minute_s, arguments.device)
-    print(report.text())
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"bars": report.bars()}, indent=2) + "\n")
-    if arguments.device == "cuda" and not arguments.no_report:
-        REPORT.parent.mkdir(parents=True, exist_ok=True)
-        REPORT.write_text(report.markdown())
+    work = Work(torch, chosen.device)
+    counter = Counter(chosen.device)
+    print(f"{work.name}: {work.layers} layers, {1e3 * work.step_s:.2f} ms a step", file=sys.stderr)
+    findings = Findings(work.name, work.layers)
+    overheads(findings, work, counter, chosen.rounds, chosen.steps)
+    summed(findings, work, counter)
+    minute(findings, work, counter, chosen.minute_s, chosen.device)
+    commanded(findings, counter, chosen.minute_s, chosen.device)
+    publish(findings.page(), chosen)
     return 0
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="write the bars to this file")
-    parser.add_argument("--rounds", type=int, default=8, help="alternating rounds of blocks")
-    parser.add_argument("--steps", type=int, default=200, help="steps per block")
-    parser.add_argument("--minute-s", type=float, default=60.0, help="length of the long part")
-    parser.add_argument("--no-report", action="store_true", help="leave the page in docs/ alone")
+    parser = arguments("energy per training step on a real GPU: its cost and its error")
+    parser.add_argument("--rounds", type=int, help="alternating rounds of blocks")
+    parser.add_argument("--steps", type=int, default=180, help="steps per block")
+    parser.add_argument("--minute-s", type=float, help="length of the long part")
     parser.add_argument(
         "--device", default="cuda", choices=("cuda", "cpu"), help="cpu tries the script itself"
     )
     parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.rounds = chosen.rounds or (1 if chosen.quick else 7)
+    chosen.minute_s = chosen.minute_s or (5.0 if chosen.quick else 60.0)
+    chosen.quick = chosen.quick or chosen.device == "cpu"  # no page from a trial
+    return chosen
 
 
 class Work:
@@ -174,82 +171,56 @@ class Counter:
 
 
 @dataclass
-class Report:
+class Findings:
     """What was found."""
 
     device: str
-    step_s: float
     layers: int
     blocks_s: dict[str, list[float]] = field(default_factory=dict)
-    overhead_pct: dict[str, float] = field(default_factory=dict)
-    spread_pct: dict[str, float] = field(default_factory=dict)
-    sum_error_pct: float = float("nan")
-    step_uncertainty_pct: float = float("nan")
-    callback_error_pct: float = float("nan")
-    watcher_error_pct: float = float("nan")
-    command_error_pct: float = float("nan")
+    ratios_pct: dict[str, list[float]] = field(default_factory=dict)
+    sum_error_pct: float = math.nan
+    step_uncertainty_pct: float = math.nan
+    callback_error_pct: float = math.nan
+    watcher_error_pct: float = math.nan
+    command_error_pct: float = math.nan
     facts: dict[str, float] = field(default_factory=dict)
 
-    def bars(self) -> list[dict[str, Any]]:
-        others = {k: round(v, 3) for k, v in self.overhead_pct.items() if k != "ours"}
-        rows = [
-            ("step_overhead_pct", self.overhead_pct["ours"], 0.5, others),
-            ("steps_sum_error_pct", self.sum_error_pct, 1.0, {}),
-            ("callback_error_pct", self.callback_error_pct, 1.0, {}),
-            ("watcher_error_pct", self.watcher_error_pct, 1.0, {}),
-            ("wattloop_run_error_pct", self.command_error_pct, 1.0, {}),
+    def page(self) -> Page:
+        over_pct = {name: statistics.median(ratios) for name, ratios in self.ratios_pct.items()}
+        others = {LABELS[name]: pct for name, pct in over_pct.items() if name != "ours"}
+        bars = [
+            Bar("step_overhead_pct", over_pct["ours"], "%", 0.5, others),
+            Bar("steps_sum_error_pct", self.sum_error_pct, "%", 1.0),
+            Bar("callback_error_pct", self.callback_error_pct, "%", 1.0),
+            Bar("watcher_error_pct", self.watcher_error_pct, "%", 1.0),
+            Bar("wattloop_run_error_pct", self.command_error_pct, "%", 1.0),
+            Bar(
+                "step_uncertainty_pct",
+                self.step_uncertainty_pct,
+                "%",
+                note="median half-width stated for one step, as a share of its energy",
+            ),
         ]
-        return [
-            {"name": name, "value": round(value, 4), "unit": "%", "bar": bar, "baselines": base}
-            for name, value, bar, base in rows
-        ]
-
-    def text(self) -> str:
-        lines = [f"{'loop':42} {'ms a step':>10} {'over plain':>11} {'spread':>8}"]
-        for name, label in LABELS.items():
-            if name in self.blocks_s:
-                step_ms = 1e3 * statistics.median(self.blocks_s[name])
-                over = "" if name == "plain" else f"{self.overhead_pct[name]:+.2f} %"
-                spread = "" if name == "plain" else f"{self.spread_pct[name]:.2f} %"
-                lines.append(f"{label:42} {step_ms:10.3f} {over:>11} {spread:>8}")
-        lines += [
-            f"sum over {STEPS_SUMMED} steps against the counter: {self.sum_error_pct:.3f} %",
-            f"uncertainty stated for a step (median): {self.step_uncertainty_pct:.1f} %",
-            f"the loop's meter against the counter: {self.callback_error_pct:.3f} %",
-            f"a watcher beside it against the counter: {self.watcher_error_pct:.3f} %",
-            f"`wattloop run` of a program against the counter: {self.command_error_pct:.3f} %",
-        ]
-        return "\n".join(lines + [f"{name}: {value:.6g}" for name, value in self.facts.items()])
-
-    def markdown(self) -> str:
         rows = []
         for name, label in LABELS.items():
             if name in self.blocks_s:
                 step_ms = 1e3 * statistics.median(self.blocks_s[name])
-                over = "" if name == "plain" else f"{self.overhead_pct[name]:+.2f} %"
-                rows.append(f"| {label} | {step_ms:.3f} | {over} |")
-        checks = [
-            f"| {bar['name']} | {bar['value']:.3f} % | {bar['bar']} % |" for bar in self.bars()
-        ]
-        return "\n".join(
+                ratios = self.ratios_pct.get(name)
+                spread = None if ratios is None else statistics.pstdev(ratios)
+                rows.append([label, step_ms, over_pct.get(name), spread])
+        header = ["loop", "ms a step", "over plain, %", "spread of the rounds, %"]
+        return Page(
+            "h200_steps",
+            "Energy per step on a GPU",
+            bars,
             [
-                "# Energy per step on a GPU",
-                "",
-                f"Made by `benchmarks/h200_steps.py` on {self.device}: {self.layers} transformer "
-                "layers in bf16, nothing set on the GPU. Medians of alternating blocks, each "
-                "compared with the plain blocks beside it.",
-                "",
-                "| loop | ms a step | over plain |",
-                "|---|---|---|",
-                *rows,
-                "",
-                "| check | found | bar |",
-                "|---|---|---|",
-                *checks,
-                "",
-                f"Median uncertainty stated for one step: {self.step_uncertainty_pct:.1f} %.",
-                "",
-            ]
+                Table("Alternating blocks", header, rows),
+                Table("Beside", ["", "value"], list(self.facts.items())),
+            ],
+            text=f"{self.device}, {self.layers} transformer layers in bf16. Nothing is set on the "
+            "GPU. Each block is compared with the plain blocks before and after it; the figures "
+            "are medians.",
+            packages=("wattloop", "torch", "nvidia-ml-py", "zeus"),
         )
 
 
@@ -262,7 +233,7 @@ LABELS = {
 }
 
 
-def overheads(report: Report, work: Work, counter: Counter, rounds: int, steps: int) -> None:
+def overheads(findings: Findings, work: Work, counter: Counter, rounds: int, steps: int) -> None:
     """Blocks in turn; each is compared with the mean of the plain blocks before and after it."""
     loops: dict[str, Callable[[int], None]] = {
         "plain": lambda n: plain(work, n),
@@ -287,14 +258,11 @@ def overheads(report: Report, work: Work, counter: Counter, rounds: int, steps: 
             ratios[name].append(100 * (taken_s / ((before_s + after_s) / 2) - 1))
             before_s = after_s
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
-    report.blocks_s = blocks
-    report.overhead_pct = {name: statistics.median(r) for name, r in ratios.items()}
-    report.spread_pct = {name: statistics.pstdev(r) for name, r in ratios.items()}
+    findings.blocks_s, findings.ratios_pct = blocks, ratios
 
 
 def block_s(work: Work, loop: Callable[[int], None], steps: int) -> float:
     """Seconds from an idle GPU to an idle GPU, after some unmeasured steps."""
-    loop.__call__(0)
     plain(work, 5)
     work.synchronise()
     TIMES.clear()
@@ -315,8 +283,6 @@ def plain(work: Work, steps: int) -> None:
 
 
 def ours(work: Work, steps: int) -> None:
-    if not steps:
-        return
     with EnergyMeter("overhead", store=os.environ["WATTLOOP_STORE"]) as meter:
         meter.epoch_begin()
         work.synchronise()
@@ -375,7 +341,7 @@ def zeus_loop(work: Work) -> Callable[[int], None] | None:
     return loop
 
 
-def summed(report: Report, work: Work, counter: Counter) -> None:
+def summed(findings: Findings, work: Work, counter: Counter) -> None:
     """Mean power of 1,000 steps by their own sum, and by the counter over the same stretch.
 
     The GPU is kept busy before, between and after, so that the few milliseconds between a step's
@@ -399,14 +365,14 @@ def summed(report: Report, work: Work, counter: Counter) -> None:
     sum_j = sum(joules for joules, _ in found)
     length_s = steps[-1].end_s - steps[0].begin_s
     raw_w = (end_j - begin_j) / (end_s - begin_s)
-    report.sum_error_pct = 100 * abs(sum_j / length_s / raw_w - 1)
-    report.step_uncertainty_pct = 100 * statistics.median(u / j for j, u in found if j > 0)
-    report.facts["sum over the steps, J"] = sum_j
-    report.facts["seconds from first to last edge"] = length_s
-    report.facts["mean power by the counter, W"] = raw_w
+    findings.sum_error_pct = 100 * abs(sum_j / length_s / raw_w - 1)
+    findings.step_uncertainty_pct = 100 * statistics.median(u / j for j, u in found if j > 0)
+    findings.facts["sum over the steps, J"] = sum_j
+    findings.facts["seconds from first to last edge"] = length_s
+    findings.facts["mean power by the counter, W"] = raw_w
 
 
-def minute(report: Report, work: Work, counter: Counter, length_s: float, device: str) -> None:
+def minute(findings: Findings, work: Work, counter: Counter, length_s: float, device: str) -> None:
     """The meter in the loop and a watcher beside it, against the counter read at both ends."""
     command = [sys.executable, __file__, "--watch", "--device", device]
     watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -433,15 +399,15 @@ def minute(report: Report, work: Work, counter: Counter, length_s: float, device
     if result is None or meter.fault is not None:
         raise RuntimeError(f"not measured: {meter.fault}")
     ours_j = next(d.energy_j for d in result.domains if d.name == counter.domain) or 0.0
-    report.callback_error_pct = 100 * abs(ours_j / raw_j - 1)
-    report.watcher_error_pct = 100 * abs(float(answer) / raw_j - 1)
-    report.facts["joules by the counter over the long part"] = raw_j
-    report.facts["joules by the loop's meter"] = ours_j
-    report.facts["joules by the watcher"] = float(answer)
-    report.facts["seconds of the long part"] = end_s - begin_s
+    findings.callback_error_pct = 100 * abs(ours_j / raw_j - 1)
+    findings.watcher_error_pct = 100 * abs(float(answer) / raw_j - 1)
+    findings.facts["joules by the counter over the long part"] = raw_j
+    findings.facts["joules by the loop's meter"] = ours_j
+    findings.facts["joules by the watcher"] = float(answer)
+    findings.facts["seconds of the long part"] = end_s - begin_s
 
 
-def commanded(report: Report, counter: Counter, length_s: float, device: str) -> None:
+def commanded(findings: Findings, counter: Counter, length_s: float, device: str) -> None:
     """`wattloop run` of a program that trains for a minute, against the counter read around it."""
     time.sleep(3.0)
     idle_begin_s, idle_begin_j = counter.tick(lambda: None)
@@ -457,14 +423,14 @@ def commanded(report: Report, counter: Counter, length_s: float, device: str) ->
     ours_j = next(d["energy_j"] for d in data["domains"] if d["name"] == counter.domain)
     outside_s = end_s - begin_s - data["duration_s"]
     raw_j = end_j - begin_j - idle_w * outside_s
-    report.command_error_pct = 100 * abs(ours_j / raw_j - 1)
-    report.facts["joules by the counter around `wattloop run`, idle outside taken off"] = raw_j
-    report.facts["joules by `wattloop run`"] = ours_j
-    report.facts["seconds outside the run"] = outside_s
+    findings.command_error_pct = 100 * abs(ours_j / raw_j - 1)
+    findings.facts["J by the counter around `wattloop run`, idle outside taken off"] = raw_j
+    findings.facts["J by `wattloop run`"] = ours_j
+    findings.facts["seconds outside the run"] = outside_s
 
 
 def train(work: Work, length_s: float) -> int:
-    """The program that `wattloop run` measures: knows nothing of Wattloop."""
+    """The program that `wattloop run` measures: it knows nothing of Wattloop."""
     end_s = time.monotonic() + length_s
     while time.monotonic() < end_s:
         for _ in range(50):

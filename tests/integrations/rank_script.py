@@ -20,11 +20,10 @@ def main(backend: str, output: str) -> None:
 
         rank = MPI.COMM_WORLD.Get_rank()
     time.sleep(0.1 * rank)  # they do not arrive together
-    with measured_together(EnergyMeter("job")) as job:
-        with job.meter.epoch():
-            for _ in range(10):
-                time.sleep(0.02 + 0.01 * rank)
-                job.meter.step_done(loss=1.0)
+    with measured_together(EnergyMeter("job")) as job, job.meter.epoch():
+        for _ in range(10):
+            time.sleep(0.02 + 0.01 * rank)
+            job.meter.step_done(loss=1.0)
     facts = {
         "counted": job.meter.run is not None and job.meter.run.counted,
         "steps": len(job.meter.steps),

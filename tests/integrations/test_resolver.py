@@ -88,7 +88,10 @@ def trained(
 ) -> list[Edge]:
     """GPU-bound steps of 12 ms; sensors read every 100 ms; a pass every second."""
     timeline = CudaTimeline(gpu.torch, gpu.now_s)
-    read(session)
+    for wait_s in (0.0, 0.7, 3.0):  # as the sampler does
+        gpu.host_works(wait_s)
+        session.feeds[1].find_ticks(0.3, gpu.host_works)
+        read(session)
     edges = [timeline.mark()]
     read_s = pass_s = gpu.now
     for i in range(steps):
@@ -149,12 +152,15 @@ def test_each_step_states_an_uncertainty_that_holds_the_truth() -> None:
     resolver = StepResolver(session, lambda: None)
     trained(gpu, session, resolver, 1_000)
     inside = 0
+    widths = []
     for step in resolver.steps:
         stated_j, uncertainty_j = step.energy["gpu:0"]
         true_j = energy_j(step.end_s) - energy_j(step.begin_s)
         inside += abs(stated_j - true_j) <= uncertainty_j
         assert uncertainty_j > 0
+        widths.append(uncertainty_j / stated_j)
     assert inside >= 950
+    assert sorted(widths)[500] < 0.5
 
 
 def test_batches_are_one_event_each() -> None:

@@ -22,7 +22,7 @@ from wattloop.measure.session import Session
 
 __all__ = ["TrainingMeter"]
 
-EDGE_READ_EVERY_S = 0.005
+EDGE_READ_EVERY_S = 0.01
 """Cheap counters are read at the edges of steps, but no more often than this."""
 
 _log = logging.getLogger("wattloop")

@@ -26,8 +26,9 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
     """Energy of each stretch; the energies of adjoining ones add up to that of their union.
 
     A sensor tells nothing about times much shorter than its own period, so adjoining steps are
-    looked up together until they span half of it, and share energy and uncertainty in proportion
-    to time. This also bounds the cost of tiny steps.
+    looked up together until they span half of it, and share the energy in proportion to time.
+    Each then has its share of the group's uncertainty, and what the power may have changed inside
+    the group, judged by the groups beside it. This also bounds the cost of tiny steps.
     """
     groups = _groups(stretches, max(channel.track.period_s / 2, MIN_GROUP_S))
     spans = [_span(channel, stretches[a][0], stretches[b - 1][1]) for a, b in groups]
@@ -42,12 +43,13 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
             continue
         near_w = [p for p in powers_w[max(0, number - 1) : number + 2] if not math.isnan(p)]
         swing_w = max(near_w) - min(near_w)
-        group_s = stretches[b - 1][1] - stretches[a][0]
         for begin_s, end_s, blur_s in stretches[a:b]:
-            energy_j = powers_w[number] * (end_s - begin_s)
-            share = (end_s - begin_s) / group_s
-            own_j = share * _uncertainty_j(channel, span, span.energy_j, group_s)
-            energies.append((energy_j, math.hypot(own_j, swing_w * blur_s)))
+            length_s = end_s - begin_s
+            share = length_s / (stretches[b - 1][1] - stretches[a][0])
+            energy_j = powers_w[number] * length_s
+            own_j = _uncertainty_j(channel, span, share, length_s)
+            hidden_j = swing_w * (length_s * (1 - share) + blur_s)
+            energies.append((energy_j, math.hypot(own_j, hidden_j)))
     return energies
 
 
@@ -86,9 +88,10 @@ def _span(channel: Channel, begin_s: float, end_s: float) -> Span | None:
     return span if span.moved or channel.domain.inside is not None else None
 
 
-def _uncertainty_j(channel: Channel, span: Span, energy_j: float, duration_s: float) -> float:
+def _uncertainty_j(channel: Channel, span: Span, share: float, duration_s: float) -> float:
     domain = channel.domain
-    uncertainty_j = COVERAGE_FACTOR * span.sigma_j
+    uncertainty_j = COVERAGE_FACTOR * span.sigma_j * share
     if domain.provenance in (Provenance.MODELLED, Provenance.ESTIMATED):
-        uncertainty_j += domain.known_error * abs(energy_j) + domain.known_error_w * duration_s
+        uncertainty_j += domain.known_error * abs(span.energy_j) * share
+        uncertainty_j += domain.known_error_w * duration_s
     return uncertainty_j

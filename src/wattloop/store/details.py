@@ -1,7 +1,7 @@
 """What happened inside a run: windows, steps and events, in the order they were written."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
@@ -18,17 +18,22 @@ def write_events(connection: Connection, run_id: str, happened: Iterable[dict[st
     """Sort a journal's events into their tables; the number that could not be understood."""
     rows: dict[str, list[dict[str, Any]]] = {"windows": [], "steps": [], "events": []}
     strange = 0
-    for position, event in enumerate(happened):
-        key = {"run_id": run_id, "position": position}
+    for event in happened:
         try:
-            if event.get("type") == "window":
-                rows["windows"].append(key | _window(event["window"]))
-            elif event.get("type") == "step":
-                rows["steps"].append(key | _step(event))
-            else:
-                rows["events"].append(key | _event(event))
-        except (AttributeError, KeyError, TypeError, ValueError):
+            match event.get("type"):
+                case "window":
+                    rows["windows"].append(_window(event["window"]))
+                case "step":
+                    rows["steps"].append(_step(event))
+                case "steps":
+                    rows["steps"].extend(_step(step) for step in _single_steps(event))
+                case _:
+                    rows["events"].append(_event(event))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             strange += 1
+    for found in rows.values():
+        for position, row in enumerate(found):
+            row |= {"run_id": run_id, "position": position}
     for table in (windows, steps, events):
         if rows[table.name]:
             connection.execute(insert(table), rows[table.name])
@@ -78,6 +83,29 @@ def _step(event: dict[str, Any]) -> dict[str, Any]:
         "end_s": float(event["end_s"]),
         "body": json_text(body),
     }
+
+
+def _single_steps(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One step each from an event that holds many, a column per field.
+
+    Energies are one column per domain; null is "not read" and is left out.
+    """
+    metrics = {**event.get("metrics", {}), "loss": event.get("loss")}
+    columns = {name: values for name, values in metrics.items() if values is not None}
+    for i, index in enumerate(event["index"]):
+        joules = zip(event["domains"], event["energy_j"], event["uncertainty_j"], strict=True)
+        step = {
+            "kind": event["kind"],
+            "index": index,
+            "begin_s": event["begin_s"][i],
+            "end_s": event["end_s"][i],
+            "energy": {name: [e[i], u[i]] for name, e, u in joules if e[i] is not None},
+            "metrics": {name: values[i] for name, values in columns.items()},
+        }
+        for extra in ("epoch", "count"):
+            if extra in event:
+                step[extra] = event[extra][i]
+        yield step
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
