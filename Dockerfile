@@ -9,6 +9,8 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 # Extras that need no compiler; training frameworks belong into an image of your own.
+# What is installed is this folder, which has no version to pin.
+# hadolint ignore=DL3013
 RUN pip install --no-cache-dir '.[parquet,postgres,visa]' && rm -rf /src
 
 # The host's trees are mounted here (read-only), and runs are kept in a volume.

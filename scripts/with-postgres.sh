@@ -3,8 +3,10 @@
 # server can be started, the command runs without one, and the tests that need it are skipped.
 set -u
 
-folder=$(command -v initdb >/dev/null 2>&1 && dirname "$(command -v initdb)")
-[ -n "$folder" ] || folder=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)
+folder=""
+for program in /usr/lib/postgresql/*/bin/initdb "$(command -v initdb)"; do
+    [ -x "$program" ] && folder=$(dirname "$program")
+done
 if [ -n "${WATTLOOP_TEST_POSTGRES:-}" ] || [ -z "$folder" ]; then
     exec "$@"
 fi
