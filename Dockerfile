@@ -18,7 +18,7 @@ ENV WATTLOOP_SYSFS_ROOT=/host/sys \
     WATTLOOP_PROCFS_ROOT=/host/proc \
     WATTLOOP_STORE=/data/runs.db
 VOLUME /data
-WORKDIR /work
+WORKDIR /project
 
 ENTRYPOINT ["wattloop"]
 CMD ["devices"]
