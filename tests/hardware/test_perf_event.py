@@ -39,9 +39,7 @@ def test_config_selects_the_event() -> None:
     """Page faults are counted one by one, so `config` is passed at its right place."""
     counter = open_or_skip(PAGE_FAULTS, cpu=-1, pid=0)
     before = counter.read()
-    with mmap.mmap(
-        -1, 64 * 4096 * 8
-    ) as pages:  # fresh from the kernel; the heap may reuse old ones
+    with mmap.mmap(-1, 64 * 4096 * 8) as pages:  # the heap may reuse old pages
         for start in range(0, len(pages), 4096):
             pages[start] = 1
         faults = counter.read() - before
