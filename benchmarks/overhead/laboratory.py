@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 EXIT_PATIENCE_S = 20.0
 
 
-class Failed(Exception):  # noqa: N818 - says what happened to the probe
+class Failed(Exception):
     """A probe that did not come to its end, and why."""
 
 

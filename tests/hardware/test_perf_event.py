@@ -1,6 +1,7 @@
 """The perf system call layer, proven on a software event that any kernel counts."""
 
 import errno
+import mmap
 import os
 import time
 
@@ -38,10 +39,10 @@ def test_config_selects_the_event() -> None:
     """Page faults are counted one by one, so `config` is passed at its right place."""
     counter = open_or_skip(PAGE_FAULTS, cpu=-1, pid=0)
     before = counter.read()
-    pages = bytearray(64 * 4096 * 8)
-    for start in range(0, len(pages), 4096):
-        pages[start] = 1
-    faults = counter.read() - before
+    with mmap.mmap(-1, 64 * 4096 * 8) as pages:  # the heap may reuse old pages
+        for start in range(0, len(pages), 4096):
+            pages[start] = 1
+        faults = counter.read() - before
     counter.close()
     assert 0 < faults < 100_000
 

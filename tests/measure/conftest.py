@@ -37,7 +37,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     dram = tree.add_child(package, "dram", range_uj=20_000_000)
     (tmp_path / "proc").mkdir()
     (tmp_path / "run").mkdir()
-    for name in ("WATTLOOP_JOB", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+    for name in (
+        "WATTLOOP_JOB",
+        "WATTLOOP_RUN",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "TORCHELASTIC_RUN_ID",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(tmp_path / "sys"))
     monkeypatch.setenv("WATTLOOP_PROCFS_ROOT", str(tmp_path / "proc"))

@@ -79,6 +79,14 @@ def test_truth_lies_within_the_stated_interval(curve: PowerCurve) -> None:
     assert inside >= 285
 
 
+def test_gauge_is_scaled_to_the_counter_inside_a_segment() -> None:
+    """A gauge that reads 20% low is wrong nowhere, not even between two counter readings."""
+    span = shaped(gauge_factor=0.8).between(4.2, 5.8)
+    assert span is not None
+    truth_j = CURVE.energy_j(5.8) - CURVE.energy_j(4.2)
+    assert span.energy_j == pytest.approx(truth_j, rel=0.03)
+
+
 def test_after_the_last_counter_reading_the_gauge_carries_on() -> None:
     """The newest seconds, which the counter has not seen yet, come from the gauge."""
     track = shaped(seconds=19.9)

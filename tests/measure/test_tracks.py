@@ -154,6 +154,39 @@ def test_counter_that_stops_moving_is_stuck_for_later_windows() -> None:
     assert late.moved is False
 
 
+def test_window_after_the_last_reading_goes_on_at_its_power_less_surely() -> None:
+    """Asked before the next reading is due, a live counter is not taken for a stuck one."""
+    track = CounterTrack(counter())
+    for i in range(20):
+        track.feed(i * 0.1, 8.0 * i)
+    span = track.between(2.2, 2.7)
+    assert span is not None
+    assert span.moved
+    assert span.energy_j == pytest.approx(40.0, rel=0.05)
+    assert span.sigma_j > 5.0
+
+
+def test_counter_whose_reads_fail_is_not_carried_on() -> None:
+    """After a failed read nothing is made up for later windows."""
+    track = CounterTrack(counter())
+    for i in range(20):
+        track.feed(i * 0.1, 8.0 * i)
+    track.gap(2.0, Gap("busy"))
+    span = track.between(2.2, 2.7)
+    assert span is not None
+    assert not span.moved
+
+
+def test_counter_unread_for_minutes_is_not_carried_on() -> None:
+    """A meter that hangs does not give energy for ever."""
+    track = CounterTrack(counter())
+    for i in range(20):
+        track.feed(i * 0.1, 8.0 * i)
+    span = track.between(10.0, 200.0)
+    assert span is not None
+    assert not span.moved
+
+
 def test_no_reading_gives_no_span() -> None:
     """Nothing read is None, never 0 J."""
     assert CounterTrack(counter()).between(0.0, 1.0) is None

@@ -27,6 +27,8 @@ BRIDGE_S = 2.0
 KEEP_S = 900.0
 """Points older than this are forgotten; windows remember the energy at their beginning."""
 LEARNED_PERIOD_LIMIT_S = 0.25
+UNREAD_LIMIT_S = 60.0
+"""A counter that has not been read for longer is no longer carried on at its last power."""
 SHORTEST_SEGMENT_S = 1e-5
 HIDDEN_SHARE = 0.3
 """Power may vary by this share between two points without either showing it."""
@@ -144,8 +146,16 @@ class CounterTrack:
             if begin_s < reset_s <= end_s:
                 # A reset loses what was counted since the reading before it.
                 sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)))
-        moved = len(self.times_s) > 1 and self.times_s[-1] > begin_s - self.period_s
-        return Span(end_j - begin_j, sigma_j, covered, moved)
+        return Span(end_j - begin_j, sigma_j, covered, self._moved(begin_s, end_s))
+
+    def _moved(self, begin_s: float, end_s: float) -> bool:
+        """Whether the counter is alive: it changed, or has not been looked at since `begin_s`."""
+        if len(self.times_s) < 2:
+            return False
+        if self.times_s[-1] > begin_s - self.period_s:
+            return True
+        unread = self._read_s <= begin_s + self.period_s and self.last_gap is None
+        return unread and end_s - self._read_s < UNREAD_LIMIT_S
 
     def forget_before(self, time_s: float) -> None:
         """Drop old points; totals go on."""

@@ -1,0 +1,24 @@
+# Measure a host from a container: docs/container.md has the commands and the privileges.
+FROM python:3.12-slim
+
+LABEL org.opencontainers.image.title="wattloop" \
+      org.opencontainers.image.description="Measure the energy of deep-learning training" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY src ./src
+# Extras that need no compiler; training frameworks belong into an image of your own.
+# What is installed is this folder, which has no version to pin.
+# hadolint ignore=DL3013
+RUN pip install --no-cache-dir '.[parquet,postgres,visa]' && rm -rf /src
+
+# The host's trees are mounted here (read-only), and runs are kept in a volume.
+ENV WATTLOOP_SYSFS_ROOT=/host/sys \
+    WATTLOOP_PROCFS_ROOT=/host/proc \
+    WATTLOOP_STORE=/data/runs.db
+VOLUME /data
+WORKDIR /project
+
+ENTRYPOINT ["wattloop"]
+CMD ["devices"]

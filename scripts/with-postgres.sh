@@ -1,0 +1,43 @@
+#!/bin/sh
+# Run a command with a PostgreSQL server of its own, named in WATTLOOP_TEST_POSTGRES. Where no
+# server can be started, the command runs without one, and the tests that need it are skipped.
+set -u
+
+folder=""
+for program in /usr/lib/postgresql/*/bin/initdb "$(command -v initdb)"; do
+    [ -x "$program" ] && folder=$(dirname "$program")
+done
+if [ -n "${WATTLOOP_TEST_POSTGRES:-}" ] || [ -z "$folder" ]; then
+    exec "$@"
+fi
+
+# PostgreSQL refuses to run as root.
+as=""
+place=$(mktemp -d)
+if [ "$(id -u)" = 0 ]; then
+    as="runuser -u postgres --"
+    chown postgres "$place" 2>/dev/null || exec "$@"
+fi
+port=$((20000 + $$ % 20000))
+
+stop() {
+    (cd / && $as "$folder/pg_ctl" -D "$place/data" -m immediate stop) >/dev/null 2>&1
+    rm -rf "$place"
+}
+trap stop EXIT
+
+# shellcheck disable=SC2086  # $as is a command with arguments, or nothing
+if (
+    cd / &&
+        $as "$folder/initdb" -D "$place/data" -A trust -U wattloop -E UTF8 --locale=C &&
+        $as "$folder/pg_ctl" -D "$place/data" -w -l "$place/log" \
+            -o "-p $port -c listen_addresses=127.0.0.1 -c fsync=off -k $place" start
+) >"$place.out" 2>&1; then
+    WATTLOOP_TEST_POSTGRES="postgresql://wattloop@127.0.0.1:$port/postgres"
+    export WATTLOOP_TEST_POSTGRES
+else
+    echo "with-postgres: no server could be started; its tests are skipped" >&2
+fi
+rm -f "$place.out"
+
+"$@"

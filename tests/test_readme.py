@@ -1,0 +1,172 @@
+"""Promises of the README: its code runs, and prints what the README says it prints.
+
+Numbers differ from machine to machine, so outputs are compared by shape: every number may be any
+other, `...` may be any text, and lines that depend on the sensors at hand may differ.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    """Fenced code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def shape(line: str) -> re.Pattern[str]:
+    """A pattern that any output of the same shape matches."""
+    pattern = re.escape(line)
+    pattern = re.sub(r"\d+(?:\\\.\d+)?", lambda _: NUMBER, pattern)
+    return re.compile(pattern.replace(re.escape("..."), ".*"))
+
+
+def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
+    """A clean one: only the estimate, a store of its own, `wattloop` and `python` on the path."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")}
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_METERS": "estimate",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        **extra,
+    }
+
+
+def ran(code: str, tmp_path: Path, env: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_python_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    """With the estimate, as on the machine of the README."""
+    (code,), (expected,) = blocks("python"), blocks("text")
+    lines = ran(code, tmp_path, environment(tmp_path))
+    shown = [line for line in expected.splitlines() if "not measured" not in line]
+    printed = [line for line in lines if "not measured" not in line]
+    for line in shown:
+        pattern = shape(line)
+        assert any(pattern.fullmatch(p) for p in printed), f"nothing printed looks like: {line}"
+    assert len(shown) <= len(printed)
+
+
+def test_python_example_measures_where_there_are_counters(tmp_path: Path) -> None:
+    """The same code on a machine with RAPL: measured, complete, and the right joules."""
+    (code,) = blocks("python")
+    tree = PowercapTree(tmp_path / "sys")
+    package = tree.add_package(0)
+    env = environment(tmp_path, WATTLOOP_METERS="rapl", WATTLOOP_SYSFS_ROOT=str(tmp_path / "sys"))
+    with Driver({package: Constant(50.0)}):
+        lines = ran(code, tmp_path, env)
+    assert any(re.fullmatch(r"cpu:0/package: .* J, measured \(powercap .*\)", x) for x in lines)
+    assert not any("not measured" in line for line in lines)
+    epochs = [re.fullmatch(r"epoch \d: ([\d.]+) J in ([\d.]+) s", line) for line in lines[:3]]
+    for epoch in epochs:
+        assert epoch is not None
+        assert float(epoch[1]) / float(epoch[2]) == pytest.approx(50.0, rel=0.1)
+
+
+def test_console_blocks_run_and_print_what_they_show(tmp_path: Path) -> None:
+    """Every `$ command` of the README, with the lines below it."""
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *expected = part.rstrip("\n").splitlines()
+            words = shlex.split(command)
+            assert words[0] == "wattloop"
+            done = subprocess.run(
+                [sys.executable, "-m", "wattloop.cli.main", *words[1:]],
+                cwd=tmp_path,
+                env=environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+            for line in expected:
+                assert any(shape(line).fullmatch(p) for p in printed), (line, printed)
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    """Every relative link in README, CONTRIBUTING and docs names an existing file."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_every_verb_marked_here_is_a_command() -> None:
+    """The table of verbs and the command line agree, in both directions."""
+    rows = re.findall(r"^\| (`[^|]+) \|[^|]*\| (here|planned)", README, re.MULTILINE)
+    verbs = {verb: state for names, state in rows for verb in re.findall(r"`(\w+)`", names)}
+    done = subprocess.run(
+        [sys.executable, "-m", "wattloop.cli.main", "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    commands = set(re.findall(r"^│ (\w+) {2,}", done.stdout, re.MULTILINE))
+    assert {v for v, state in verbs.items() if state == "here"} == commands
+    assert not commands & {v for v, state in verbs.items() if state == "planned"}
+
+
+def test_folders_of_the_house_are_those_there_are() -> None:
+    """The tree in the README matches `src/wattloop`."""
+    named = set(re.findall(r"^\| `(\w+)/` \|", README, re.MULTILINE))
+    there = {p.parent.name for p in (ROOT / "src" / "wattloop").glob("*/__init__.py")}
+    assert named == there
+
+
+def test_example_meter_of_the_contributors_page_works(tmp_path: Path) -> None:
+    """The class in CONTRIBUTING is a working meter."""
+    from wattloop.core.errors import MeterUnavailable
+    from wattloop.core.records import Gap
+    from wattloop.hardware.host import Host
+    from wattloop.measure.meter import Context
+
+    (code,) = blocks("python", (ROOT / "CONTRIBUTING.md").read_text())
+    names: dict[str, object] = {}
+    exec(compile(code, "CONTRIBUTING.md", "exec"), names)
+    detect = names["detect"]
+    assert callable(detect)
+    with pytest.raises(MeterUnavailable):
+        detect(Context(Host(tmp_path)))
+    power = tmp_path / "plug" / "power"
+    power.parent.mkdir()
+    power.write_text("12.5\n")
+    (meter,) = detect(Context(Host(tmp_path)))
+    assert meter.read() == [12.5]
+    power.write_text("x")
+    assert isinstance(meter.read()[0], Gap)
