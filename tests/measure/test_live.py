@@ -1,7 +1,6 @@
 """Promises of `live`: a run is followed through its journal, with gaps and its end."""
 
 from array import array
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def header(run_id: str) -> dict[str, Any]:
         "name": "training",
         "started_s": 100.0,
         "settings": {},
-        "feeds": [{"meter": "test", "domains": [asdict(domain)], "signals": [signal]}],
+        "feeds": [{"meter": "test", "domains": [domain._asdict()], "signals": [signal]}],
         "missing": [{"name": "dram", "reason": "no DIMM data", "remedy": ""}],
     }
 
