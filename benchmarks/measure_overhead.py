@@ -46,7 +46,7 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--no-peers", action="store_true", help="only wattloop")
     parser.add_argument(
-        "--peers-venv", type=Path, default=REPOSITORY / ".venv-peers", help="where the others are"
+        "--peers-venv", type=Path, metavar="DIR", help="a ready environment; nothing is installed"
     )
     parser.add_argument("--seconds", type=float, help="length of one CPU figure (20; quick: 2)")
     parser.add_argument("--repeat", type=int, help="repetitions of a CPU figure (2; quick: 1)")
@@ -54,15 +54,16 @@ def main() -> None:
     failures: dict[str, str] = {}
     pythons = {tool: Path(sys.executable) for tool in ("none", "wake-ups", OURS, API)}
     if not args.no_peers:
-        failures = peers.install(args.peers_venv, _say)
-        pythons |= {tool: peers.python_of(args.peers_venv) for tool in peers.PEERS}
+        folder = args.peers_venv or REPOSITORY / ".venv-peers"
+        failures = peers.missing(folder) if args.peers_venv else peers.install(folder, _say)
+        pythons |= {tool: peers.python_of(folder) for tool in peers.PEERS}
     with Laboratory(pythons) as laboratory:
         benchmark = Benchmark(laboratory, args.quick, args.seconds, args.repeat, failures)
         benchmark.warm_up()
         bars = benchmark.bars()
         tables = benchmark.tables()
         shared = laboratory.can_share
-    versions = {} if args.no_peers else peers.versions(args.peers_venv)
+    versions = {} if args.no_peers else peers.versions(folder)
     text = TEXT.format(sharing=(SHARED if shared else NOT_SHARED) if versions else "")
     page = Page(
         "measure_overhead", "What measuring costs", bars, tables, text=text, versions=versions

@@ -17,7 +17,7 @@ PATIENCE_S = 120.0
 EXIT_PATIENCE_S = 20.0
 
 
-class Failed(Exception):  # noqa: N818 - says what happened to the probe
+class Failed(Exception):
     """A probe that did not come to its end, and why."""
 
 
@@ -42,7 +42,7 @@ class Laboratory:
             text=True,
         )
         assert self._driver.stdout is not None
-        if self._driver.stdout.readline().strip() != "running":
+        if not self._driver.stdout.readline().startswith("running"):
             raise RuntimeError("the counters do not run; is wattloop installed?")
         self._cover = _cover(self.root / "sys")
         return self
