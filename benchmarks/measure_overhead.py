@@ -19,6 +19,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 OURS = "wattloop"
 API = "wattloop.measure.api"
 SLOW_S, FAST_S = 0.1, 0.01
+ONLY_FUNCTIONS = {"perun": "measures whole functions only"}
+"""Tools that have no begin and end: they are imported and set up, no more."""
 
 TEXT = """
 Every figure is taken in a fresh process, tools in turn, with Python's bytecode cached as in any
@@ -46,23 +48,24 @@ def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--no-peers", action="store_true", help="only wattloop")
     parser.add_argument(
-        "--peers-venv", type=Path, default=REPOSITORY / ".venv-peers", help="where the others are"
+        "--peers-venv", type=Path, metavar="DIR", help="a ready environment; nothing is installed"
     )
-    parser.add_argument("--seconds", type=float, help="length of one CPU figure (20; quick: 2)")
+    parser.add_argument("--seconds", type=float, help="length of one CPU figure (20; quick: 1)")
     parser.add_argument("--repeat", type=int, help="repetitions of a CPU figure (2; quick: 1)")
     args = parser.parse_args()
     failures: dict[str, str] = {}
     pythons = {tool: Path(sys.executable) for tool in ("none", "wake-ups", OURS, API)}
     if not args.no_peers:
-        failures = peers.install(args.peers_venv, _say)
-        pythons |= {tool: peers.python_of(args.peers_venv) for tool in peers.PEERS}
+        folder = args.peers_venv or REPOSITORY / ".venv-peers"
+        failures = peers.missing(folder) if args.peers_venv else peers.install(folder, _say)
+        pythons |= {tool: peers.python_of(folder) for tool in peers.PEERS}
     with Laboratory(pythons) as laboratory:
         benchmark = Benchmark(laboratory, args.quick, args.seconds, args.repeat, failures)
         benchmark.warm_up()
         bars = benchmark.bars()
         tables = benchmark.tables()
         shared = laboratory.can_share
-    versions = {} if args.no_peers else peers.versions(args.peers_venv)
+    versions = {} if args.no_peers else peers.versions(folder)
     text = TEXT.format(sharing=(SHARED if shared else NOT_SHARED) if versions else "")
     page = Page(
         "measure_overhead", "What measuring costs", bars, tables, text=text, versions=versions
@@ -83,7 +86,7 @@ class Benchmark:
     ) -> None:
         self._laboratory = laboratory
         self._quick = quick
-        self._seconds = seconds or (2.0 if quick else 20.0)
+        self._seconds = seconds or (1.0 if quick else 20.0)
         self._repeat = repeat or (1 if quick else 2)
         self._failures = failures
         self._peers = [tool for tool in laboratory.pythons if tool in peers.PEERS]
@@ -106,7 +109,7 @@ class Benchmark:
     def bars(self) -> list[Bar]:
         """The rows that have a bar, then those that inform."""
         imports = self._import()
-        setup = self._medians("setup", 3 if self._quick else 9, SLOW_S)
+        setup = self._medians("setup", 2 if self._quick else 7, SLOW_S)
         windows = self._medians(
             "windows", 1 if self._quick else 3, SLOW_S, 500 if self._quick else 2_000
         )
@@ -150,13 +153,18 @@ class Benchmark:
     # -- figures -----------------------------------------------------------------------------
 
     def _import(self) -> dict[str, Any]:
-        count = 3 if self._quick else 9
+        count = 2 if self._quick else 7
         tools = [OURS, API, *self._peers]
-        return self._each(tools, count, lambda tool: self._laboratory.probe(tool, "import"))
+        return self._each(
+            tools, count, lambda tool: self._laboratory.probe(tool, "import"), whole=True
+        )
 
     def _medians(self, task: str, count: int, *numbers: float) -> dict[str, Any]:
         tools = [OURS, *self._peers]
-        return self._each(tools, count, lambda tool: self._laboratory.probe(tool, task, *numbers))
+        whole = task == "setup"
+        return self._each(
+            tools, count, lambda tool: self._laboratory.probe(tool, task, *numbers), whole=whole
+        )
 
     def _sleep(self, interval_s: float) -> dict[str, Any]:
         """Tool -> results; the tools take turns."""
@@ -167,10 +175,16 @@ class Benchmark:
         )
 
     def _each(
-        self, tools: Sequence[str], count: int, take: Callable[[str], dict[str, Any]]
+        self,
+        tools: Sequence[str],
+        count: int,
+        take: Callable[[str], dict[str, Any]],
+        whole: bool = False,
     ) -> dict[str, Any]:
         """Tool -> list of results, or the reason why there is none."""
         found: dict[str, Any] = {tool: [] for tool in tools}
+        if not whole:
+            found |= {tool: why for tool, why in ONLY_FUNCTIONS.items() if tool in found}
         for _ in range(count):
             for tool in tools:
                 if tool in self._failures:
@@ -191,7 +205,7 @@ class Benchmark:
 
     @property
     def _sleep_s(self) -> float:
-        return 2.0 if self._quick else 20.0
+        return 0.5 if self._quick else 20.0
 
     def _run_command(self) -> float | None:
         code = "from wattloop.cli.main import main; main()"
@@ -206,7 +220,7 @@ class Benchmark:
     # -- tables ------------------------------------------------------------------------------
 
     def _stalls(self) -> Table:
-        seconds = 1.0 if self._quick else 5.0
+        seconds = 0.5 if self._quick else 5.0
         results = self._each(
             ["none", OURS, *self._peers],
             1 if self._quick else 3,
@@ -261,6 +275,7 @@ class Benchmark:
                 self._peers,
                 1,
                 lambda tool: self._laboratory.probe(tool, task, *numbers, sensors=False),
+                whole=task == "setup",
             )
 
         # Without sensors others may start, and others fail.

@@ -1,28 +1,36 @@
-"""A powercap tree with running counters: `python counters.py ROOT SECONDS [PERIOD_S]`.
+"""A powercap tree with running counters: `python counters.py ROOT SECONDS [WAVE_S]`.
 
-Run in a process of its own, so that the cost of making the counters run is nobody else's.
+Run in a process of its own, so that the cost of making the counters run is nobody else's. It
+prints the moment of its curves' 0 s; `package_curve` is what the counter follows.
 """
 
 import sys
 import time
 from pathlib import Path
 
-from wattloop.testing.power_curves import Constant, SquareWave
+from wattloop.testing.power_curves import Constant, PowerCurve, SquareWave
 from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
 
-DEFAULT_PERIOD_S = 0.002
+__all__ = ["package_curve"]
+
+PERIOD_S = 0.002
 """Slow enough to leave a small machine to what is measured, fast enough that reads differ."""
+WAVE_S = 0.1
+
+
+def package_curve(wave_s: float = WAVE_S) -> PowerCurve:
+    """Power of the package."""
+    return SquareWave(40.0, 120.0, wave_s, duty=0.4)
 
 
 def main() -> None:
     root, seconds = Path(sys.argv[1]).resolve(), float(sys.argv[2])
-    period_s = float(sys.argv[3]) if len(sys.argv) > 3 else DEFAULT_PERIOD_S
+    wave_s = float(sys.argv[3]) if len(sys.argv) > 3 else WAVE_S
     tree = PowercapTree(root)
     package = tree.add_package(0, max_power_w=205.0)
-    dram = tree.add_child(package, "dram")
-    curves = {package: SquareWave(40.0, 120.0, 0.1), dram: Constant(8.0)}
-    with Driver(curves, update_period_s=period_s, writing=Writing.IN_PLACE):
-        print("running", flush=True)
+    curves = {package: package_curve(wave_s), tree.add_child(package, "dram"): Constant(8.0)}
+    with Driver(curves, update_period_s=PERIOD_S, writing=Writing.IN_PLACE) as driver:
+        print(f"running {driver.start_s!r}", flush=True)
         time.sleep(seconds)
 
 

@@ -42,7 +42,7 @@ class Laboratory:
             text=True,
         )
         assert self._driver.stdout is not None
-        if self._driver.stdout.readline().strip() != "running":
+        if not self._driver.stdout.readline().startswith("running"):
             raise RuntimeError("the counters do not run; is wattloop installed?")
         self._cover = _cover(self.root / "sys")
         return self

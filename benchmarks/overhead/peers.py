@@ -6,7 +6,7 @@ import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["PEERS", "install", "python_of"]
+__all__ = ["PEERS", "install", "missing", "python_of", "versions"]
 
 PEERS: Mapping[str, tuple[str, ...]] = {
     "codecarbon": ("codecarbon",),
@@ -26,12 +26,12 @@ def install(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
         venv.create(folder, with_pip=True)
     failures: dict[str, str] = {}
     for tool, packages in PEERS.items():
-        missing = [package for package in packages if not _version(folder, package)]
-        if not missing:
+        wanted = [package for package in packages if not _version(folder, package)]
+        if not wanted:
             continue
-        say(f"installing {', '.join(missing)}")
+        say(f"installing {', '.join(wanted)}")
         done = subprocess.run(
-            [python_of(folder), "-m", "pip", "install", "--quiet", *missing],
+            [python_of(folder), "-m", "pip", "install", "--quiet", *wanted],
             capture_output=True,
             text=True,
             check=False,
@@ -40,6 +40,12 @@ def install(folder: Path, say: Callable[[str], None]) -> dict[str, str]:
             lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
             failures[tool] = f"not installed: {(lines or ['pip failed'])[-1].strip()[:80]}"
     return failures
+
+
+def missing(folder: Path) -> dict[str, str]:
+    """Tool -> that it is not in a ready environment."""
+    absent = (tool for tool, packages in PEERS.items() if not _version(folder, packages[0]))
+    return dict.fromkeys(absent, "not installed there")
 
 
 def versions(folder: Path) -> dict[str, str]:

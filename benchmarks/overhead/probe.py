@@ -23,6 +23,7 @@ __all__ = ["TASKS", "TOOLS"]
 
 SLICE_S = 1.0
 SETTLE_S = 1.5
+"""Until the first flush and whatever else comes soon after the beginning is over."""
 WORK = range(120)
 
 
@@ -70,7 +71,7 @@ class WattloopApi(Wattloop):
 
     def load(self):
         super().load()
-        import wattloop.measure.api  # noqa: F401 - loading it is what is timed
+        import wattloop.measure.api  # noqa: F401 - loading it is what is measured
 
 
 class CodeCarbon(Nothing):
@@ -162,9 +163,8 @@ class Ea2p(Nothing):
 
     def start(self, interval_s):
         with open("ea2p.json", "w") as file:
-            file.write(
-                f'{{"devices_list": "cpu", "energy_unit": "J", "sampling_freq": {interval_s:g}}}'
-            )
+            file.write('{"devices_list": "cpu", "energy_unit": "J", ')
+            file.write(f'"sampling_freq": {interval_s}}}')
         self.meter = self.meter_class(config_file="ea2p.json", print_to_cli=False)
         self.meter.start_measure("benchmark", "run")
 
@@ -275,7 +275,7 @@ def task_windows(tool, interval_s, count):
 def task_sleep(tool, interval_s, seconds):
     tool.load()
     tool.start(interval_s)
-    time.sleep(SETTLE_S)
+    time.sleep(min(SETTLE_S, seconds))
     slices = []
     begin_s = time.monotonic()
     begin_cpu_s = cpu_s = _cpu_s()
@@ -292,7 +292,7 @@ def task_sleep(tool, interval_s, seconds):
 def task_stall(tool, interval_s, seconds):
     tool.load()
     tool.start(interval_s)
-    time.sleep(SETTLE_S)
+    time.sleep(min(SETTLE_S, seconds))
     now, times_ns = time.perf_counter_ns, []
     append, end_ns = times_ns.append, now() + int(seconds * 1e9)
     before_ns = now()

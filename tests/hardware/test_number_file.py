@@ -102,3 +102,21 @@ def test_close_gives_the_descriptor_back(path: Path) -> None:
 
 def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_samples_decode_to_what_a_read_would_have_said(path: Path) -> None:
+    """The cheap way sees changes, replaced files and faults like the other one."""
+    file = NumberFile(path)
+    path.write_text("41\n")
+    assert file.decoded(file.sample()) == 41
+    path.write_text("42\n")
+    first = file.sample()
+    fresh = path.with_name("fresh")
+    fresh.write_text("42\n")
+    fresh.replace(path)
+    path.write_text("43\n")
+    assert [file.decoded(first), file.decoded(file.sample())] == [42, 43]
+    path.write_text("")
+    assert isinstance(file.decoded(file.sample()), Gap)
+    path.unlink()
+    assert isinstance(file.decoded(file.sample()), Gap)

@@ -172,3 +172,18 @@ def test_devices_choose_domains_by_whole_names(devices: tuple[str, ...], names: 
     meter = ScriptedMeter(clock, [(counter(n), lambda t: t) for n in all_names])
     channels = channels_of([MeterFeed(meter, clock, 0)], devices)
     assert [c.domain.name for c in channels] == names
+
+
+def test_samples_wait_and_settle_in_order() -> None:
+    """A reading taken at the edge of a window costs little then, and is in the curve when asked."""
+    clock = VirtualClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    for _ in range(3):
+        feed.sample()
+        clock.advance(1.0)
+    track = feed.tracks[0]
+    assert not track.times_s
+    span = feed.between(0, 0.0, 2.0)
+    assert span is not None
+    assert span.energy_j == pytest.approx(10.0, rel=0.01)
+    assert list(feed.drained()[0]) == [0.0, 1.0, 2.0]

@@ -7,7 +7,13 @@ import pytest
 
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.sampler import DUTY_ALONE, DUTY_IN_PROCESS, Sampler, feed_interval_s
+from wattloop.measure.sampler import (
+    DUTY_ALONE,
+    DUTY_IN_PROCESS,
+    Sampler,
+    _Chores,
+    feed_interval_s,
+)
 from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 
@@ -90,3 +96,21 @@ def test_stopping_twice_or_before_starting_is_harmless() -> None:
     sampler.start()
     sampler.stop()
     sampler.stop()
+
+
+def test_counters_are_read_less_often_when_the_thread_takes_too_much_cpu() -> None:
+    """On a slow machine the wish for 100 Hz gives way to the user's program, and comes back."""
+    feed = feed_of({"read_cost_s": 2e-6})
+    sampler = Sampler([feed], (), RealClock(), 0.01, in_process=True, on_flush=lambda: None)
+    (plan,) = sampler._new_plans(0.0)
+    assert plan.interval_s == 0.01
+    for _ in range(8):
+        chores = _Chores(0.0)
+        chores.cpu_s = time.thread_time() - 0.008 * 0.01 / plan.interval_s
+        sampler._keep_budget(chores, 1.0)
+        sampler._set_interval(plan)
+    assert plan.interval_s == pytest.approx(0.02, rel=0.1)  # 0.8% asked for, 0.4% allowed
+    for _ in range(8):
+        sampler._keep_budget(_Chores(0.0), 1.0)
+    sampler._set_interval(plan)
+    assert plan.interval_s == pytest.approx(0.01)

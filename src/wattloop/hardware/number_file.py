@@ -47,6 +47,21 @@ class NumberFile:
             return Gap(f"{self.path}: {error.strerror or error}")
         return self._number(data.strip())
 
+    def sample(self) -> bytes | float | Gap:
+        """The file's text if it can be had in one call, else what `read` returns."""
+        try:
+            data = os.pread(self._fd, _LONGEST, 0)
+        except OSError:  # not open, or trouble: the long way finds out
+            return self.read()
+        if not data or (data == self._last and os.fstat(self._fd).st_nlink == 0):
+            return self.read()
+        self._last = data
+        return data
+
+    def decoded(self, sampled: bytes | float | Gap) -> float | Gap:
+        """The number in what `sample` took."""
+        return self._number(sampled.strip()) if isinstance(sampled, bytes) else sampled
+
     def refusal(self) -> str:
         """Why the file cannot be opened and read; empty when it can.
 

@@ -56,6 +56,7 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
 def settled_s(channel: Channel) -> float:
     """Up to when the curve will not change any more; infinite for one that has no reading."""
     with channel.feed.lock:
+        channel.feed.settle()
         track = channel.track
         if not isinstance(track, ShapedCounter):
             return track.times_s[-1] if track.times_s else math.inf

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
@@ -28,7 +30,11 @@ GapListener = Callable[[float, str, Gap], None]
 
 
 class MeterFeed:
-    """One meter, its tracks and its buffer for the journal. `read` is safe from any thread."""
+    """One meter, its tracks and its buffer for the journal. Safe from any thread.
+
+    `sample` only takes a reading; `settle` turns those taken so far into points of the tracks.
+    Who looks at the tracks settles first, or uses the methods here, which do.
+    """
 
     def __init__(self, meter: Meter, clock: Clock, index: int) -> None:
         self.meter = meter
@@ -49,7 +55,11 @@ class MeterFeed:
         self.signal_values: dict[str, float] = {}
         self.on_gap: GapListener | None = None
         self._now_s = clock.now_s
+        self.after_take: Callable[[], object] | None = None
+        """Called after each reading that got into the tracks."""
         self._lock = threading.Lock()
+        self._meter_lock = threading.Lock()
+        self._sampled: deque[tuple[float, float, Any]] = deque()
         self._times_s: array[float] = array("d")
         self._values: array[float] = array("d")
         self._signal_times_s: array[float] = array("d")
@@ -63,17 +73,41 @@ class MeterFeed:
 
     def read(self) -> float:
         """Read every domain into its track; returns the time of the reading."""
+        time_s = self.sample()
         with self._lock:
+            self.settle()
+        return time_s
+
+    def sample(self) -> float:
+        """Take a reading, to be settled later; returns its time."""
+        with self._meter_lock:
             before_s = self._now_s()
             try:
-                values = self.meter.read()
+                sampled = self.meter.sample()
             except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
-                values = [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.domains)
+                sampled = error
             after_s = self._now_s()
-            time_s = (before_s + after_s) / 2
+            # In here, so that readings are in the order of their times.
+            self._sampled.append((before_s, after_s, sampled))
+        return (before_s + after_s) / 2
+
+    def settle(self) -> None:
+        """Put the readings taken so far into the tracks; the caller holds `lock`."""
+        waiting = self._sampled
+        while waiting:
+            before_s, after_s, sampled = waiting.popleft()
             self.cost_s += MEASURED_COST_WEIGHT * (after_s - before_s - self.cost_s)
-            self.take(time_s, values)
-        return time_s
+            self.take((before_s + after_s) / 2, self._decoded(sampled))
+            if self.after_take is not None:
+                self.after_take()
+
+    def _decoded(self, sampled: Any) -> Sequence[float | Gap]:
+        try:
+            if isinstance(sampled, Exception):
+                raise sampled
+            return self.meter.decoded(sampled)
+        except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
+            return [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.domains)
 
     def take(self, time_s: float, values: Sequence[float | Gap]) -> None:
         """Put readings into the tracks and into the buffer for the journal."""
@@ -95,11 +129,12 @@ class MeterFeed:
         """Read utilisation, clocks, temperatures and the like."""
         if not self.signals:
             return
-        with self._lock:
+        with self._meter_lock:
             try:
                 values = self.meter.read_signals()
             except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
                 values = [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.signals)
+        with self._lock:
             self._signal_times_s.append(self._now_s())
             for signal, value in zip(self.signals, values, strict=True):
                 number = math.nan if isinstance(value, Gap) else float(value)
@@ -109,6 +144,7 @@ class MeterFeed:
     def drained(self) -> tuple[array[float], array[float], array[float], array[float]]:
         """Times and values read since the last call, then those of the signals."""
         with self._lock:
+            self.settle()
             taken = (self._times_s, self._values, self._signal_times_s, self._signal_values)
             self._times_s, self._values = array("d"), array("d")
             self._signal_times_s, self._signal_values = array("d"), array("d")
@@ -117,6 +153,7 @@ class MeterFeed:
     def between(self, i: int, begin_s: float, end_s: float) -> Span | None:
         """Energy of domain number `i` between two instants."""
         with self._lock:
+            self.settle()
             return self.tracks[i].between(begin_s, end_s)
 
     def find_ticks(self, limit_s: float, sleep: Callable[[float], None]) -> None:
@@ -129,7 +166,7 @@ class MeterFeed:
         last_s = math.nan
         seen = [0] * len(clocks)
         while self._now_s() < end_s:
-            with self._lock:
+            with self._meter_lock:
                 values = list(self.meter.read())
                 now_s = self._now_s()
             for i, clock in enumerate(clocks):
@@ -156,8 +193,9 @@ class MeterFeed:
                 track.forget_before(time_s)
 
     def renew_lock(self) -> None:
-        """In a forked child: the lock may have been held by a thread that no longer exists."""
+        """In a forked child: a lock may have been held by a thread that no longer exists."""
         self._lock = threading.Lock()
+        self._meter_lock = threading.Lock()
 
     @property
     def lock(self) -> threading.Lock:
@@ -196,10 +234,14 @@ class Channel:
         if self.shape_feed is None or self.shape_feed is self.feed:
             return self.feed.between(self.index, begin_s, end_s)
         with self.feed.lock, self.shape_feed.lock:
+            self.feed.settle()
+            self.shape_feed.settle()
             return self.track.between(begin_s, end_s)
 
     def power_w(self) -> float | None:
         """Power now."""
+        with self.feed.lock:
+            self.feed.settle()
         return self.track.power_w()
 
 

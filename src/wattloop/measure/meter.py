@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.records import Domain, Gap, Missing, Signal
@@ -48,6 +48,19 @@ class Meter(ABC):
         """One value per domain, in order: joules for counters as the sensor gives them (not
         unwrapped), watts for gauges, or a `Gap`. Never raises for a fault of the device.
         """
+
+    def sample(self) -> Any:
+        """A reading in whatever form is cheapest to take; `decoded` makes readings of it later.
+
+        Code that runs once in a while runs from a cold cache, ten times slower than in a loop:
+        what need not be done at the moment of a reading is done for many readings at once.
+        """
+        return self.read()
+
+    def decoded(self, sampled: Any) -> Sequence[Reading]:
+        """The readings that `sample` took."""
+        readings: Sequence[Reading] = sampled
+        return readings
 
     @property
     def refused(self) -> tuple[Missing, ...]:

@@ -29,7 +29,7 @@ class Pace:
         self.factor = 1
 
     def after_read(self) -> int:
-        """Look at the last readings; returns the factor for the next interval."""
+        """Look at the last reading; returns the factor for the next interval."""
         if not self._may_slow:
             return 1
         if self._changed():

@@ -1,6 +1,7 @@
 """The thread that reads meters at their pace and writes the journal."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from wattloop.core.clock import Clock
@@ -17,6 +18,12 @@ DUTY_IN_PROCESS = 0.004
 """Share of time a meter may be read for inside the user's program."""
 DUTY_ALONE = 0.03
 """The same in a process of our own."""
+CPU_BUDGET = 0.004
+"""Share of one core that reading cheap counters, and the journal, may take of the user's."""
+MOST_STRETCH = 8.0
+SHORT_S = 0.02
+CHORES_SLACK_S = 0.02
+"""Chores are done up to this much early, together with a reading, to save waking up for them."""
 WRAP_GUARD_W = 4_000.0
 """A counter is read often enough not to wrap unseen at this power."""
 TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
@@ -46,10 +53,13 @@ class Sampler:
         self._duty = DUTY_IN_PROCESS if in_process else DUTY_ALONE
         self._adaptive = adaptive
         self._tick_feeds = [feed for feed in tick_feeds or feeds if any(feed.tick_clocks)]
-        self._paces: dict[MeterFeed, Pace] = {}
+        self._in_process = in_process
+        self._stretch = 1.0
+        self._plans: list[_Plan] = []
         self._on_flush = on_flush
         # A bare lock is the cheapest thing a thread can wait for with a time-out.
         self._stop = threading.Lock()
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="wattloop-sampler", daemon=True)
 
     def start(self) -> None:
@@ -59,6 +69,7 @@ class Sampler:
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End; a meter that hangs is left behind after `timeout_s`."""
+        self._stopped = True
         if self._stop.locked():
             self._stop.release()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -68,46 +79,93 @@ class Sampler:
         """Read other feeds from the next round on."""
         self._feeds = list(feeds)
         self._interval_s = interval_s
+        self._plans = self._new_plans(self._clock.now_s())
 
     def _run(self) -> None:
         now_s = self._clock.now_s
         start_s = now_s()
-        due_s: dict[MeterFeed, float] = {}
-        signals_s, flush_s = start_s, start_s + FLUSH_S
-        searches = [start_s + after_s for after_s in TICK_SEARCH_AT_S]
+        self._plans = self._new_plans(start_s)
+        chores = _Chores(start_s)
         while True:
             time_s = now_s()
-            if time_s >= searches[0]:
-                self._search_ticks(searches)
-            if time_s >= signals_s:
-                for feed in self._signal_feeds:
-                    feed.read_signals()
-                signals_s = time_s + max(SIGNALS_S, self._interval_s)
-            if time_s >= flush_s:
-                self._on_flush()
-                flush_s = time_s + FLUSH_S
-            wait_s = min(signals_s, flush_s)
-            for feed in self._feeds:
-                feed_due_s = due_s.get(feed, start_s)
-                if time_s >= feed_due_s:
-                    feed.read()
-                    feed_due_s = due_s[feed] = self._next_due_s(feed, feed_due_s, time_s)
-                wait_s = min(wait_s, feed_due_s)
-            if self._stop.acquire(timeout=max(0.0, wait_s - now_s())):
-                return
+            if time_s >= chores.due_s:
+                self._do(chores, time_s)
+            wait_s = chores.due_s + CHORES_SLACK_S
+            for plan in self._plans:
+                if time_s >= plan.due_s:
+                    if plan.settles_later:
+                        plan.feed.sample()
+                        plan.next(time_s)
+                    else:
+                        self._read_now(plan, time_s, chores)
+                wait_s = min(wait_s, plan.due_s)
+            delay_s = wait_s - now_s()
+            if delay_s > SHORT_S:
+                if self._stop.acquire(timeout=delay_s):
+                    return
+            else:
+                # Cheaper than waiting for the lock, and over soon enough to be stopped.
+                time.sleep(max(0.0, delay_s))
+                if self._stopped:
+                    return
 
-    def _next_due_s(self, feed: MeterFeed, due_s: float, time_s: float) -> float:
-        wished_s = self._interval_s
-        if self._adaptive:
-            pace = self._paces.get(feed)
-            if pace is None:
-                pace = self._paces[feed] = Pace(feed)
-            wished_s *= pace.after_read()
-        interval_s = feed_interval_s(feed, wished_s, self._duty)
-        next_s = due_s + interval_s
-        if next_s <= time_s:  # after a pause go on from now instead of catching up
-            next_s = time_s + interval_s
-        return feed.quiet_time_s(next_s)
+    def _read_now(self, plan: "_Plan", time_s: float, chores: "_Chores") -> None:
+        """Read a sensor whose next time depends on what it says; it has a budget of its own."""
+        cpu_s = time.thread_time()
+        plan.feed.read()
+        self._set_interval(plan)
+        plan.next(time_s)
+        plan.due_s = plan.feed.quiet_time_s(plan.due_s)
+        chores.cpu_s += time.thread_time() - cpu_s
+
+    def _do(self, chores: "_Chores", time_s: float) -> None:
+        """What is done once in a while."""
+        if time_s >= chores.searches_s[0]:
+            cpu_s = time.thread_time()
+            self._search_ticks(chores.searches_s)
+            chores.cpu_s += time.thread_time() - cpu_s
+        if time_s >= chores.signals_s:
+            for feed in self._signal_feeds:
+                feed.read_signals()
+            chores.signals_s = time_s + max(SIGNALS_S, self._interval_s) - CHORES_SLACK_S
+        if time_s >= chores.flush_s:
+            self._on_flush()
+            chores.flush_s = time_s + FLUSH_S - CHORES_SLACK_S
+            self._keep_budget(chores, time_s)
+            for plan in self._plans:
+                self._set_interval(plan)
+        chores.due_s = min(chores.searches_s[0], chores.signals_s, chores.flush_s)
+
+    def _keep_budget(self, chores: "_Chores", time_s: float) -> None:
+        """Read counters less often when that takes too much of the user's processor.
+
+        Nothing of their energy is lost by it: the curve between two windows gets coarser.
+        """
+        cpu_s = time.thread_time()
+        share = (cpu_s - chores.cpu_s) / max(time_s - chores.cpu_at_s, 1e-9)
+        chores.cpu_s, chores.cpu_at_s = cpu_s, time_s
+        if self._in_process:
+            wanted = self._stretch * share / CPU_BUDGET
+            # Half way each time: one slow round is no reason to change the pace.
+            self._stretch = min(MOST_STRETCH, max(1.0, (self._stretch + wanted) / 2))
+
+    def _new_plans(self, now_s: float) -> list["_Plan"]:
+        old = {plan.feed: plan for plan in self._plans}
+        plans = []
+        for feed in self._feeds:
+            plan = old.get(feed) or _Plan(feed, now_s)
+            if self._adaptive and plan.pace is None:
+                plan.pace = Pace(feed)
+                feed.after_take = plan.pace.after_read
+            self._set_interval(plan)
+            plans.append(plan)
+        return plans
+
+    def _set_interval(self, plan: "_Plan") -> None:
+        wished_s = self._interval_s * (plan.pace.factor if plan.pace is not None else 1)
+        if plan.settles_later:
+            wished_s *= self._stretch
+        plan.interval_s = feed_interval_s(plan.feed, wished_s, self._duty)
 
     def _search_ticks(self, searches: list[float]) -> None:
         for feed in self._tick_feeds:
@@ -115,6 +173,40 @@ class Sampler:
         last_s = searches.pop(0)
         if not searches:
             searches.append(last_s + TICK_SEARCH_EVERY_S)
+
+
+class _Plan:
+    """When a feed is read next."""
+
+    __slots__ = ("due_s", "feed", "interval_s", "pace", "settles_later")
+
+    def __init__(self, feed: MeterFeed, due_s: float) -> None:
+        self.feed = feed
+        self.due_s = due_s
+        self.interval_s = 0.0
+        self.pace: Pace | None = None
+        # Slow sensors are settled at once: when to read them next depends on what they said.
+        self.settles_later = feed.cheap_at_edges
+
+    def next(self, time_s: float) -> None:
+        """One interval on; after a pause go on from now instead of catching up."""
+        self.due_s += self.interval_s
+        if self.due_s <= time_s:
+            self.due_s = time_s + self.interval_s
+
+
+class _Chores:
+    """When the things beside reading are due."""
+
+    __slots__ = ("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s", "signals_s")
+
+    def __init__(self, start_s: float) -> None:
+        self.searches_s = [start_s + after_s for after_s in TICK_SEARCH_AT_S]
+        self.signals_s = start_s
+        self.flush_s = start_s + FLUSH_S
+        self.due_s = start_s
+        self.cpu_s = time.thread_time()
+        self.cpu_at_s = start_s
 
 
 def feed_interval_s(feed: MeterFeed, wished_s: float, duty: float) -> float:

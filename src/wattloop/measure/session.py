@@ -136,7 +136,7 @@ class Session:
     def begin(self, name: str = "window", parent: Window | None = None) -> Window:
         """Begin a window; end it with `Window.end` or use it as a context manager."""
         for feed in self._edge_feeds:
-            feed.read()
+            feed.sample()
         parent_id = ROOT_WINDOW_ID if parent is None else parent.window_id
         window = Window(self, next(self._ids), name, parent_id, self.clock.now_s())
         self._open[window.window_id] = window
@@ -148,7 +148,7 @@ class Session:
         if self._abandoned or self.closed is not None:
             return
         for feed in self._edge_feeds:
-            feed.read()
+            feed.sample()
         self._open.pop(window.window_id, None)
         self._ended.append(window)
 

@@ -72,6 +72,15 @@ class Rapl(Meter):
         """Joules of each zone."""
         return [_joules(file.read()) for file in self._files]
 
+    def sample(self) -> list[bytes | float | Gap]:
+        """The texts of the files."""
+        return [file.sample() for file in self._files]
+
+    def decoded(self, sampled: list[bytes | float | Gap]) -> Sequence[Reading]:
+        """Joules of each zone."""
+        files = self._files
+        return [_joules(files[i].decoded(text)) for i, text in enumerate(sampled)]
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files:
