@@ -460,6 +460,12 @@ class Session:
         end_s = run.result.end_s
         self._journal.end({"type": "end", "time_s": end_s, **run.to_end_dict()})
         self._journal.close()
+        fault = self._journal.fault
+        if fault is not None and not any(fault in text for text in run.result.warnings):
+            text = f"the end of this run could not be kept: {fault}; it will be listed as died"
+            self.notes.append(text)
+            result = replace(run.result, warnings=(*run.result.warnings, text))
+            self.closed = replace(run, result=result)
 
     def _restore_environment(self) -> None:
         for variable in (JOB_VARIABLE, RUN_VARIABLE):
