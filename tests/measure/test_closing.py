@@ -85,6 +85,16 @@ def test_dead_rank_counts_only_what_it_counted_alive(
     assert (end["counted"], end["counted_by"]) == counted
 
 
+def test_dead_rank_that_had_taken_over_counts_the_rest() -> None:
+    """What the one before it has counted is not counted again."""
+    journal = journal_of([100.0 + 0.1 * i for i in range(101)], [5.0 * i for i in range(101)])
+    journal.header["job"] = {"id": "job", "local_rank": 1}
+    journal.events.append({"type": "role", "counts": True, "counts_from_s": 106.0})
+    result = close_journal(journal)["result"]
+    assert result["energy_j"] == pytest.approx(200.0, rel=0.02)
+    assert result["duration_s"] == pytest.approx(10.0)
+
+
 def test_domain_survives_the_header() -> None:
     """Every field comes back; fields of later versions are ignored."""
     domain = counter("cpu:0/package", wrap_j=262_143.0, inside=None, tdp_w=150.0)

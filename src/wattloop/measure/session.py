@@ -371,7 +371,9 @@ class Session:
         """Whoever finds the journal without an end must know whether this run counted."""
         if self.job is None:
             return
-        role = {"counts": self.role.counts, "counted_by": self.role.counted_by}
+        role: dict[str, Any] = {"counts": self.role.counts, "counted_by": self.role.counted_by}
+        if self.role.counts_from_s > self.started_s:
+            role["counts_from_s"] = self.role.counts_from_s
         self._events.append({"type": "role", "time_s": self.clock.now_s(), **role})
 
     def _notice_suspend(self) -> None:
