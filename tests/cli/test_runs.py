@@ -116,6 +116,26 @@ def test_show_tells_energy_by_domain(two: Path, capsys: pytest.CaptureFixture[st
     assert (data["name"], data["energy_j"], data["windows"]) == ("tuned", 2_900.0, [])
 
 
+def test_job_shows_nodes_and_total(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table per node and one of all nodes; the total is that of the machine, not of the ranks."""
+    for rank in range(3):
+        run_id = f"20270115-080000-{rank:06}"
+        job = {"id": "train", "kind": "user", "rank": rank, "local_rank": rank, "world_size": 3}
+        head = header(run_id, job=job)
+        end = ended(counted=rank == 0)
+        write_journal(journal_directory(str(place)), run_id, head=head, end=end)
+    data = data_of(capsys, "job", "train")
+    assert data["energy_j"] == pytest.approx(3_500.0, rel=0.01)
+    assert data["nodes"][0]["ranks"] == [0, 1, 2]
+    assert main(["runs", "job"]) == 0
+    text = capsys.readouterr().out
+    assert "job       train (user, 3 ranks)" in text
+    assert "node1: 3 run(s)" in text
+    assert "missing on node1: dram: no DRAM domain" in text
+    assert main(["runs", "job", "nosuch"]) == 2
+    assert "wattloop runs list" in capsys.readouterr().err
+
+
 def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """20% less GPU energy is real; the same CPU energy is within the uncertainty."""
     assert main(["runs", "compare", "20270115", "20270116"]) == 0

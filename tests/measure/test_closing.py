@@ -65,6 +65,36 @@ def test_readings_of_two_processes_make_one_curve() -> None:
     assert span.energy_j == pytest.approx(400.0, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("local_rank", "events", "counted"),
+    [
+        (0, [], (True, None)),
+        (3, [], (False, None)),
+        (3, [{"type": "role", "counts": False, "counted_by": "first"}], (False, "first")),
+        (3, [{"type": "role", "counts": False}, {"type": "role", "counts": True}], (True, None)),
+    ],
+)
+def test_dead_rank_counts_only_what_it_counted_alive(
+    local_rank: int, events: list[dict[str, object]], counted: tuple[bool, str | None]
+) -> None:
+    """A follower that was killed adds nothing to its job; one that had taken over does."""
+    journal = journal_of([100.0, 101.0], [1.0, 2.0])
+    journal.header["job"] = {"id": "job", "local_rank": local_rank}
+    journal.events += events
+    end = close_journal(journal)
+    assert (end["counted"], end["counted_by"]) == counted
+
+
+def test_dead_rank_that_had_taken_over_counts_the_rest() -> None:
+    """What the one before it has counted is not counted again."""
+    journal = journal_of([100.0 + 0.1 * i for i in range(101)], [5.0 * i for i in range(101)])
+    journal.header["job"] = {"id": "job", "local_rank": 1}
+    journal.events.append({"type": "role", "counts": True, "counts_from_s": 106.0})
+    result = close_journal(journal)["result"]
+    assert result["energy_j"] == pytest.approx(200.0, rel=0.02)
+    assert result["duration_s"] == pytest.approx(10.0)
+
+
 def test_domain_survives_the_header() -> None:
     """Every field comes back; fields of later versions are ignored."""
     domain = counter("cpu:0/package", wrap_j=262_143.0, inside=None, tdp_w=150.0)

@@ -95,6 +95,28 @@ def show_command(
         runs_view.print_run(record, windows, steps)
 
 
+@app.command("job")
+def job_command(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="Its name, one of its runs, or 'last'.")
+    ] = "last",
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show a job of many processes: each node with each of its devices once, and the total."""
+    from wattloop.cli.runs_job import print_job
+    from wattloop.measure.jobs import find_job
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        found = find_job(place, job)
+    if json_file is not None:
+        write_json(found.to_dict(), json_file)
+    if json_file != "-":
+        print_job(found)
+
+
 @app.command("export")
 def export_command(
     runs: Annotated[

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from wattloop.core.clock import VirtualClock
@@ -23,17 +24,17 @@ def close_journal(journal: Journal) -> dict[str, Any]:
     times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
     end_s = max([begin_s, *times_s])
     missing = [Missing(**m) for m in header.get("missing", [])]
+    role = _last_role(journal)
     result = resolve_window(
         channels_of(feeds, header.get("settings", {}).get("devices", ())),
         missing,
         name=header["name"],
         window_id=0,
         parent_id=None,
-        begin_s=begin_s,
+        begin_s=max(begin_s, min(end_s, float(role.get("counts_from_s", begin_s)))),
         end_s=end_s,
         warnings=("whoever measured this run died; it ends with the last reading",),
     )
-    counted, counted_by = _counting(journal)
     return {
         "type": "end",
         "time_s": end_s,
@@ -41,21 +42,21 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "status": RunStatus.DIED.value,
         "exit_code": None,
         "signal": None,
-        "result": result.to_dict(),
+        "result": replace(result, begin_s=begin_s).to_dict(),
         "accounting": {},
-        "counted": counted,
-        "counted_by": counted_by,
+        "counted": bool(role.get("counts", True)),
+        "counted_by": role.get("counted_by"),
     }
 
 
-def _counting(journal: Journal) -> tuple[bool, str | None]:
-    """Whether the dead run counted its node, and which run did if not."""
+def _last_role(journal: Journal) -> dict[str, Any]:
+    """Whether the dead run counted its node and since when, or which run did."""
     for event in reversed(journal.events):
         if isinstance(event, dict) and event.get("type") == "role":
-            return bool(event.get("counts", True)), event.get("counted_by")
+            return event
     # It died before its first flush: the first rank of a node claims it at once, others later.
     job = journal.header.get("job") or {}
-    return not job.get("local_rank"), None
+    return {"counts": not job.get("local_rank")}
 
 
 class RecordedMeter(Meter):

@@ -371,7 +371,9 @@ class Session:
         """Whoever finds the journal without an end must know whether this run counted."""
         if self.job is None:
             return
-        role = {"counts": self.role.counts, "counted_by": self.role.counted_by}
+        role: dict[str, Any] = {"counts": self.role.counts, "counted_by": self.role.counted_by}
+        if self.role.counts_from_s > self.started_s:
+            role["counts_from_s"] = self.role.counts_from_s
         self._events.append({"type": "role", "time_s": self.clock.now_s(), **role})
 
     def _notice_suspend(self) -> None:
@@ -460,6 +462,12 @@ class Session:
         end_s = run.result.end_s
         self._journal.end({"type": "end", "time_s": end_s, **run.to_end_dict()})
         self._journal.close()
+        fault = self._journal.fault
+        if fault is not None and not any(fault in text for text in run.result.warnings):
+            text = f"the end of this run could not be kept: {fault}; it will be listed as died"
+            self.notes.append(text)
+            result = replace(run.result, warnings=(*run.result.warnings, text))
+            self.closed = replace(run, result=result)
 
     def _restore_environment(self) -> None:
         for variable in (JOB_VARIABLE, RUN_VARIABLE):

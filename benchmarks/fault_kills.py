@@ -1,0 +1,188 @@
+"""`kill -9` at random moments: of the program, of wattloop, of both, and while a run ends."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from fault_machine import FaultMachine
+
+LONGEST_S = 3.0
+"""Kills lie within this time from the start of the program."""
+AT_ONCE = 6
+EXIT_CODE = 5
+
+PROGRAM = """
+import os, sys, time
+print("started", os.getpid(), time.monotonic(), flush=True)
+time.sleep(float(sys.argv[1]))
+print("done", time.monotonic(), flush=True)
+sys.exit(5)
+"""
+MEASURED = """
+import os, sys, time, wattloop
+with wattloop.measure(sys.argv[2]):
+    print("started", os.getpid(), time.monotonic(), flush=True)
+    time.sleep(float(sys.argv[1]))
+    print("done", time.monotonic(), flush=True)
+sys.exit(5)
+"""
+
+TARGETS = (
+    "the program",
+    "wattloop",
+    "both",
+    "a program that measures itself",
+    "wattloop, while it ends",
+    "a program that measures itself, while it ends",
+)
+
+
+@dataclass
+class Trial:
+    """One program that was killed, and what became of its run."""
+
+    name: str
+    target: str
+    kill_after_s: float
+    program_s: float
+    killed_s: float = 0.0
+    """When the kill was sent, on the monotonic clock."""
+    done_s: float | None = None
+    """When the program said that it was done."""
+    exit_code: int | None = None
+    killed_in_time: bool = True
+    """False when it had ended before the kill."""
+    status: str = "lost"
+    problems: list[str] = field(default_factory=list)
+    lost_s: float = 0.0
+    error_pct: float | None = None
+
+    @property
+    def outside(self) -> bool:
+        """Whether `wattloop run` measures it."""
+        return "itself" not in self.target
+
+
+def plan(count: int, rng: random.Random, longest_s: float = LONGEST_S) -> list[Trial]:
+    """Trials spread evenly over the targets."""
+    trials = []
+    for number in range(count):
+        target = TARGETS[number % len(TARGETS)]
+        if "ends" in target:
+            program_s = rng.uniform(0.05, 1.0)
+            after_s = program_s + rng.uniform(-0.02, 0.5 if "itself" not in target else 0.1)
+        else:
+            after_s = rng.uniform(0.0, longest_s)
+            program_s = after_s + (0.7 if target == "wattloop" else 30.0)
+        trials.append(Trial(f"trial-{number:03}", target, after_s, program_s))
+    return trials
+
+
+def run_trials(machine: FaultMachine, trials: Sequence[Trial]) -> None:
+    """Start, kill, and look what the store has of each."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda trial: kill_one(machine, trial), trials))
+    look_up(machine, trials)
+
+
+def kill_one(machine: FaultMachine, trial: Trial) -> None:
+    script = PROGRAM if trial.outside else MEASURED
+    command = [sys.executable, "-c", script, str(trial.program_s), trial.name]
+    if trial.outside:
+        command = machine.command("run", "--quiet", "--name", trial.name, "--", *command)
+    process = subprocess.Popen(
+        command, env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    if words[:1] != ["started"]:
+        trial.problems.append(f"did not start: {process.communicate()[1][-300:]}")
+        return
+    program = int(words[1])
+    wait_s = float(words[2]) + trial.kill_after_s - time.monotonic()
+    if wait_s > 0:
+        time.sleep(wait_s)
+    trial.killed_s = time.monotonic()
+    trial.killed_in_time = process.poll() is None
+    victims = {"the program": [program], "both": [process.pid, program]}
+    for pid in victims.get(trial.target, [process.pid]):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            trial.killed_in_time = False
+    output, errors = process.communicate(timeout=60)
+    trial.exit_code = process.returncode
+    done = [line.split() for line in output.splitlines() if line.startswith("done")]
+    trial.done_s = float(done[0][1]) if done else None
+    if "Traceback" in errors:
+        trial.problems.append(f"traceback: {errors[-300:]}")
+    if trial.target == "wattloop" and trial.done_s is None:
+        trial.problems.append("the program was harmed: it did not come to its end")
+    if trial.target == "the program" and trial.exit_code != 128 + signal.SIGKILL:
+        trial.problems.append(f"exit code {trial.exit_code} instead of 137")
+
+
+def look_up(machine: FaultMachine, trials: Sequence[Trial]) -> None:
+    """Ask the store, as a user would, and compare."""
+    listed = machine.wattloop("runs", "list", "--limit", "0", "--json", "-")
+    runs = json.loads(listed.stdout)["runs"]
+    with sqlite3.connect(machine.store) as connection:
+        bodies = [json.loads(b) for (b,) in connection.execute("SELECT body FROM runs")]
+        last_s = dict(
+            connection.execute(
+                "SELECT run_id, max(end_s) FROM sample_chunks WHERE feed < 1000 GROUP BY run_id"
+            )
+        )
+    for trial in trials:
+        found = [run for run in runs if run["name"] == trial.name]
+        if len(found) != 1:
+            trial.problems.append(f"{len(found)} runs in the store")
+            trial.status = "lost" if not found else "twice"
+            continue
+        (body,) = (body for body in bodies if body["run_id"] == found[0]["run_id"])
+        judge(machine, trial, body, last_s.get(body["run_id"]))
+
+
+def judge(
+    machine: FaultMachine, trial: Trial, run: dict[str, object], last_s: float | None
+) -> None:
+    trial.status = str(run["status"])
+    if trial.status not in right_statuses(trial):
+        wanted = " or ".join(right_statuses(trial))
+        trial.problems.append(f"marked {trial.status} instead of {wanted}")
+    if trial.status == "killed" and run["signal"] != signal.SIGKILL:
+        trial.problems.append(f"marked with signal {run['signal']}")
+    begin_s = float(str(run["started_s"]))
+    until_s = min(trial.killed_s, trial.done_s or trial.killed_s)
+    trial.lost_s = max(0.0, until_s - max(begin_s, last_s or begin_s))
+    result = run["result"]
+    if isinstance(result, dict) and result["duration_s"] >= 1.0:
+        true_j = machine.cpu_energy_j(result["begin_s"], result["end_s"])
+        trial.error_pct = 100 * abs((result["energy_j"] or 0.0) - true_j) / true_j
+
+
+def right_statuses(trial: Trial) -> tuple[str, ...]:
+    if trial.target == "the program":
+        return ("killed",)
+    if "ends" not in trial.target:
+        return ("died",)
+    ended = "failed" if trial.outside else "finished"
+    if not trial.killed_in_time:
+        return (ended,)
+    return ("died",) if trial.done_s is None else ("died", ended)
+
+
+def corrupt_files(machine: FaultMachine) -> list[str]:
+    """What is not as it should be in the store's files."""
+    found = [p.name for p in machine.journals.glob("*")]
+    with sqlite3.connect(machine.store) as connection:
+        (verdict,) = connection.execute("PRAGMA integrity_check").fetchone()
+    return found if verdict == "ok" else [*found, f"integrity_check: {verdict}"]

@@ -1,0 +1,50 @@
+"""Promises of a session while somebody sets the clock: durations and energy do not care."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.clock import RealClock
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.closing import close_journal
+from wattloop.measure.meter import Context
+from wattloop.measure.session import Session
+from wattloop.store.database import open_store
+from wattloop.store.fold import recover
+from wattloop.store.runs import find_run
+
+from .conftest import Machine
+
+
+class SetClock(RealClock):
+    """The real clock, until an administrator sets the time of day."""
+
+    step_s = 0.0
+
+    def wall_s(self) -> float:
+        return time.time() + self.step_s
+
+
+@pytest.mark.parametrize("step_s", [-86_400.0, 86_400.0])
+def test_clock_that_is_set_does_not_change_the_run(machine: Machine, step_s: float) -> None:
+    """A day back or ahead in mid-run: same energy, positive duration, an end after the start."""
+    clock = SetClock()
+    settings = Settings(meters=("rapl",), store=str(machine.store), interval_s=0.02)
+    session = Session.open(
+        context=Context(Host(sysfs=machine.root / "sys"), settings, clock), name="set"
+    )
+    with session.begin("inside") as window:
+        time.sleep(0.3)
+        clock.step_s = step_s
+        time.sleep(0.3)
+    run = session.close()
+    assert 0.6 <= run.result.duration_s < 30
+    assert run.result.energy_j == pytest.approx(machine.power_w * run.result.duration_s, rel=0.1)
+    assert window.energy_j == pytest.approx(machine.power_w * window.duration_s, rel=0.1)
+    with open_store(Path(machine.store)) as store:
+        recover(store, close_journal)
+        kept = find_run(store, run.run_id)
+    assert kept.ended_wall_s is not None
+    assert kept.ended_wall_s - kept.started_wall_s == pytest.approx(run.result.duration_s)
