@@ -1,5 +1,7 @@
 """A number file is read right, or says why not, and recovers."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,21 @@ def test_samples_decode_to_what_a_read_would_have_said(path: Path) -> None:
     assert isinstance(file.decoded(file.sample()), Gap)
     path.unlink()
     assert isinstance(file.decoded(file.sample()), Gap)
+
+
+def test_a_device_asleep_is_a_passing_gap_and_not_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open file whose driver answers EPERM or EBUSY is read again when the device wakes."""
+    awake = os.pread
+
+    def asleep(*_: int) -> bytes:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pread", asleep)
+    file = NumberFile(path)
+    reading = file.read()
+    assert isinstance(reading, Gap) and not reading.lost
+    assert file.refusal() == ""
+    monkeypatch.setattr(os, "pread", awake)
+    assert not isinstance(file.read(), Gap)

@@ -122,3 +122,14 @@ def test_lost_device_covers_only_the_time_before() -> None:
     assert span is not None
     assert span.covered == pytest.approx(0.5, abs=0.01)
     assert span.energy_j == pytest.approx(CURVE.energy_j(15.0) - CURVE.energy_j(10.0), rel=0.03)
+
+
+def test_a_card_whose_sensors_both_fail_is_not_guessed() -> None:
+    """Passing faults that do not pass: after two seconds the time is uncovered, as for a loss."""
+    track = shaped(seconds=15.0)
+    for i in range(150, 250):
+        track.counter.gap(i * 0.1, Gap("unknown error"))
+        track.gauge.gap(i * 0.1, Gap("unknown error"))
+    span = track.between(5.0, 25.0)
+    assert span is not None
+    assert span.covered == pytest.approx(0.5, abs=0.01)

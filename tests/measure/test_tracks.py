@@ -123,13 +123,36 @@ def test_lost_device_covers_only_the_time_until_it_was_lost() -> None:
     assert span.energy_j == pytest.approx(100.0, rel=0.02)
 
 
-def test_device_that_comes_back_is_no_longer_lost() -> None:
-    """A good reading after a loss withdraws it."""
-    track = CounterTrack(counter())
-    track.feed(0.0, 0.0)
-    track.gap(0.1, Gap("gone", lost=True))
-    track.feed(0.2, 1.0)
+@pytest.mark.parametrize("kind", [CounterTrack, GaugeTrack])
+@pytest.mark.parametrize("value", [10.0, 11.0], ids=["unchanged", "changed"])
+def test_device_that_comes_back_is_no_longer_lost(
+    kind: type[CounterTrack] | type[GaugeTrack], value: float
+) -> None:
+    """The first good reading after a loss withdraws it, even one that shows the old value."""
+    track = kind(counter() if kind is CounterTrack else gauge())
+    track.feed(0.0, 10.0)
+    track.gap(0.1, Gap("permission denied", lost=True))
+    assert track.lost is not None
+    track.feed(0.2, value)
     assert track.lost is None
+    assert track.last_gap is None
+
+
+def test_counter_that_fails_for_long_is_not_taken_to_have_gone_on() -> None:
+    """Garbage from the 40th second on: 60 s of 100 s are uncovered, not guessed."""
+    track = CounterTrack(counter())
+    for i in range(400):
+        track.feed(i * 0.1, 5.0 * i)
+    for i in range(400, 1000):
+        track.gap(i * 0.1, Gap("no number"))
+    span = track.between(0.0, 100.0)
+    assert span is not None
+    assert span.covered == pytest.approx(0.4, abs=0.01)
+    assert span.energy_j == pytest.approx(2_000.0, rel=0.01)
+    track.feed(100.1, 5_005.0)
+    whole = track.between(0.0, 100.0)
+    assert whole is not None and whole.covered == 1.0
+    assert whole.energy_j == pytest.approx(5_000.0, rel=0.01)
 
 
 def test_stuck_counter_has_not_moved() -> None:

@@ -98,7 +98,9 @@ class Signal(NamedTuple):
 class Gap(NamedTuple):
     """A reading that could not be taken.
 
-    `lost` means that the device will not come back (fallen off the bus, permission withdrawn).
+    `lost` means that nobody should wait for the device (fallen off the bus, permission
+    withdrawn): what it used from now on is not guessed. It is read on all the same, and its first
+    good reading ends the loss.
     """
 
     reason: str

@@ -11,6 +11,7 @@ from wattloop.hardware.cpus import (
     processor_named,
 )
 from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_whole, whole_number
 
 __all__ = ["Package", "clock_mhz", "read_packages"]
 
@@ -55,8 +56,8 @@ def read_packages(host: Host) -> tuple[Package, ...]:
 
 def clock_mhz(host: Host, cpu: int) -> float | None:
     """The current clock of a logical CPU from cpufreq."""
-    kilohertz = host.read_text("sys", f"{CPU_TREE}/cpu{cpu}/cpufreq/scaling_cur_freq")
-    return int(kilohertz) / 1_000 if kilohertz and kilohertz.isdigit() else None
+    kilohertz = read_whole(host.sysfs / CPU_TREE / f"cpu{cpu}/cpufreq/scaling_cur_freq")
+    return None if kilohertz is None else kilohertz / 1_000
 
 
 def _package(host: Host, number: int, blocks: list[dict[str, str]]) -> Package:
@@ -91,25 +92,25 @@ def _blocks(text: str) -> list[dict[str, str]]:
     for paragraph in re.split(r"\n\s*\n", text):
         pairs = (line.split(":", 1) for line in paragraph.splitlines() if ":" in line)
         block = {key.strip(): value.strip() for key, value in pairs}
-        if block.get("processor", "").isdigit():
+        if whole_number(block.get("processor")) is not None:
             blocks.append(block)
     return blocks
 
 
 def _base_mhz(host: Host, blocks: list[dict[str, str]], name: str) -> float | None:
-    cpu = f"{CPU_TREE}/cpu{_whole(blocks[0]['processor'])}"
+    cpu = host.sysfs / CPU_TREE / f"cpu{_whole(blocks[0]['processor'])}"
     for file, per_mhz in (("cpufreq/base_frequency", 1_000), ("acpi_cppc/nominal_freq", 1)):
-        text = host.read_text("sys", f"{cpu}/{file}")
-        if text and text.isdigit() and int(text) > 0:
-            return int(text) / per_mhz
+        value = read_whole(cpu / file)
+        if value:
+            return value / per_mhz
     known = clock_in_name_mhz(name)
     if known is None:
         known_processor = processor_named(name)
         known = known_processor.base_mhz if known_processor else None
     if known is None:
-        text = host.read_text("sys", f"{cpu}/cpufreq/cpuinfo_max_freq")
-        if text and text.isdigit() and int(text) > 0:
-            known = int(text) / 1_000 / BOOST_OVER_BASE
+        highest_khz = read_whole(cpu / "cpufreq/cpuinfo_max_freq")
+        if highest_khz:
+            known = highest_khz / 1_000 / BOOST_OVER_BASE
     return known
 
 
@@ -140,4 +141,4 @@ def _is_virtual_arm(host: Host, block: Mapping[str, str]) -> bool:
 
 
 def _whole(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
+    return whole_number(text) or 0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import whole_number
 
 __all__ = [
     "Dimm",
@@ -180,8 +181,7 @@ def _double_word(data: bytes, offset: int) -> int | None:
 
 
 def _instance(raw: Path) -> int:
-    number = raw.parent.name.partition("-")[2]
-    return int(number) if number.isdigit() else 0
+    return whole_number(raw.parent.name.partition("-")[2]) or 0
 
 
 def _bytes(path: Path) -> bytes:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_text
 
 __all__ = ["Chip", "find_chips"]
 
@@ -20,10 +21,7 @@ class Chip(NamedTuple):
 
     def text(self, leaf: str) -> str:
         """Stripped content of one of its files; empty when unreadable."""
-        try:
-            return (self.directory / leaf).read_text(errors="replace").strip()
-        except OSError:
-            return ""
+        return read_text(self.directory / leaf)
 
     def channels(self, pattern: str) -> Iterator[tuple[int, Path]]:
         """Files such as `energy*_input`, with the number in the star's place, in its order."""

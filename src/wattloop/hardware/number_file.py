@@ -1,5 +1,6 @@
 """A kernel file that holds one number, kept open and read again and again."""
 
+import errno
 import math
 import os
 from pathlib import Path
@@ -10,14 +11,16 @@ __all__ = ["DecimalFile", "NumberFile"]
 
 _LONGEST = 32
 """More bytes than any 64-bit number has digits."""
+_ASLEEP = (errno.EBUSY, errno.EPERM, errno.EAGAIN)
+"""What drivers answer for a device in runtime suspend, once the file is open."""
 
 
 class NumberFile:
     """Reads one whole number in one system call.
 
-    Survives everything short of the file's end: replaced by a rename, truncated while being
-    rewritten, unreadable for a while. Each of those is a `Gap` at most, and the next read tries
-    again.
+    Survives everything: replaced by a rename, truncated while being rewritten, unreadable for a
+    while. Each of those is a `Gap` at most, and the next read tries again. A file that is gone or
+    may not be opened is `lost` until a read succeeds.
 
     Args:
         path: the file.
@@ -39,11 +42,11 @@ class NumberFile:
         except FileNotFoundError:
             self.close()
             return Gap(f"{self.path} is gone", lost=True)
-        except PermissionError:
-            self.close()
-            return Gap(f"{self.path}: permission denied", lost=True)
         except OSError as error:
-            self.close()
+            if self._fd < 0 and isinstance(error, PermissionError):
+                return Gap(f"{self.path}: permission denied", lost=True)
+            if error.errno not in _ASLEEP:
+                self.close()
             return Gap(f"{self.path}: {error.strerror or error}")
         return self._number(data.strip())
 
@@ -65,8 +68,8 @@ class NumberFile:
     def refusal(self) -> str:
         """Why the file cannot be opened and read; empty when it can.
 
-        A file that opens but holds no number at this moment is not refused: its readings are
-        gaps until it does.
+        A file that opens but holds no number at this moment, or whose device is asleep, is not
+        refused: its readings are gaps until it does.
         """
         reading = self.read()
         opened = self._fd >= 0

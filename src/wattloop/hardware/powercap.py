@@ -9,6 +9,7 @@ from pathlib import Path
 from wattloop.core.records import Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.text_file import read_text, read_whole
 
 __all__ = ["POWERCAP", "Zone", "find_zones", "without_mirrors"]
 
@@ -35,14 +36,14 @@ class Zone:
     @cached_property
     def range_uj(self) -> int | None:
         """The counter returns to zero after this many microjoules."""
-        return _number(self.directory / "max_energy_range_uj")
+        return read_whole(self.directory / "max_energy_range_uj")
 
     @cached_property
     def long_term_w(self) -> tuple[float | None, float | None]:
         """Maximum power and enforced limit of the long-term constraint, where there are any."""
         for prefix in self._constraints():
-            if _text(self.directory / f"{prefix}_name") == "long_term":
-                enabled = _text(self.directory / "enabled") != "0"
+            if read_text(self.directory / f"{prefix}_name") == "long_term":
+                enabled = read_text(self.directory / "enabled") != "0"
                 return (
                     self._watts(f"{prefix}_max_power_uw"),
                     self._watts(f"{prefix}_power_limit_uw") if enabled else None,
@@ -66,7 +67,7 @@ class Zone:
                 yield match.group(1)
 
     def _watts(self, leaf: str) -> float | None:
-        microwatts = _number(self.directory / leaf)
+        microwatts = read_whole(self.directory / leaf)
         return microwatts * 1e-6 if microwatts else None
 
 
@@ -131,7 +132,7 @@ def _same_counter(first: Zone, second: Zone, sleep: Callable[[float], None]) -> 
 def _shared_value(first: Zone, second: Zone) -> int | None:
     """What both show at this moment, if it is the same; the first may move between two reads."""
     for _ in range(3):
-        before, other, after = map(_number, (first.path, second.path, first.path))
+        before, other, after = map(read_whole, (first.path, second.path, first.path))
         if before == after:
             return before if other == before else None
     return None
@@ -178,7 +179,7 @@ def _tree_order(directory: Path) -> tuple[bool, list[int], str]:
 
 
 def _zone(directory: Path) -> Zone:
-    label = _text(directory / "name")
+    label = read_text(directory / "name")
     if not label:
         # Nobody can tell what it counts, but that there is something must be said.
         zone = Zone(directory, directory.name, Scope.OTHER, None)
@@ -215,19 +216,7 @@ def _parent(directory: Path) -> str | None:
     if match is None:
         return None
     for candidate in (directory.parent, directory.parent / match.group(1)):
-        label = _text(candidate / "name") if candidate.name == match.group(1) else ""
+        label = read_text(candidate / "name") if candidate.name == match.group(1) else ""
         if label.startswith("package"):
             return _socket(candidate, label)
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdigit() else None

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_right
 
 from wattloop.core.records import Domain
-from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
+from wattloop.measure.tracks import BRIDGE_S, CounterTrack, GaugeTrack, Span
 
 __all__ = ["ShapedCounter"]
 
@@ -62,7 +62,8 @@ class ShapedCounter:
         if not self.gauge.times_s:
             return counter.between(begin_s, end_s)
         last_s, covered = end_s, 1.0
-        if self.lost is not None and self.lost[0] < end_s:
+        lost = self.lost is not None and self.lost[0] < end_s
+        if lost or self._silent(end_s):
             last_s = max(begin_s, min(end_s, self.last_read_s))
             covered = (last_s - begin_s) / (end_s - begin_s) if end_s > begin_s else 0.0
         begin_j, begin_sigma_j = self._at(begin_s)
@@ -72,6 +73,11 @@ class ShapedCounter:
         short_j = self._power_sigma_w(begin_s, last_s) * (last_s - begin_s)
         sigma_j = min(math.hypot(begin_sigma_j, end_sigma_j), short_j)
         return Span(energy_j, sigma_j, covered, moved=True)
+
+    def _silent(self, end_s: float) -> bool:
+        """Whether both fail, and have for too long to guess what the device does."""
+        failing = self.counter.last_gap is not None and self.gauge.last_gap is not None
+        return failing and end_s - self.last_read_s > BRIDGE_S
 
     def _at(self, time_s: float) -> tuple[float, float]:
         times, totals = self.counter.times_s, self.counter.totals_j

@@ -23,7 +23,8 @@ WRAP_LIMIT_W = 100_000.0
 WRAP_SLACK_S = 0.01
 """A counter that fell is taken to have wrapped when that explains it with less than this power."""
 BRIDGE_S = 2.0
-"""Gauges are interpolated over gaps up to this long; longer ones are left out and said so."""
+"""Gauges are interpolated over gaps up to this long; longer ones are left out and said so. Nor is
+a counter that fails taken to have gone on for longer than this."""
 KEEP_S = 900.0
 """Points older than this are forgotten; windows remember the energy at their beginning."""
 LEARNED_PERIOD_LIMIT_S = 0.25
@@ -68,7 +69,9 @@ class CounterTrack:
         self._holds_s: list[float] = []
 
     def feed(self, time_s: float, raw_j: float) -> None:
-        """Take a reading: joules as the sensor shows them."""
+        """Take a reading: joules as the sensor shows them. It ends whatever gap there was."""
+        self.last_gap = None
+        self.lost = None
         if raw_j == self._raw_j:
             self._read_s = time_s
             return
@@ -81,11 +84,11 @@ class CounterTrack:
         self._push(time_s, since_s)
         self._raw_j = raw_j
         self._read_s = self._changed_s = time_s
-        self.last_gap = None
-        self.lost = None
 
     def gap(self, time_s: float, gap: Gap) -> None:
-        """Take note that a reading failed. A counter goes on counting, so nothing is lost yet."""
+        """Take note that a reading failed. A counter goes on counting, so nothing is lost yet:
+        the next good reading holds the joules of the gap.
+        """
         self.last_gap = (time_s, gap.reason)
         if gap.lost and self.lost is None:
             self.lost = (time_s, gap.reason)
@@ -135,7 +138,9 @@ class CounterTrack:
             return None
         covered = 1.0
         last_s = end_s
-        if self.lost is not None and self.lost[0] < end_s:
+        lost = self.lost is not None and self.lost[0] < end_s
+        silent = self.last_gap is not None and end_s - self._read_s > BRIDGE_S
+        if lost or silent:
             last_s = max(begin_s, self._read_s)
             covered = (last_s - begin_s) / (end_s - begin_s) if end_s > begin_s else 0.0
         begin_j, begin_sigma_j = self.at(begin_s)
@@ -266,8 +271,9 @@ class GaugeTrack:
         self._read_s = math.nan
 
     def feed(self, time_s: float, power_w: float) -> None:
-        """Take a reading in watts."""
-        self.lost = None
+        """Take a reading in watts. It ends whatever gap there was."""
+        after_gap = self._gap_since is not None
+        self.lost = self.last_gap = self._gap_since = None
         self._read_s = time_s
         age_s, blur_s = None, 0.0
         if self.ticks is not None:
@@ -282,15 +288,13 @@ class GaugeTrack:
         if length_s <= 1e-4:  # the same update, read again
             return
         step_w = power_w - self.watts[-1]
-        if length_s > BRIDGE_S and self._gap_since is not None:
+        if length_s > BRIDGE_S and after_gap:
             self._append(point_s, power_w, 0.0, 0.0, length_s)
         else:
             energy_j = (power_w + self.watts[-1]) / 2 * length_s
             # The step lies anywhere in the segment, and both its ends anywhere in their blur.
             variance = step_w**2 * (length_s**2 / 12 + blur_s**2 / 6)
             self._append(point_s, power_w, energy_j, variance, 0.0)
-        self._gap_since = None
-        self.last_gap = None
 
     def gap(self, time_s: float, gap: Gap) -> None:
         """Take note that a reading failed."""

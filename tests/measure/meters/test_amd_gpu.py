@@ -208,3 +208,11 @@ def test_integrated_graphics_lie_inside_the_package(tmp_path, context, no_amdsmi
     (meter,) = amd_gpu.detect(context)
     assert meter.domains[0].inside == "cpu:0/package"
     assert meter.read() == [15.0]
+
+
+def test_a_word_that_python_takes_for_a_number_is_a_gap(context, two_cards, no_amdsmi):
+    """`nan` and `inf` in the power file are not watts."""
+    (meter,) = amd_gpu.detect(context)
+    for device, word in zip(two_cards, ("nan", "inf"), strict=True):
+        (device / "hwmon/hwmon3/power1_average").write_text(word)
+    assert all(isinstance(reading, Gap) for reading in meter.read())

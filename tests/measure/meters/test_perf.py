@@ -188,3 +188,9 @@ def test_reads_a_real_kernel_counter(sysfs: Sysfs) -> None:
     assert 0 < second - first < 5 * elapsed_s
     meter.close()
     assert isinstance(meter.read()[0], Gap)
+
+
+def test_a_mask_of_impossible_cpus_is_no_mask(sysfs: Sysfs) -> None:
+    """Garbage in `cpumask` gives no event, and does not fill the memory with numbers."""
+    sysfs.source("energy-pkg", cpumask="0-99999999999")
+    assert perf.find_events(sysfs.host) == []

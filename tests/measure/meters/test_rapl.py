@@ -375,3 +375,15 @@ def _open_the_way(root: Path) -> None:
     for folder in (root, *root.parents):
         if temporary in folder.parents:
             folder.chmod(folder.stat().st_mode | 0o055)
+
+
+def test_garbage_beside_the_counter_does_not_hide_it(tmp_path: Path) -> None:
+    """A range or limit that is no number means "not known"; the zone is still read."""
+    tree = PowercapTree(tmp_path)
+    zone = tree.add_package(0, energy_uj=5_000_000, max_power_w=200)
+    (zone.directory / "max_energy_range_uj").write_text("²\n")
+    (zone.directory / "constraint_0_max_power_uw").write_text("9" * 5000)
+    meter = open_meter(tmp_path)
+    assert meter.domains[0].wrap_j is None
+    assert meter.domains[0].tdp_w is None
+    assert meter.read() == [5.0]

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.hwmon import Chip, find_chips
 from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.text_file import read_text, whole_number
 from wattloop.measure.gauges.gauge import FileSensor, Gauge
 
 __all__ = ["rails"]
@@ -72,7 +72,7 @@ def _hwmon_rails(host: Host) -> Iterator[_Rail]:
 
 def _iio_rails(host: Host) -> Iterator[_Rail]:
     for path in sorted(host.sysfs.glob("bus/i2c/drivers/ina3221x/*/iio:device*/rail_name_*")):
-        label = _text(path)
+        label = read_text(path)
         power = path.with_name(f"in_power{path.name.removeprefix('rail_name_')}_input")
         if label not in ("", "NC") and power.exists():
             yield _Rail(
@@ -84,9 +84,8 @@ def _iio_rails(host: Host) -> Iterator[_Rail]:
 
 def _resolution_w(chip: Chip, number: int) -> float:
     """One step of current times the rail's voltage."""
-    shunt_uohm, rail_mv = chip.text(f"shunt{number}_resistor"), chip.text(f"in{number}_input")
-    shunt_ohm = int(shunt_uohm) * 1e-6 if shunt_uohm.isdigit() else 0.0
-    rail_v = int(rail_mv) * 1e-3 if rail_mv.isdigit() else 0.0
+    shunt_ohm = (whole_number(chip.text(f"shunt{number}_resistor")) or 0) * 1e-6
+    rail_v = (whole_number(chip.text(f"in{number}_input")) or 0) * 1e-3
     return (rail_v or USUAL_RAIL_V) * SHUNT_STEP_V / (shunt_ohm or USUAL_SHUNT_OHM)
 
 
@@ -119,10 +118,3 @@ def _scope(label: str) -> Scope:
 
 def _name(label: str) -> str:
     return f"rail/{label.lower()}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -8,6 +8,7 @@ from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.hwmon import Chip, find_chips
 from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.text_file import read_text, read_whole, whole_number
 from wattloop.measure.gauges.gauge import BatterySensor, FileSensor, Gauge
 
 __all__ = ["batteries", "grace_modules", "has_grace", "intel_gpus"]
@@ -51,7 +52,7 @@ def grace_modules(host: Host) -> Iterator[Gauge]:
     """Power of NVIDIA Grace sockets and of what is in and around them."""
     for directory, part, socket in _grace_meters(host):
         name, scope, is_part = GRACE_PARTS[part]
-        interval_s = (_number(directory / "power1_average_interval") or 50) / 1_000
+        interval_s = (read_whole(directory / "power1_average_interval") or 50) / 1_000
         domain = Domain(
             name=name.format(socket),
             kind=DomainKind.GAUGE,
@@ -76,9 +77,9 @@ def has_grace(host: Host) -> bool:
 def batteries(host: Host) -> Iterator[Gauge]:
     """Power drawn from the batteries that feed the machine itself."""
     for directory in sorted((host.sysfs / "class/power_supply").glob("*")):
-        is_battery = _text(directory / "type") == "Battery" or directory.name.startswith("BAT")
+        is_battery = read_text(directory / "type") == "Battery" or directory.name.startswith("BAT")
         # Mice and headsets have batteries too; the kernel gives them the scope "Device".
-        if not is_battery or _text(directory / "scope") == "Device":
+        if not is_battery or read_text(directory / "scope") == "Device":
             continue
         power = _battery_power(directory)
         if power is None:
@@ -91,7 +92,7 @@ def batteries(host: Host) -> Iterator[Gauge]:
             resolution=0.01,
             update_period_s=BATTERY_PERIOD_S,
             read_cost_s=5e-3,
-            device=_text(directory / "model_name"),
+            device=read_text(directory / "model_name"),
         )
         yield Gauge(domain, BatterySensor(directory / "status", power))
 
@@ -106,9 +107,8 @@ def _card_counter(chip: Chip) -> Path | None:
 
 
 def _power_limit(chip: Chip) -> tuple[float | None, str]:
-    limit_uw, rated_uw = chip.text("power1_max"), chip.text("power1_rated_max")
-    rated_w = int(rated_uw) * MICRO if rated_uw.isdigit() else 0.0
-    limit_w = int(limit_uw) * MICRO if limit_uw.isdigit() else 0.0
+    rated_w = (whole_number(chip.text("power1_rated_max")) or 0) * MICRO
+    limit_w = (whole_number(chip.text("power1_max")) or 0) * MICRO
     if 0 < limit_w < rated_w:
         return limit_w, f"enforced power limit {limit_w:g} W of {rated_w:g} W"
     if rated_w > 0:
@@ -122,7 +122,7 @@ def _grace_meters(host: Host) -> Iterator[tuple[Path, str, int]]:
             continue
         # The files lie beside the name, or with the ACPI device one level down.
         for directory in (chip.directory, chip.directory / "device"):
-            label = _text(directory / "power1_oem_info")
+            label = read_text(directory / "power1_oem_info")
             match = re.fullmatch(r"(Module|Grace|CPU|SysIO) Power Socket (\d+)", label)
             if match:
                 yield directory, match.group(1), int(match.group(2))
@@ -140,15 +140,3 @@ def _battery_power(directory: Path) -> FileSensor | None:
         files = [file("current_now"), file("voltage_now")]
         return FileSensor(files, MICRO * MICRO, magnitude=True)
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdigit() else None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Missing
 from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_text
 from wattloop.measure.meter import Context, Meter
 
 __all__ = ["AmdCard", "detect", "find_cards"]
@@ -57,7 +58,10 @@ def find_cards(host: Host) -> Iterator[AmdCard]:
     """AMD cards in PCI order, which is also amdsmi's and ROCm's."""
     devices = []
     for card in (host.sysfs / "class/drm").glob("card*"):
-        if card.name.removeprefix("card").isdigit() and _read(card / "device/vendor") == AMD_VENDOR:
+        if (
+            card.name.removeprefix("card").isdigit()
+            and read_text(card / "device/vendor") == AMD_VENDOR
+        ):
             devices.append(((card / "device").resolve().name, card / "device"))
     first = _nvidia_count(host)
     for number, (address, device) in enumerate(sorted(devices), start=first):
@@ -82,11 +86,4 @@ def _nvidia_count(host: Host) -> int:
 def _integrated(device: Path) -> bool:
     """Only processors with graphics have the north-bridge voltage `vddnb`."""
     labels = device.glob("hwmon/hwmon*/in*_label")
-    return any(_read(label) == "vddnb" for label in labels)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    return any(read_text(label) == "vddnb" for label in labels)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.hardware.number_file import NumberFile
+from wattloop.hardware.text_file import read_whole
 from wattloop.measure.meter import Meter, Reading
 from wattloop.measure.meters.amd_gpu import AmdCard
 
@@ -19,22 +21,13 @@ class Gauge(NamedTuple):
 
     name: str
     unit: str
-    path: Path
+    file: NumberFile
     per_unit: float
 
     def read(self) -> Reading:
         """The value, or why there is none."""
-        try:
-            return float(self.path.read_text()) / self.per_unit
-        except FileNotFoundError:
-            return Gap(f"{self.path} is gone", lost=True)
-        except PermissionError:
-            return Gap(f"{self.path}: permission denied", lost=True)
-        except OSError as error:
-            # A card in runtime suspend (D3) answers EBUSY or EPERM until it wakes.
-            return Gap(f"{self.path}: {error.strerror}")
-        except ValueError:
-            return Gap(f"{self.path} holds no number")
+        value = self.file.read()
+        return value if isinstance(value, Gap) else value / self.per_unit
 
 
 def detect(cards: Sequence[AmdCard]) -> tuple["AmdHwmon | None", tuple[Missing, ...]]:
@@ -46,10 +39,10 @@ def detect(cards: Sequence[AmdCard]) -> tuple["AmdHwmon | None", tuple[Missing, 
         if not paths:
             refused.append(Missing(card.name, f"no power file under {card.device}/hwmon"))
             continue
-        gauge = Gauge(card.name, "W", paths[0], 1e6)
-        first = gauge.read()
-        if isinstance(first, Gap) and first.lost:
-            refused.append(Missing(card.name, first.reason, f"run 'sudo chmod a+r {paths[0]}'"))
+        gauge = Gauge(card.name, "W", NumberFile(paths[0]), 1e6)
+        reason = gauge.file.refusal()
+        if reason:
+            refused.append(Missing(card.name, reason, f"run 'sudo chmod a+r {paths[0]}'"))
         else:
             readable.append((card, gauge))
     return (AmdHwmon(readable, refused) if readable else None), tuple(refused)
@@ -68,8 +61,8 @@ class AmdHwmon(Meter):
         self._signal_gauges = [
             signal
             for card, gauge in cards
-            for signal in _signals(card, gauge.path.parent)
-            if signal.path.exists()
+            for signal in _signals(card, gauge.file.path.parent)
+            if signal.file.path.exists()
         ]
         self._refused = tuple(refused)
         self._closed = False
@@ -98,8 +91,10 @@ class AmdHwmon(Meter):
         return self._read_all(self._signal_gauges)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Close the files."""
         self._closed = True
+        for gauge in (*self._gauges, *self._signal_gauges):
+            gauge.file.close()
 
     def _read_all(self, gauges: Sequence[Gauge]) -> Sequence[Reading]:
         if self._closed:
@@ -109,10 +104,11 @@ class AmdHwmon(Meter):
 
 def _signals(card: AmdCard, hwmon: Path) -> Sequence[Gauge]:
     def in_card(name: str, unit: str, file: str, per_unit: float) -> Gauge:
-        return Gauge(f"{card.name}/{name}", unit, card.device / file, per_unit)
+        return Gauge(f"{card.name}/{name}", unit, NumberFile(card.device / file), per_unit)
 
     def in_hwmon(name: str, unit: str, file: str, per_unit: float) -> Gauge:
-        return Gauge(f"{card.name}/{name}", unit, hwmon / file, per_unit)
+        file_read = NumberFile(hwmon / file, signed=name == "temperature")
+        return Gauge(f"{card.name}/{name}", unit, file_read, per_unit)
 
     return (
         in_card("utilisation", "fraction", "gpu_busy_percent", 100),
@@ -126,15 +122,16 @@ def _signals(card: AmdCard, hwmon: Path) -> Sequence[Gauge]:
 
 
 def _domain(card: AmdCard, gauge: Gauge) -> Domain:
-    limit_w = _watts(gauge.path.parent / "power1_cap")
-    default_w = _watts(gauge.path.parent / "power1_cap_default")
+    path = gauge.file.path
+    limit_w = _watts(path.with_name("power1_cap"))
+    default_w = _watts(path.with_name("power1_cap_default"))
     return Domain(
         name=card.name,
         kind=DomainKind.GAUGE,
         scope=Scope.GPU,
-        source=f"amdgpu {gauge.path.name}",
+        source=f"amdgpu {path.name}",
         inside=card.inside,
-        resolution=1e-3 if gauge.path.name == "power1_input" else 1.0,
+        resolution=1e-3 if path.name == "power1_input" else 1.0,
         update_period_s=0.1,
         read_cost_s=100e-6,
         tdp_w=limit_w,
@@ -153,5 +150,5 @@ def limit_note(limit_w: float | None, default_w: float | None) -> str:
 
 
 def _watts(path: Path) -> float | None:
-    value = Gauge("", "W", path, 1e6).read()
-    return value if isinstance(value, float) and value > 0 else None
+    microwatts = read_whole(path)
+    return microwatts / 1e6 if microwatts else None

@@ -8,10 +8,12 @@ from typing import Any
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_text
 
 __all__ = ["error_code", "explain", "gap", "is_unsupported", "open_nvml", "shut_down"]
 
 LIBRARY = "libnvidia-ml.so.1"
+NVIDIA_VENDOR = "0x10de"
 LIBRARY_VARIABLE = "WATTLOOP_NVML_LIBRARY"
 SHUTDOWN_PATIENCE_S = 1.0
 POWER_INSTANT_FIELD = 186
@@ -144,16 +146,9 @@ def _no_library(path: str, error: str, host: Host) -> MeterUnavailable:
             ("gpu",),
         )
     vendors = host.sysfs.glob("class/drm/card*/device/vendor")
-    if any(_is_nvidia(vendor) for vendor in vendors):
+    if any(read_text(vendor) == NVIDIA_VENDOR for vendor in vendors):
         remedy = "install NVIDIA's driver; the open nouveau driver has no power readings"
         return MeterUnavailable(
             "nvidia", "an NVIDIA GPU is here but NVIDIA's driver is not", remedy, ("gpu",)
         )
     return MeterUnavailable("nvidia", f"no NVIDIA driver on this machine ({LIBRARY} not found)")
-
-
-def _is_nvidia(vendor: Any) -> bool:
-    try:
-        return bool(vendor.read_text().strip() == "0x10de")
-    except OSError:
-        return False

@@ -10,6 +10,7 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
+from wattloop.hardware.text_file import read_whole
 from wattloop.measure.meter import Context, Meter, Reading
 from wattloop.measure.meters import rapl
 
@@ -17,6 +18,8 @@ __all__ = ["Perf", "PowerEvent", "detect", "detect_second_source", "find_events"
 
 POWER = "bus/event_source/devices/power"
 UPDATE_PERIOD_S = 0.001
+MOST_CPUS = 65_536
+"""Above any number of CPUs that Linux is built for; a mask that names more is garbage."""
 REMEDY = (
     "run 'sudo sysctl kernel.perf_event_paranoid=0' (or give the program CAP_PERFMON), "
     "see docs/meters/perf.md"
@@ -63,9 +66,9 @@ class PowerEvent(NamedTuple):
 
 def find_events(host: Host) -> list[PowerEvent]:
     """The energy events in sysfs, one for each package (or die) that counts by itself."""
-    kind = host.read_text("sys", f"{POWER}/type") or ""
+    kind = read_whole(host.sysfs / POWER / "type")
     cpus = _cpu_list(host.read_text("sys", f"{POWER}/cpumask") or "")
-    if not kind.isdigit():
+    if kind is None:
         return []
     events: list[PowerEvent] = []
     sockets = _sockets(host, cpus)
@@ -75,7 +78,7 @@ def find_events(host: Host) -> list[PowerEvent]:
         if config is None or scale is None:
             continue
         for cpu, socket in sockets.items():
-            events.append(PowerEvent(_name(socket, leaf), label, int(kind), config, cpu, scale))
+            events.append(PowerEvent(_name(socket, leaf), label, kind, config, cpu, scale))
             if leaf == "psys":
                 break
     return events
@@ -198,8 +201,7 @@ def _sockets(host: Host, cpus: Sequence[int]) -> dict[int, str]:
 
 
 def _topology(host: Host, cpu: int, leaf: str) -> int:
-    text = host.read_text("sys", f"devices/system/cpu/cpu{cpu}/topology/{leaf}") or ""
-    return int(text) if text.isdigit() else 0
+    return read_whole(host.sysfs / f"devices/system/cpu/cpu{cpu}/topology/{leaf}") or 0
 
 
 def _cpu_list(text: str) -> list[int]:
@@ -209,8 +211,10 @@ def _cpu_list(text: str) -> list[int]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if match is None:
             return []
-        low, high = match.groups()
-        cpus.extend(range(int(low), int(high or low) + 1))
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high >= MOST_CPUS:
+            return []
+        cpus.extend(range(low, high + 1))
     return cpus
 
 

@@ -1,0 +1,31 @@
+"""Promises of `text_file`: whatever a file holds, reading it gives a value or nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from wattloop.hardware.text_file import read_text, read_whole
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"-5", b"1.5", b"0x10", "²".encode(), b"\xff\xfe", b"9" * 5000, b"12 34"]
+)
+def test_what_is_no_number_of_the_kernel_is_none(tmp_path: Path, content: bytes) -> None:
+    """Garbage never raises: superscripts and endless digits included."""
+    path = tmp_path / "value"
+    path.write_bytes(content)
+    assert read_whole(path) is None
+
+
+def test_number_and_text_are_stripped(tmp_path: Path) -> None:
+    """The newline at the end is not part of the value."""
+    path = tmp_path / "value"
+    path.write_text("262143328850\n")
+    assert read_whole(path) == 262_143_328_850
+    assert read_text(path) == "262143328850"
+
+
+def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    """Missing files and directories are no error."""
+    assert read_text(tmp_path / "nothing") == ""
+    assert read_whole(tmp_path) is None
