@@ -70,6 +70,13 @@ def test_two_sockets_have_an_event_each(sysfs: Sysfs) -> None:
     assert package.joules_per_count == 2**-32
 
 
+def test_psys_without_a_package_is_not_believed(sysfs: Sysfs) -> None:
+    """Virtual machines may list psys alone; it never moves there, so it is not offered."""
+    sysfs.source("energy-psys")
+    sysfs.cpu(0, 0)
+    assert perf.find_events(sysfs.host) == []
+
+
 def test_names_agree_with_powercap(sysfs: Sysfs, tmp_path: Path) -> None:
     """Cross-checking pairs domains by name: both sources must call them the same."""
     sysfs.source(*CODES)

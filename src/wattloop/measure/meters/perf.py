@@ -81,6 +81,9 @@ def find_events(host: Host) -> list[PowerEvent]:
             events.append(PowerEvent(_name(socket, leaf), label, kind, config, cpu, scale))
             if leaf == "psys":
                 break
+    if not any(event.label == "energy-pkg" for event in events):
+        # Seen in virtual machines: psys alone, and it never moves. Real ones count packages too.
+        events = [event for event in events if event.label != "energy-psys"]
     return events
 
 
