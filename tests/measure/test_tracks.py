@@ -326,3 +326,12 @@ def test_averaging_gauge_is_shifted_by_half_its_average() -> None:
     track = GaugeTrack(gauge(update_period_s=0.1, averaging_s=1.0))
     track.feed(10.0, 100.0)
     assert track.times_s[0] == pytest.approx(10.0 - 0.05 - 0.5)
+
+
+def test_gauge_read_seldom_states_what_it_may_have_missed() -> None:
+    """One reading in ten seconds says little about the other nine, whatever the sensor's period."""
+    track = GaugeTrack(gauge(update_period_s=0.1))
+    track.feed(0.0, 100.0)
+    span = track.between(0.0, 10.0)
+    assert span is not None
+    assert 2 * span.sigma_j > 0.5 * span.energy_j

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 from wattloop.core.records import Domain, Gap
@@ -31,6 +32,7 @@ LEARNED_PERIOD_LIMIT_S = 0.25
 UNREAD_LIMIT_S = 60.0
 """A counter that has not been read for longer is no longer carried on at its last power."""
 SHORTEST_SEGMENT_S = 1e-5
+UNSEEN_PERIODS = 4
 HIDDEN_SHARE = 0.3
 """Power may vary by this share between two points without either showing it."""
 
@@ -339,6 +341,7 @@ class GaugeTrack:
         edge_w = max(self._variation_w(begin_s), self._variation_w(last_s), 0.02 * abs(mean_w))
         variance = max(0.0, end_var - begin_var) + 2 * (edge_s * edge_w) ** 2 / 3
         variance += (self.domain.resolution * length_s) ** 2 / 12
+        variance += self._unseen_variance(begin_s, last_s, mean_w)
         return Span(end_j - begin_j, math.sqrt(variance), covered)
 
     def forget_before(self, time_s: float) -> None:
@@ -389,6 +392,14 @@ class GaugeTrack:
             self._cumulative_var[i] - self._cumulative_var[left]
         )
         return energy_j, variance, self._uncovered_s[left] + share * hole_s
+
+    def _unseen_variance(self, begin_s: float, end_s: float, mean_w: float) -> float:
+        """What may have happened between readings that lie much further apart than updates."""
+        seen_s = UNSEEN_PERIODS * self.period_s + self.domain.averaging_s
+        first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
+        edges_s = [begin_s, *self.times_s[first:last], end_s]
+        gaps_s = (b - a for a, b in pairwise(edges_s))
+        return sum((HIDDEN_SHARE * mean_w * gap_s) ** 2 for gap_s in gaps_s if gap_s > seen_s)
 
     def _variation_w(self, time_s: float) -> float:
         """Step of the power around an instant."""
