@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from wattloop.cli.runs_job import find_job
 from wattloop.core.errors import RunNotFound
 from wattloop.measure.closing import close_journal
-from wattloop.measure.jobs import find_job
 from wattloop.store.database import Store, open_store
 from wattloop.store.fold import recover
 from wattloop.testing.journals import STARTED_WALL_S, ended, header, write_journal

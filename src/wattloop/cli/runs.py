@@ -105,8 +105,7 @@ def job_command(
     config: Config = None,
 ) -> None:
     """Show a job of many processes: each node with each of its devices once, and the total."""
-    from wattloop.cli.runs_job import print_job
-    from wattloop.measure.jobs import find_job
+    from wattloop.cli.runs_job import find_job, print_job
 
     check_target(json_file, "--json")
     with opened(store, config) as place:

@@ -5,12 +5,25 @@ import sys
 from wattloop.cli.output import print_table
 from wattloop.core.records import Scope, WindowResult
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.jobs import JobEnergy, NodeEnergy
+from wattloop.measure.jobs import JobEnergy, NodeEnergy, job_energy
+from wattloop.store.database import Store
+from wattloop.store.jobs import find_job_members, stored_journal
 
-__all__ = ["print_job"]
+__all__ = ["find_job", "print_job"]
 
 UNKNOWN = "-"
 SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
+
+
+def find_job(store: Store, reference: str = "last") -> JobEnergy:
+    """The job that `reference` names, with its energy."""
+    found = find_job_members(store, reference)
+    return job_energy(
+        found.name,
+        found.records,
+        lambda record: stored_journal(store, record),
+        earlier=found.earlier,
+    )
 
 
 def print_job(job: JobEnergy) -> None:

@@ -8,6 +8,7 @@
 - `session`, `api`     a run from beginning to end; `wattloop.measure()`
 - `job`, `claims`, `followers`  several processes of one job count each device once
 - `closing`            the end of a run whose measurer died
+- `jobs`, `merging`    the total of a job: readings of all its processes as those of one watcher
 - `accounting/`        idle, node, carbon, cost, efficiency
 
 The package carries the name of its verb, so it can be called: `wattloop.measure("training")` is

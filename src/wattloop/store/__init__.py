@@ -8,6 +8,7 @@
 - `place`, `faults`  where a store is, and what can be wrong with it
 - `runs`       one record per run: insert, find, list, delete
 - `details`    what happened inside a run: windows, steps, events
+- `jobs`       which runs make up a job of many processes
 - `packing`    an array of doubles as a few bytes per value, without loss
 - `levels`     power over 1, 10 and 60 seconds, for drawing
 - `series`     which domains and signals a run recorded
