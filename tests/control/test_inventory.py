@@ -9,6 +9,7 @@ from wattloop.control.inventory import find_levers
 from wattloop.control.lever import LeverState
 from wattloop.hardware.host import Host
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+from wattloop.testing.powercap_tree import Layout, PowercapTree
 
 
 def put(path: Path, text: str) -> None:
@@ -19,6 +20,7 @@ def put(path: Path, text: str) -> None:
 def machine(root: Path) -> Host:
     zone = root / "class/powercap/intel-rapl:0"
     put(zone / "name", "package-0")
+    put(zone / "energy_uj", "0")
     put(zone / "enabled", "1")
     put(zone / "constraint_0_name", "long_term")
     put(zone / "constraint_0_power_limit_uw", "125000000")
@@ -102,3 +104,48 @@ def test_nvidia_power_limit_through_nvml(tmp_path: Path, monkeypatch: pytest.Mon
     assert limit.low <= float(limit.value) <= limit.high
     assert plain.available is False
     assert "nvidia-smi -pl" in plain.remedy
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_rapl_levers_have_the_names_of_the_domains_they_limit(
+    tmp_path: Path, layout: Layout
+) -> None:
+    """psys between two packages, DRAM limits and the second set of registers: no name twice."""
+    tree = PowercapTree(tmp_path, layout)
+    tree.add_package(0, max_power_w=200, limit_w=150)
+    tree.add_constraint(tree.add_zone("psys"), 0, "long_term", None, 300)
+    package = tree.add_package(1, max_power_w=200, limit_w=180)
+    tree.add_constraint(tree.add_child(package, "dram"), 0, "long_term", 50, 40)
+    tree.add_package(0, control="intel-rapl-mmio", max_power_w=200, limit_w=120)
+    limits_w = [
+        (lever.name, lever.value)
+        for lever in find_levers(Host(sysfs=tmp_path))
+        if lever.value is not None
+    ]
+    assert sorted(limits_w) == [
+        ("cpu:0/power_limit_long_term", 150.0),
+        ("cpu:0/power_limit_long_term_mmio", 120.0),
+        ("cpu:1/power_limit_long_term", 180.0),
+        ("dram:1/power_limit_long_term", 40.0),
+        ("psys/power_limit_long_term", 300.0),
+    ]
+
+
+def test_amd_levers_are_numbered_as_the_meter_numbers_the_cards(tmp_path: Path) -> None:
+    """Beside two NVIDIA cards the first AMD card is gpu:2, for the lever as for the meter."""
+    root = tmp_path / "sys"
+    machine(root)
+    for address in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "proc/driver/nvidia/gpus" / address).mkdir(parents=True)
+    levers = by_name(Host(sysfs=root, procfs=tmp_path / "proc"))
+    assert levers["gpu:2/power_limit"].value == 300.0
+
+
+def test_garbage_is_no_value(tmp_path: Path) -> None:
+    """Words that Python takes for numbers are neither shown nor offered as limits."""
+    host = machine(tmp_path)
+    put(tmp_path / "devices/system/cpu/cpufreq/policy0/scaling_max_freq", "nan")
+    put(tmp_path / "class/powercap/intel-rapl:0/constraint_0_max_power_uw", "inf")
+    levers = by_name(host)
+    assert levers["cpu/max_frequency"].value is None
+    assert levers["cpu:0/power_limit_long_term"].high is None

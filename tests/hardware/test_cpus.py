@@ -1,5 +1,10 @@
+import csv
+import re
+from pathlib import Path
+
 import pytest
 
+from wattloop.hardware import cpus
 from wattloop.hardware.cpu_power import core_activity, package_power_w
 from wattloop.hardware.cpuinfo import read_packages
 from wattloop.hardware.cpus import Processor, guess_processor, processor_named
@@ -82,3 +87,22 @@ def test_a_second_thread_on_a_busy_core_adds_less_than_a_first_on_an_idle_one() 
     assert core_activity([[1, 1], [0, 0]]) - one < core_activity([[1, 0], [1, 0]]) - one
     assert core_activity([[1, 1], [1, 1]]) == pytest.approx(1.0)
     assert core_activity([[0.5], [0.5]]) == pytest.approx(0.5)
+
+
+def test_the_stated_error_of_a_guess_covers_nine_in_ten_known_parts() -> None:
+    """Guessed from their core count alone, server and desktop parts of the table lie within it."""
+    table = Path(cpus.__file__).with_name("cpu_tdp.csv")
+    with table.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    for kind, name in (("server", "Xeon"), ("client", "something")):
+        within = []
+        for row in rows:
+            # Laptop parts are known by the letters at the end of their names, not guessed.
+            laptop = re.search(r"\d[A-Z]?(U|P|H|HQ|HS|HX|Y|G\d)$", row["model"])
+            if row["kind"] != kind or laptop:
+                continue
+            guess = cpus.guess_processor(
+                name, cores=int(row["cores"]), threads=int(row["threads"]), virtual=False
+            )
+            within.append(abs(float(row["tdp_w"]) - guess.tdp_w) <= guess.tdp_error * guess.tdp_w)
+        assert sum(within) / len(within) >= 0.9

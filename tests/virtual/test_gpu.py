@@ -11,6 +11,7 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
+from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
 from wattloop.virtual.gpu import Fault, VirtualGpu, shared_gpus
 from wattloop.virtual.physics import Work
@@ -192,7 +193,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path, clock):
     target = tmp_path / "precious"
     target.write_text("keep")
     (tmp_path / "cards").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(ConfigError, match="symbolic links"):
         VirtualGpu(timeline=FileTimeline(tmp_path / "cards"), clock=clock).load(1.0)
     assert target.read_text() == "keep"
 
@@ -202,3 +203,33 @@ def test_faults_are_part_of_the_shared_state(tmp_path, clock):
     path = tmp_path / "cards"
     VirtualGpu(timeline=FileTimeline(path), clock=clock).inject(Fault.LOST)
     assert VirtualGpu(timeline=FileTimeline(path), clock=clock).now().fault == Fault.LOST
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"notes of somebody else\n" * 200], ids=["directory", "garbage"]
+)
+def test_a_state_file_that_is_not_ours_is_refused_with_the_remedy(tmp_path, clock, content):
+    """Neither a directory nor somebody else's file is taken for the life of a card."""
+    path = tmp_path / "state"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match="WATTLOOP_VIRTUAL_STATE"):
+        VirtualGpu(0, timeline=FileTimeline(path), clock=clock).load(0.5)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--seconds", "-1"], ["--seconds", "nan"], ["--seconds", "inf"], ["--gpus", "0"]]
+)
+def test_impossible_arguments_are_refused_before_any_card_is_loaded(
+    tmp_path, monkeypatch, capsys, arguments
+):
+    """The message names the argument; the exit code is 2."""
+    state = tmp_path / "state"
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(state))
+    with pytest.raises(SystemExit) as stop:
+        work.main(arguments)
+    assert stop.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+    assert not state.exists()

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wattloop.hardware.text_file import read_whole
+
 __all__ = ["LeverState", "read_number", "writable_or_why"]
 
 
@@ -44,10 +46,8 @@ class LeverState:
 
 def read_number(path: Path, per_unit: float = 1.0) -> float | None:
     """The number in a file divided by `per_unit`; None when there is none."""
-    try:
-        return float(path.read_text()) / per_unit
-    except (OSError, ValueError):
-        return None
+    number = read_whole(path)
+    return None if number is None else number / per_unit
 
 
 def writable_or_why(path: Path) -> tuple[bool, str, str]:

@@ -16,7 +16,10 @@ __all__ = ["Processor", "guess_processor", "normalise", "processor_named"]
 SERVER_W_PER_THREAD = 3.7
 """Median of TDP / threads over the server parts of the table with 32 threads or more."""
 UNKNOWN_TDP_ERROR = 0.5
-"""Nine in ten parts of the table lie within this fraction of the guess from their core count."""
+"""Nine in ten server and desktop parts of the table lie within this fraction of the guess from
+their core count, eight in ten server parts of 32 threads or more within it of their threads'."""
+SERVER_BASE_W, SERVER_W_PER_CORE = 100.0, 4.0
+"""A line through the medians of the table's server parts, by core count."""
 
 
 class Processor(NamedTuple):
@@ -72,9 +75,12 @@ def guess_processor(
     server = virtual or bool(re.search(r"xeon|epyc|neoverse|graviton|ampere", model_name, re.I))
     if server:
         # A part of a host is charged its threads' share, so the sum over guests is one host.
-        tdp_w = SERVER_W_PER_THREAD * threads if virtual else max(65.0, 60.0 + 3.7 * cores)
+        tdp_w = SERVER_W_PER_THREAD * threads
+        if not virtual:
+            tdp_w = SERVER_BASE_W + SERVER_W_PER_CORE * cores
     else:
-        tdp_w = 15.0 if cores <= 2 else 65.0 if cores <= 8 else 105.0
+        # Between the classes that desktop parts are sold in: 65 and 95 to 125 W, 65 and 170 W.
+        tdp_w = 15.0 if cores <= 2 else 80.0 if cores <= 8 else 115.0
     return Processor(
         name=model_name,
         cores=cores,

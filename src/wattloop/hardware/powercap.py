@@ -11,7 +11,7 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
 from wattloop.hardware.text_file import read_text, read_whole
 
-__all__ = ["POWERCAP", "Zone", "find_zones", "without_mirrors"]
+__all__ = ["POWERCAP", "Zone", "all_zones", "find_zones", "without_mirrors"]
 
 POWERCAP = "class/powercap"
 MIRROR_LOOKS = 40
@@ -78,12 +78,17 @@ def find_zones(host: Host) -> list[Zone]:
     `intel-rapl-mmio`), which count the same joules: the first readable one wins.
     """
     found: dict[str, Zone] = {}
-    for directory in sorted(_zone_directories(host.sysfs / POWERCAP), key=_tree_order):
-        zone = _zone(directory)
+    for zone in all_zones(host):
         rival = found.get(zone.name)
         if rival is None or (rival.refusal and not zone.refusal):
             found[zone.name] = zone
     return list(found.values())
+
+
+def all_zones(host: Host) -> list[Zone]:
+    """Every zone of every control type, those that count the same joules included."""
+    directories = sorted(_zone_directories(host.sysfs / POWERCAP), key=_tree_order)
+    return [_zone(directory) for directory in directories]
 
 
 def without_mirrors(zones: Sequence[Zone], sleep: Callable[[float], None]) -> list[Zone]:

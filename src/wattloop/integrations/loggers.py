@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def active_loggers() -> list[EnergyLogger]:
     return found
 
 
-class MetricsLogger:
+class MetricsLogger(ABC):
     """Turns epochs and totals into named numbers; subclasses say where they go.
 
     A logging service that fails must not cost the training anything: it is told once, then left.
@@ -65,9 +66,9 @@ class MetricsLogger:
         """Energy, power and time of the whole training."""
         self._try(total_numbers(meter), None)
 
+    @abstractmethod
     def write(self, numbers: dict[str, float], epoch: int | None) -> None:
         """Report numbers of an epoch, or of the whole training."""
-        raise NotImplementedError
 
     def _try(self, numbers: dict[str, float], epoch: int | None) -> None:
         if self._failed or not numbers:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -65,11 +66,13 @@ class _VirtualMeter(Meter):
         """Nothing is kept open."""
         self._closed = True
 
+    @abstractmethod
     def _domain(self, name: str, gpu: VirtualGpu) -> Domain:
-        raise NotImplementedError
+        """What is known of the sensor."""
 
+    @abstractmethod
     def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
-        raise NotImplementedError
+        """The value that the sensor took at its last tick."""
 
     def _guarded(
         self, name: str, gpu: VirtualGpu, read: Callable[[VirtualGpu, int, float], float]
@@ -185,10 +188,6 @@ def _domain(name: str, gpu: VirtualGpu, kind: DomainKind, source: str) -> Domain
 
 def _real_cards(context: Context) -> int:
     """How many numbers real GPUs have taken: a simulated card never shares a name with one."""
-    from wattloop.measure.meters.amd_gpu import find_cards
+    from wattloop.measure.meters.amd_gpu import find_cards, nvidia_count
 
-    try:
-        nvidia = sum(1 for _ in (context.host.procfs / "driver/nvidia/gpus").iterdir())
-    except OSError:
-        nvidia = 0
-    return nvidia + sum(1 for _ in find_cards(context.host))
+    return nvidia_count(context.host) + sum(1 for _ in find_cards(context.host))

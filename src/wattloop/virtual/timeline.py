@@ -18,6 +18,8 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from wattloop.core.errors import ConfigError
+
 __all__ = ["FileTimeline", "MemoryTimeline", "Segment", "Timeline", "segment_at"]
 
 
@@ -121,7 +123,11 @@ class MemoryTimeline:
 
 
 class FileTimeline:
-    """For all processes that name the same file."""
+    """For all processes that name the same file.
+
+    Raises:
+        ConfigError: the file cannot be used, or is not one of ours.
+    """
 
     MAX_BYTES = 16_000_000
 
@@ -156,7 +162,10 @@ class FileTimeline:
     def _changing(self) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._lock:
-            fd = os.open(self.path, flags, 0o600)
+            try:
+                fd = os.open(self.path, flags, 0o600)
+            except OSError as problem:
+                raise self._unusable(problem.strerror or str(problem)) from None
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 yield
@@ -186,19 +195,32 @@ class FileTimeline:
             self._segments, self._read_bytes, self._identity = {}, 0, identity
         if info.st_size - self._read_bytes < _RECORD.size:
             return
-        with self.path.open("rb") as file:
-            file.seek(self._read_bytes)
-            data = file.read()
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+        except OSError as problem:
+            raise self._unusable(problem.strerror or str(problem)) from None
         whole = len(data) - len(data) % _RECORD.size
         for gpu, *values in _RECORD.iter_unpack(data[:whole]):
+            if gpu not in _NUMBERS or not all(map(math.isfinite, values)):
+                raise self._unusable("it holds something else than the state of virtual GPUs")
             self._segments.setdefault(int(gpu), []).append(
                 Segment(**dict(zip(_FIELDS, values, strict=True)))
             )
         self._read_bytes += whole
 
+    def _unusable(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"virtual GPU: {self.path}: {why}; remove it, or name another file with "
+            "WATTLOOP_VIRTUAL_STATE"
+        )
+
 
 _FIELDS = tuple(Segment.__dataclass_fields__)
 _RECORD = struct.Struct(f"<{1 + len(_FIELDS)}d")
+_NUMBERS = frozenset(float(number) for number in range(1_024))
+"""Numbers that a card can have; a record that begins with another is none of ours."""
 
 
 def _packed(gpu: int, segment: Segment) -> bytes:

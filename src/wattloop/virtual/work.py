@@ -15,6 +15,8 @@ from wattloop.virtual.gpu import shared_gpus
 
 __all__ = ["main"]
 
+LONGEST_S = 1e6
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load the cards, wait, leave them idle; exit code 2 for wrong arguments."""
@@ -50,11 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m wattloop.virtual.work", description="Load the virtual GPU in real time."
     )
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long")
+    parser.add_argument("--seconds", type=_seconds, default=3.0, help="how long")
     parser.add_argument("--load", type=float, default=0.8, help="share of time busy, 0 to 1")
     parser.add_argument("--memory", type=float, default=0.4, help="share of memory bandwidth")
-    parser.add_argument("--gpus", type=int, default=1, help="how many cards")
+    parser.add_argument(
+        "--gpus", type=int, default=1, choices=range(1, 65), metavar="N", help="how many cards"
+    )
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {LONGEST_S:g} seconds")
+    return seconds
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

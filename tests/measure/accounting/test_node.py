@@ -2,6 +2,7 @@ import pytest
 
 from tests.measure.accounting.windows import domain, window
 from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope
 from wattloop.core.settings import Settings
 from wattloop.measure.accounting.node import node_energy
 
@@ -77,3 +78,25 @@ def test_a_window_of_no_length_does_not_divide_by_zero():
     assert node_energy(window(0, domain("gpu:0", 1.0)), Settings()).energy_j == pytest.approx(
         1 / 0.92
     )
+
+
+def test_a_node_of_several_measured_modules_is_their_sum():
+    """Two Grace modules, or two batteries, make up the node: the first alone is half of it."""
+    modules = [domain(f"module:{n}", 3_000, scope=Scope.NODE, uncertainty_j=30.0) for n in (0, 1)]
+    inside = domain("gpu:0", 1_000, in_total=False)
+    node = node_energy(window(10, *modules, inside), Settings())
+    assert node.energy_j == 6_000
+    assert node.uncertainty_j == pytest.approx(30 * 2**0.5)
+
+
+def test_a_node_meter_that_is_not_in_the_total_is_not_taken():
+    """Beside a power meter, a battery that is listed too does not replace it."""
+    battery = domain("battery:BAT0", 4_000, scope=Scope.NODE, in_total=False)
+    node = node_energy(window(10, battery, domain("node", 5_000)), Settings())
+    assert node.energy_j == 5_000
+
+
+def test_a_node_meter_that_fell_silent_gives_no_whole_node():
+    """Half of the time read is half of the energy, and said to be incomplete."""
+    node = node_energy(window(10, domain("node", 2_500, covered=0.5)), Settings())
+    assert not node.complete

@@ -84,6 +84,7 @@ def test_what_record_writes_is_played_back_exactly(tmp_path) -> None:
         ("time_s,domain,kind,value\n2,node,gauge,1\n1,node,gauge,1\n", ":3: time 1 s"),
         ("time_s,domain,kind,value\nnan,node,gauge,1\n", "not a finite number"),
         ("time_s,domain,kind,value\n1,n,gauge,1\n2,n,counter,1\n", ":3: n is both"),
+        (f'{{"time_s": 1{"0" * 400}, "domain": "n", "kind": "gauge"}}\n', "not a finite number"),
         ('{"time_s": 1}\n', ":1: domain is missing"),
         ('{"time_s": 1\n', ":1: not a JSON object"),
     ],

@@ -113,7 +113,10 @@ def _series(
 ) -> Intensity | Gap:
     from wattloop.measure.accounting.carbon_series import load_series, mean_intensity
 
-    path = Path(settings.carbon_file).expanduser()
+    try:
+        path = Path(settings.carbon_file).expanduser()
+    except RuntimeError:
+        return Gap(f"carbon_file {settings.carbon_file}: there is no such user; write the path out")
     if begin_wall_s is None or end_wall_s is None:
         return Gap(f"carbon_file {path} needs the time of day of the run, which is not known")
     try:

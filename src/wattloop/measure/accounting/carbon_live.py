@@ -5,7 +5,6 @@ has it; `zone` is shown when present.
 """
 
 import json
-import math
 import threading
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -91,7 +90,8 @@ def _understood(body: bytes, where: str) -> LiveIntensity | Gap:
         for field in FIELDS:
             value = data.get(field)
             if isinstance(value, int | float) and not isinstance(value, bool):
-                if math.isfinite(value) and 0 <= value <= MAX_G_PER_KWH:
+                if 0 <= value <= MAX_G_PER_KWH:
                     return LiveIntensity(float(value), str(data.get("zone") or ""))
-                return Gap(f"{where}: {field} {value!r} is not within 0 and {MAX_G_PER_KWH:g}")
+                shown = str(value)[:20]
+                return Gap(f"{where}: {field} {shown} is not within 0 and {MAX_G_PER_KWH:g}")
     return Gap(f"{where}: the reply has no number {' or '.join(FIELDS)}")

@@ -17,6 +17,9 @@ from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU
 
 __all__ = ["NodeEnergy", "node_energy"]
 
+WHOLE = 0.99
+"""A node that was read for less of the time is not known as a whole."""
+
 
 class NodeEnergy(NamedTuple):
     """Joules the node drew from its socket, and how they were found.
@@ -41,14 +44,16 @@ class NodeEnergy(NamedTuple):
 
 
 def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
-    """The measured node domain where there is one, else the model over what was measured."""
+    """What is measured of the whole node, else the model over what was measured of its parts."""
     measured = _measured_node(result)
-    if measured is not None:
+    if measured:
+        sources = " and ".join(domain.source for domain in measured)
         return NodeEnergy(
-            energy_j=measured.energy_j,
-            uncertainty_j=measured.uncertainty_j,
-            provenance=measured.provenance,
-            assumptions=(f"node energy read from {measured.source}; nothing added",),
+            energy_j=sum(domain.energy_j or 0.0 for domain in measured),
+            uncertainty_j=math.hypot(*(domain.uncertainty_j for domain in measured)),
+            provenance=Provenance.weakest(domain.provenance for domain in measured),
+            complete=all(domain.covered >= WHOLE for domain in measured),
+            assumptions=(f"node energy read from {sources}; nothing added",),
         )
     energy_j = result.energy_j
     if energy_j is None or result.provenance is None:
@@ -56,12 +61,10 @@ def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
     return _modelled(result, energy_j, result.provenance, settings)
 
 
-def _measured_node(result: WindowResult) -> DomainEnergy | None:
+def _measured_node(result: WindowResult) -> list[DomainEnergy]:
+    """One domain, or several that make up the node together: modules, or two batteries."""
     # psys stops at the board (and makers disagree where), so it is not the node's energy.
-    for domain in result.domains:
-        if domain.scope is Scope.NODE and domain.name != "psys" and domain.energy_j is not None:
-            return domain
-    return None
+    return [d for d in result.counted if d.scope is Scope.NODE and d.name != "psys"]
 
 
 def _modelled(

@@ -1,7 +1,6 @@
 """Gauges that the user names in the setting `gauges`."""
 
 import glob
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +16,7 @@ from wattloop.measure.gauges.gauge import FileSensor, Gauge
 __all__ = ["configured_gauges"]
 
 UNITS = {"W": 1.0, "mW": 1e-3, "uW": 1e-6, "J": 1.0, "mJ": 1e-3, "uJ": 1e-6}
+LARGEST_SCALE = 1e12
 KEYS = ("name", "path", "unit", "scale", "scope", "kind", "inside", "provenance")
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -102,7 +102,7 @@ def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
 def _scale(entry: Mapping[str, Any], where: str) -> float:
     value = entry.get("scale", 1.0)
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value <= 0:
+    if not good or not 0 < value <= LARGEST_SCALE:
         raise ConfigError(f"{where}: scale is {value!r}; use a number above 0, such as 0.5")
     return float(value)
 

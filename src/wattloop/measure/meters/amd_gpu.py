@@ -10,7 +10,7 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.text_file import read_text
 from wattloop.measure.meter import Context, Meter
 
-__all__ = ["AmdCard", "detect", "find_cards"]
+__all__ = ["AmdCard", "detect", "find_cards", "nvidia_count"]
 
 AMD_VENDOR = "0x1002"
 INSTALL_AMDSMI = (
@@ -63,7 +63,7 @@ def find_cards(host: Host) -> Iterator[AmdCard]:
             and read_text(card / "device/vendor") == AMD_VENDOR
         ):
             devices.append(((card / "device").resolve().name, card / "device"))
-    first = _nvidia_count(host)
+    first = nvidia_count(host)
     for number, (address, device) in enumerate(sorted(devices), start=first):
         yield AmdCard(f"gpu:{number}", device, address, _integrated(device))
 
@@ -76,7 +76,8 @@ def _refusal(smi: MeterUnavailable, refused: Sequence[Missing]) -> MeterUnavaila
     )
 
 
-def _nvidia_count(host: Host) -> int:
+def nvidia_count(host: Host) -> int:
+    """How many numbers NVIDIA cards have taken."""
     try:
         return sum(1 for _ in (host.procfs / "driver/nvidia/gpus").iterdir())
     except OSError:

@@ -1,5 +1,6 @@
 """AMD GPUs through amdsmi: the energy accumulator and power."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -132,11 +133,13 @@ class _AmdSmiMeter(Meter):
         """Handles belong to the parent; the child opens its own at its first read."""
         self._handles.clear()
 
+    @abstractmethod
     def _domain(self, gpu: Gpu) -> Domain:
-        raise NotImplementedError
+        """What is known of the sensor."""
 
+    @abstractmethod
     def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
-        raise NotImplementedError
+        """The value of one card."""
 
     def _guarded(self, call: Call, gpu: Gpu) -> Reading:
         if self._closed:

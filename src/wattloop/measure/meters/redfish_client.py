@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import os
 import ssl
 import urllib.error
@@ -19,6 +18,7 @@ __all__ = ["Client", "Endpoint"]
 
 CHASSIS = "/redfish/v1/Chassis"
 MAX_BYTES = 4_000_000
+MOST_W = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,10 @@ def _reading_w(resource: dict[str, Any], kind: str) -> float | None:
         controls = resource.get("PowerControl")
         first = controls[0] if isinstance(controls, list) and controls else None
         value = first.get("PowerConsumedWatts") if isinstance(first, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if value > 0 else None
+    # Controllers give 0 when they do not know; JSON allows numbers no machine can draw.
+    return float(value) if 0 < value <= MOST_W else None
 
 
 def _status_in_words(status: int, path: str) -> str:

@@ -184,8 +184,10 @@ def _finite(value: Any, where: str) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise ConfigError(f"{where} is '{value}', not a number") from None
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
-        raise ConfigError(f"{where} is '{value}', not a finite number")
+        raise ConfigError(f"{where} is '{str(value)[:40]}', not a finite number")
     return number
 
 
