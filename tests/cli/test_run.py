@@ -212,14 +212,18 @@ def test_nested_run_does_not_count_twice(machine: Machine) -> None:
     assert b", part of run" in done.stderr
 
 
-def test_prometheus_file(machine: Machine) -> None:
-    """The text file has one sample per domain, with escaped labels."""
+def test_prometheus_file_is_what_an_export_of_the_run_would_be(machine: Machine) -> None:
+    """`run --prometheus` and `runs export -f prometheus` write the same text, tags included."""
     out = machine.folder / "run.prom"
-    machine.wattloop("run", "--prometheus", str(out), "-t", 'a-b=say "x"', "--", "sleep", "0.1")
+    machine.wattloop(
+        "run", "--prometheus", str(out), "-t", 'a-b=say "x"', "--", "sh", "-c", "exit 3"
+    )
     text = out.read_text()
-    assert 'a_b="say \\"x\\""' in text
-    assert 'wattloop_run_energy_joules{run="' in text
-    assert text.endswith("} 0\n")
+    assert 'tag_a_b="say \\"x\\""' in text
+    assert 'domain="cpu:0/package"' in text
+    assert text.endswith("} 3.0\n")
+    exported = machine.wattloop("runs", "export", "last", "--format", "prometheus")
+    assert exported.stdout.decode() == text
 
 
 def test_killed_program_is_marked(machine: Machine) -> None:
