@@ -4,11 +4,12 @@ import sys
 from typing import Any
 
 from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
+from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.command import CommandRun
 from wattloop.measure.run_result import RunResult
 
-__all__ = ["print_summary", "run_json", "write_prometheus", "write_run_json"]
+__all__ = ["broken_wishes", "print_summary", "run_json", "write_prometheus", "write_run_json"]
 
 NOT_MEASURED = "wattloop: nothing was measured"
 
@@ -31,6 +32,15 @@ def print_summary(done: CommandRun) -> None:
             f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "
             "longer measured; --follow waits for them"
         )
+
+
+def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
+    """Why there is no carbon, for who asked for it: a misspelt zone must not pass in silence."""
+    asked = settings.zone or settings.carbon_url or settings.carbon_file
+    if not asked or done.run is None or done.run.energy_j is None:
+        return []
+    reason = done.run.accounting.get("carbon_reason")
+    return [f"no carbon: {reason}"] if reason else []
 
 
 def plain_line(run: RunResult) -> str:
