@@ -1,6 +1,7 @@
 """A machine with known power, and the `wattloop` command run in it as a real process."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,23 @@ class Machine:
             timeout=60,
             check=False,
         )
+
+    def on_terminal(self, *words: str, columns: int = 80) -> str:
+        """What a person at a terminal of so many columns sees on standard output."""
+        ours, theirs = os.openpty()
+        environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm"}
+        subprocess.run(
+            self.command(*words), env=environment, cwd=self.folder, stdout=theirs, check=True
+        )
+        os.close(theirs)
+        text = os.read(ours, 65536).decode()
+        os.close(ours)
+        return without_escapes(text).replace("\r\n", "\n")
+
+
+def without_escapes(text: str) -> str:
+    """What a terminal shows, without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def machine_in(folder: Path, sysfs: Path) -> Machine:

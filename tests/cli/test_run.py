@@ -88,6 +88,8 @@ def test_wrong_interval_starts_nothing(
         (["--json", "."], "is a directory"),
         (["--config", "none.yaml"], "is not a file"),
         (["--pue", "0.5"], "PUE lies between"),
+        (["--tariff", "1 2 3"], "write it as 0.25 or '0.25 CHF'"),
+        (["--tariff", ""], "--tariff must be a number"),
         (["--nosuch"], "No such option"),
     ],
 )
@@ -110,6 +112,14 @@ def test_flag_beats_environment_beats_file(machine: Machine) -> None:
     assert b"environment WATTLOOP_INTERVAL" in done.stderr
     done = machine.wattloop("run", "-i", "0.2", "--", "true", WATTLOOP_INTERVAL="0.3")
     assert done.returncode == 0
+
+
+def test_unknown_zone_is_said(machine: Machine) -> None:
+    """Who asks for carbon gets it, or the reason why not; the program has run all the same."""
+    done = machine.wattloop("run", "--zone", "GER", "--", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    assert b"warning: no carbon: no carbon intensity for zone 'GER'" in done.stderr
+    assert b"DEU (Germany)" in done.stderr
 
 
 def test_command_not_found_and_not_executable(machine: Machine) -> None:
@@ -212,14 +222,18 @@ def test_nested_run_does_not_count_twice(machine: Machine) -> None:
     assert b", part of run" in done.stderr
 
 
-def test_prometheus_file(machine: Machine) -> None:
-    """The text file has one sample per domain, with escaped labels."""
+def test_prometheus_file_is_what_an_export_of_the_run_would_be(machine: Machine) -> None:
+    """`run --prometheus` and `runs export -f prometheus` write the same text, tags included."""
     out = machine.folder / "run.prom"
-    machine.wattloop("run", "--prometheus", str(out), "-t", 'a-b=say "x"', "--", "sleep", "0.1")
+    machine.wattloop(
+        "run", "--prometheus", str(out), "-t", 'a-b=say "x"', "--", "sh", "-c", "exit 3"
+    )
     text = out.read_text()
-    assert 'a_b="say \\"x\\""' in text
-    assert 'wattloop_run_energy_joules{run="' in text
-    assert text.endswith("} 0\n")
+    assert 'tag_a_b="say \\"x\\""' in text
+    assert 'domain="cpu:0/package"' in text
+    assert text.endswith("} 3.0\n")
+    exported = machine.wattloop("runs", "export", "last", "--format", "prometheus")
+    assert exported.stdout.decode() == text
 
 
 def test_killed_program_is_marked(machine: Machine) -> None:

@@ -47,7 +47,9 @@ def test_an_empty_store_is_helpful_and_not_created(
 ) -> None:
     """Looking leaves no file behind and says how to begin."""
     assert main(["runs", "list"]) == 0
-    assert "wattloop run -- python train.py" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{place}: no runs yet" in said
+    assert "wattloop run -- python train.py" in said
     assert main(["runs", "show"]) == 2
     assert "no runs yet" in capsys.readouterr().err
     assert not place.parent.exists()

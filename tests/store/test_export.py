@@ -151,15 +151,17 @@ def test_parquet_without_pyarrow_names_the_extra(
 
 def test_prometheus_text_is_well_formed(store: Store, tmp_path: Path) -> None:
     """HELP and TYPE once per family, labels escaped, every line as the format wants it."""
-    odd = replace(find_run(store, "r1"), name='a"b\\c\nd', run_id="odd")
+    tags = {"lr-0": "0.1", "name": "mine", "é": 2}
+    odd = replace(find_run(store, "r1"), name='a"b\\c\nd', run_id="odd", tags=tags)
     target = tmp_path / "wattloop.prom"
     export(store, [find_run(store, "r1"), odd], file_format="prometheus", target=str(target))
     text = target.read_text()
-    line = re.compile(r'[a-z_]+\{([a-z_]+="(\\.|[^"\\])*",?)+\} \S+')
+    line = re.compile(r'[a-z_]+\{([a-z_0-9]+="(\\.|[^"\\])*",?)+\} \S+')
     samples = [part for part in text.splitlines() if not part.startswith("#")]
     assert all(line.fullmatch(part) for part in samples)
     assert text.count("# TYPE wattloop_run_energy_joules gauge") == 1
     assert 'name="a\\"b\\\\c\\nd"' in text
+    assert 'tag_lr_0="0.1",tag_name="mine",tag__="2"' in text
     expected = (
         'wattloop_run_energy_joules{run="r1",name="train",status="finished",domain="gpu:0",'
         'scope="gpu",provenance="measured",in_total="true"} 3000.0'

@@ -4,6 +4,7 @@
 - `options`   options that several verbs share, and the settings they make
 - `output`    JSON, tables and messages
 - `run`       measure a program
+- `runs`      what was measured: list, show, compare, export, import
 - `devices`   what can be measured and controlled here
 - `watch`     power now
 - `idle`      what this machine draws when it does nothing

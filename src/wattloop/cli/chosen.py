@@ -26,8 +26,10 @@ def settings_of(config: str | None = None, **flags: Any) -> Settings:
     settings = load_settings(config=config)
     tariff = flags.get("tariff")
     if isinstance(tariff, str):
-        flags["tariff"], _, currency = tariff.strip().partition(" ")
-        flags["currency"] = currency.strip() or None
+        price, *currency = tariff.split() or [tariff]
+        if len(currency) > 1:
+            raise ConfigError(f"--tariff {tariff}: write it as 0.25 or '0.25 CHF'")
+        flags |= {"tariff": price, "currency": currency[0] if currency else None}
     for option, value in flags.items():
         name = NAMES[option]
         source = f"flag --{option}"

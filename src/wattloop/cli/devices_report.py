@@ -43,7 +43,7 @@ def print_report(
     rows = [row for meter in inventory.meters for row in _domain_rows(meter)]
     if rows:
         headers = ("domain", "meter", "how", "kind", "every", "known error", "source")
-        print_table(headers, rows, title="Can be measured")
+        print_table(headers, rows, title="Can be measured", spare=("kind", "every"))
     else:
         _line("Nothing can be measured on this machine as it is.")
     _advice(inventory)

@@ -69,8 +69,18 @@ def write_text(text: str, target: str, option: str) -> None:
         raise ConfigError(f"{option} {target}: cannot be written: {error.strerror}") from None
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """A table on standard output: drawn on a terminal, plain columns elsewhere."""
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    *,
+    spare: Sequence[str] = (),
+) -> None:
+    """A table on standard output: fitted to a terminal, plain columns elsewhere.
+
+    The first column is never cut: it is what people copy. A terminal that is too narrow for the
+    rest loses the columns in `spare`, the first of them first; after that, cells are folded.
+    """
     rows = list(rows)
     if not is_terminal(sys.stdout):
         sys.stdout.write((f"{title}\n" if title else "") + table_text(headers, rows))
@@ -79,23 +89,42 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left")
-    for header in headers:
-        table.add_column(header)
+    console = Console()
+    headers, rows = _narrowed(headers, rows, spare, console.width)
+    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
+    for number, header in enumerate(headers):
+        table.add_column(header, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 def table_text(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Aligned columns without decoration."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
+    widths = _widths(lines)
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         + "\n"
         for line in lines
     )
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _narrowed(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Without as many of the `spare` columns as it takes to fit, and without empty ones."""
+    lines = [tuple(headers), *(tuple(row) for row in rows)]
+    for name in [*(h for h, size in zip(headers, _widths(lines), strict=True) if not size), *spare]:
+        too_wide = sum(_widths(lines)) + 2 * (len(lines[0]) - 1) > width
+        if too_wide or not name:
+            gone = lines[0].index(name)
+            lines = [line[:gone] + line[gone + 1 :] for line in lines]
+    return lines[0], lines[1:]
 
 
 def _plain(value: Any) -> Any:

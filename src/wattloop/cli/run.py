@@ -25,11 +25,12 @@ app = typer.Typer(add_completion=False)
 @app.command(
     "run",
     context_settings={"allow_interspersed_args": False},
-    epilog="The exit code is the program's own; 128+N when signal N ended it.",
+    epilog="Example: wattloop run --name night -- python train.py --epochs 3. "
+    "The exit code is the program's own; 128+N when signal N ended it.",
 )
 def run(  # noqa: PLR0913 - one parameter per option
     command: Annotated[
-        list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]...", help="What to measure.")
+        list[str], typer.Argument(metavar="PROGRAM", help="What to measure, and its arguments.")
     ],
     *,
     name: Annotated[str, typer.Option("--name", "-n", help="What the run is called.")] = "",

@@ -4,11 +4,12 @@ import sys
 from typing import Any
 
 from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
+from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.command import CommandRun
 from wattloop.measure.run_result import RunResult
 
-__all__ = ["as_prometheus", "print_summary", "run_json", "write_prometheus", "write_run_json"]
+__all__ = ["broken_wishes", "print_summary", "run_json", "write_prometheus", "write_run_json"]
 
 NOT_MEASURED = "wattloop: nothing was measured"
 
@@ -31,6 +32,15 @@ def print_summary(done: CommandRun) -> None:
             f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "
             "longer measured; --follow waits for them"
         )
+
+
+def broken_wishes(done: CommandRun, settings: Settings) -> list[str]:
+    """Why there is no carbon, for who asked for it: a misspelt zone must not pass in silence."""
+    asked = settings.zone or settings.carbon_url or settings.carbon_file
+    if not asked or done.run is None or done.run.energy_j is None:
+        return []
+    reason = done.run.accounting.get("carbon_reason")
+    return [f"no carbon: {reason}"] if reason else []
 
 
 def plain_line(run: RunResult) -> str:
@@ -108,43 +118,22 @@ def run_json(done: CommandRun, tags: dict[str, str]) -> dict[str, Any]:
 
 def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> None:
     """Write the text file that node_exporter's textfile collector reads."""
-    if done.run is not None:
-        write_text(as_prometheus(done.run, tags), target, "--prometheus")
+    from wattloop.store.formats.prometheus import text_of
+    from wattloop.store.runs import RunRecord
 
-
-def as_prometheus(run: RunResult, tags: dict[str, str]) -> str:
-    """Joules per domain, seconds and exit code in the Prometheus text format."""
-    common = {"run": run.run_id, **tags}
-    lines = [
-        "# HELP wattloop_run_energy_joules Energy of the run by domain.",
-        "# TYPE wattloop_run_energy_joules gauge",
-    ]
-    for domain in run.result.domains if run.counted else ():
-        if domain.energy_j is not None:
-            labels = {
-                **common,
-                "domain": domain.name,
-                "provenance": domain.provenance.value,
-                "in_total": str(domain.in_total).lower(),
-            }
-            lines.append(f"wattloop_run_energy_joules{_labels(labels)} {domain.energy_j:.9g}")
-    lines += [
-        "# HELP wattloop_run_duration_seconds Length of the run.",
-        "# TYPE wattloop_run_duration_seconds gauge",
-        f"wattloop_run_duration_seconds{_labels(common)} {run.result.duration_s:.9g}",
-        "# HELP wattloop_run_exit_code Exit code of the program.",
-        "# TYPE wattloop_run_exit_code gauge",
-        f"wattloop_run_exit_code{_labels(common)} {run.exit_code}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _labels(labels: dict[str, str]) -> str:
-    def escaped(text: str) -> str:
-        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-    def named(key: str) -> str:
-        word = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
-        return word if word[:1].isalpha() else f"_{word}"
-
-    return "{" + ",".join(f'{named(k)}="{escaped(v)}"' for k, v in labels.items()) + "}"
+    run = done.run
+    if run is None:
+        return
+    record = RunRecord(
+        run_id=run.run_id,
+        name=run.result.name,
+        status=run.status,
+        started_wall_s=run.started_wall_s,
+        exit_code=done.outcome.exit_code,
+        result=run.result,
+        accounting=dict(run.accounting),
+        counted=run.counted,
+        counted_by=run.counted_by,
+        tags=dict(tags),
+    )
+    write_text(text_of([record]), target, "--prometheus")

@@ -134,7 +134,7 @@ def _finish(
     """Report and keep the run. Nothing in here may change the program's exit code."""
     from wattloop.cli import run_report
 
-    for warning in done.warnings:
+    for warning in (*done.warnings, *run_report.broken_wishes(done, settings)):
         say(f"wattloop: warning: {warning}")
     steps: list[Callable[[], None]] = []
     if not request.quiet:

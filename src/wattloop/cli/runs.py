@@ -9,7 +9,7 @@ import typer
 from wattloop.cli import runs_view
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, is_terminal, say, write_json
-from wattloop.cli.runs_store import EMPTY, chosen, filter_of, opened, opened_if_any
+from wattloop.cli.runs_store import chosen, filter_of, nothing_yet, opened, opened_if_any
 from wattloop.core.errors import ConfigError
 
 __all__ = ["app"]
@@ -23,7 +23,7 @@ app = typer.Typer(
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Identifier, its beginning, or 'last'.")]
 Runs = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Identifiers, their beginnings, or 'last'.")
+    list[str], typer.Argument(metavar="RUN", help="Identifiers, their beginnings, or 'last'.")
 ]
 
 
@@ -67,8 +67,10 @@ def list_command(  # noqa: PLR0913 - one parameter per option
         if json_file != "-":
             if records:
                 runs_view.print_list(records)
+            elif filtered and place:
+                say("no run matches; leave out a filter")
             else:
-                say("no run matches; leave out a filter" if filtered and place else EMPTY)
+                say(nothing_yet(store, config))
         if more:
             say(f"the {len(records)} newest; see all with --limit 0")
 
@@ -120,7 +122,7 @@ def job_command(
 def export_command(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help="Identifiers, their beginnings, or 'last'."),
+        typer.Argument(metavar="RUN", help="Identifiers, their beginnings, or 'last'."),
     ] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="All runs.")] = False,

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.runs import RunFilter, RunRecord
 
-__all__ = ["EMPTY", "chosen", "filter_of", "opened", "opened_if_any"]
+__all__ = ["chosen", "filter_of", "nothing_yet", "opened", "opened_if_any"]
 
-EMPTY = "no runs yet; try: wattloop run -- python train.py"
 _UNITS_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
@@ -29,7 +28,7 @@ def opened(place: str | None, config: str | None, *, create: bool = False) -> It
 
     location = settings_of(config, store=place).store_location
     if not create and not _exists(location):
-        raise RunNotFound(f"{location}: {EMPTY}")
+        raise RunNotFound(nothing_yet(place, config))
     with open_store(location) as store:
         _recover(store)
         yield store
@@ -43,6 +42,14 @@ def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | No
         return
     with opened(place, config) as store:
         yield store
+
+
+def nothing_yet(place: str | None, config: str | None) -> str:
+    """What to say of a store that holds no run: which one it is, and how to begin."""
+    from wattloop.store.place import Place
+
+    location = Place.parse(settings_of(config, store=place).store_location).label
+    return f"{location}: no runs yet; try: wattloop run -- python train.py"
 
 
 def chosen(store: "Store", references: Sequence[str]) -> list["RunRecord"]:

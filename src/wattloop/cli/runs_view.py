@@ -26,7 +26,9 @@ WINDOWS_SHOWN = 20
 def print_list(records: Sequence[RunRecord]) -> None:
     """One line per run."""
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
-    print_table(headers, [_list_row(record) for record in records])
+    # the identifier tells the start, and energy over duration the power
+    spare = ("started", "power", "±")
+    print_table(headers, [_list_row(record) for record in records], spare=spare)
 
 
 def brief(record: RunRecord) -> dict[str, Any]:
@@ -73,9 +75,9 @@ def print_run(
         lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
     _write(lines)
     if record.result is not None and record.result.domains:
-        headers = ("domain", "energy", "±", "power", "how", "source", "")
+        headers = ("domain", "energy", "±", "power", "how", "source")
         rows = [_domain_row(d, record.result.duration_s) for d in record.result.domains]
-        print_table(headers, rows)
+        print_table(headers, rows, spare=("power",))
     _write(_remarks(record))
     if windows:
         print_table(
@@ -112,7 +114,7 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         _status(record),
         _local(record.started_wall_s),
         UNKNOWN if duration_s is None else format_duration(duration_s),
-        UNKNOWN if record.energy_j is None else format_energy(record.energy_j),
+        UNKNOWN if record.energy_j is None else _short(record.energy_j),
         UNKNOWN if result is None or record.energy_j is None else _short(result.uncertainty_j),
         UNKNOWN if power_w is None else format_power(power_w),
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
@@ -123,13 +125,12 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
 def _domain_row(domain: Any, duration_s: float) -> tuple[str, ...]:
     known = domain.energy_j is not None
     return (
-        domain.name,
+        domain.name if domain.in_total else f"{domain.name} (in another)",
         format_energy(domain.energy_j) if known else UNKNOWN,
         _short(domain.uncertainty_j) if known else UNKNOWN,
         format_power(domain.energy_j / duration_s) if known and duration_s > 0 else UNKNOWN,
         domain.provenance.value,
         domain.source,
-        "" if domain.in_total else "not in total: part of another",
     )
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 @app.command("watch")
 def watch(  # noqa: PLR0913 - one parameter per option
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run being measured now; else this machine.")
+        str, typer.Argument(metavar="RUN", help="A run being measured now; else this machine.")
     ] = "",
     *,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,

@@ -114,13 +114,16 @@ def _windows(store: Store, records: Sequence[RunRecord]) -> Table:
 
 
 def _steps(store: Store, records: Sequence[RunRecord]) -> Table:
-    """One row per training step or epoch, one column per domain and metric."""
+    """One row per training step or epoch, one column per domain and metric.
+
+    `count` is above 1 where a very long run wrote several steps as one row.
+    """
     found = [(r.run_id, step) for r in records for step in read_steps(store, r.run_id)]
     domains = list(dict.fromkeys(name for _, step in found for name in step.get("energy") or {}))
     metrics = list(dict.fromkeys(name for _, step in found for name in step.get("metrics") or {}))
     columns: dict[str, type] = {
-        **{"run_id": str, "kind": str, "index": int, "begin_s": float, "end_s": float},
-        "duration_s": float,
+        **{"run_id": str, "kind": str, "index": int, "epoch": int, "count": int},
+        **{"begin_s": float, "end_s": float, "duration_s": float},
     }
     for name in domains:
         columns |= {f"energy_j {name}": float, f"uncertainty_j {name}": float}
@@ -131,7 +134,8 @@ def _steps(store: Store, records: Sequence[RunRecord]) -> Table:
             energy, values = step.get("energy") or {}, step.get("metrics") or {}
             pairs = [value for name in domains for value in energy.get(name) or (None, None)]
             begin_s, end_s = step["begin_s"], step["end_s"]
-            head = (run_id, step["kind"], step["index"], begin_s, end_s, end_s - begin_s)
+            which = (step["kind"], step["index"], step.get("epoch"), step.get("count", 1))
+            head = (run_id, *which, begin_s, end_s, end_s - begin_s)
             yield (*head, *pairs, *(_number(values.get(name)) for name in metrics))
 
     return Table(columns, rows())

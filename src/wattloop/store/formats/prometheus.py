@@ -85,7 +85,14 @@ _FAMILIES: list[tuple[str, str, Callable[[RunRecord], Iterator[Sample]]]] = [
 
 
 def _common(record: RunRecord) -> dict[str, str]:
-    return {"run": record.run_id, "name": record.name, "status": record.status.value}
+    own = {"run": record.run_id, "name": record.name, "status": record.status.value}
+    # node_exporter fills in labels that only some samples of a family have
+    return own | {_tag_label(key): str(value) for key, value in record.tags.items()}
+
+
+def _tag_label(key: str) -> str:
+    """A tag can never hide a label of ours."""
+    return "tag_" + "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in key)
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -1,0 +1,64 @@
+"""Tables and files as people and programs get them."""
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Machine, without_escapes
+from wattloop.cli.output import print_table
+from wattloop.testing.journals import ended, header, root_window, write_journal
+
+
+def shown(columns: int, *table: Any, spare: Sequence[str] = ()) -> str:
+    """What a terminal of so many columns shows of a table."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]  # a terminal that remembers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", str(columns))
+        print_table(*table, spare=spare)
+    return without_escapes(screen.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        (40, ["run", "when", "joules", "how"]),
+        (36, ["run", "joules", "how"]),
+        (26, ["run", "how"]),
+    ],
+)
+def test_a_narrow_terminal_loses_spare_columns(columns: int, wanted: list[str]) -> None:
+    """In the order given, only as many as it takes, and an empty column at once."""
+    row = ("20261115-0315", "03:15", "12 J", "", "measured")
+    headers = ("run", "when", "joules", "", "how")
+    text = shown(columns, headers, [row], spare=("when", "joules"))
+    header_line, row_line = text.splitlines()
+    assert header_line.split() == wanted
+    assert row_line.startswith("20261115-0315 ")
+
+
+def test_the_first_column_is_never_cut() -> None:
+    """Whatever does not fit is folded, so that nothing that people copy is lost."""
+    text = shown(30, ("run", "source"), [("20261115-031500-3f9a1c", "powercap intel-rapl:0")])
+    assert "20261115-031500-3f9a1c" in text
+    assert "…" not in text
+
+
+def test_runs_are_listed_whole_on_80_columns(bare: Machine) -> None:
+    """A terminal of the usual width shows identifiers that can be copied, a line per run."""
+    folder = bare.store.with_name(f"{bare.store.name}.journals")
+    first = header("20270115-080000-aaaaaa", name="train")
+    write_journal(folder, first["run_id"], head=first, end=ended(), seconds=1)
+    second = header("20270116-080000-bbbbbb", name="true")
+    failed = ended(root_window(gpu_j=0.25), status="failed", exit_code=3)
+    write_journal(folder, second["run_id"], head=second, end=failed, seconds=1)
+    lines = bare.on_terminal("runs", "list").splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert {line.split()[0] for line in lines} == {"run", first["run_id"], second["run_id"]}
+    assert all("measured" in line for line in lines[1:])
