@@ -1,5 +1,6 @@
 """Promises of `claims`: one process per job and node counts, and the kernel hands it on."""
 
+import json
 import os
 import stat
 import subprocess
@@ -94,3 +95,19 @@ def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
     next(tmp_path.glob("*.claim")).write_text('{"run_')
     assert claim.owner() is None
     claim.release()
+
+
+def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
+    """The folder does not grow for ever; a claim that is still held stays, however old."""
+    held = Claim("long job", tmp_path)
+    assert held.take({"run_id": "held"})
+    ended = Claim("old job", tmp_path)
+    assert ended.take({"run_id": "ended"})
+    ended.release()
+    for path in tmp_path.iterdir():
+        os.utime(path, (0, 0))
+    fresh = Claim("new job", tmp_path)
+    assert fresh.take({"run_id": "fresh"})
+    assert {json.loads(p.read_text())["run_id"] for p in tmp_path.iterdir()} == {"held", "fresh"}
+    held.release()
+    fresh.release()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.measure.closing import close_journal, recorded_feeds
+from wattloop.measure.closing import close_journal
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict, feed_to_dict
 from wattloop.store.journal import Journal, JournalWriter, SampleBlock, read_journal
@@ -53,16 +53,6 @@ def test_block_of_an_unknown_feed_is_ignored() -> None:
     """Signals and feeds of later versions do not spoil the rest."""
     end = close_journal(journal_of([100.0, 101.0], [1.0, 2.0], feed=1_000))
     assert end["result"]["energy_j"] is None
-
-
-def test_readings_of_two_processes_make_one_curve() -> None:
-    """A device that two ranks read is one device."""
-    even = journal_of([100.0 + 0.2 * i for i in range(50)], [10.0 * i for i in range(50)])
-    odd = journal_of([100.1 + 0.2 * i for i in range(50)], [10.0 * i + 5 for i in range(50)])
-    (feed,) = recorded_feeds([odd, even])
-    span = feed.between(0, 101.0, 109.0)
-    assert span is not None
-    assert span.energy_j == pytest.approx(400.0, rel=0.01)
 
 
 @pytest.mark.parametrize(

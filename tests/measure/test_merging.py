@@ -41,7 +41,7 @@ def journal(
 
 
 def energy_j(merged: Journal, begin_s: float, end_s: float) -> float:
-    (only,) = recorded_feeds([merged])
+    (only,) = recorded_feeds(merged)
     span = only.between(0, begin_s, end_s)
     assert span is not None
     return span.energy_j

@@ -7,12 +7,16 @@ its holder dies, and another process of the job takes over.
 import fcntl
 import json
 import os
+import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 __all__ = ["Claim", "claim_directory"]
+
+KEPT_S = 86_400.0
+"""A claim nobody holds is removed a day after its job's last process took it."""
 
 
 def claim_directory() -> Path:
@@ -49,9 +53,11 @@ class Claim:
         except OSError:
             os.close(fd)
             return False
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(owner).encode(), 0)
+        with suppress(OSError):  # a full disk: we count, but cannot say who we are
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(owner).encode(), 0)
         self._fd = fd
+        _tidy(self._path.parent)
         return True
 
     def owner(self) -> dict[str, Any] | None:
@@ -77,6 +83,21 @@ class Claim:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _tidy(directory: Path) -> None:
+    """Remove the claims of jobs that ended long ago."""
+    oldest_s = time.time() - KEPT_S
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(".claim") and entry.stat().st_mtime < oldest_s:
+                _remove_unless_held(entry.path)
+
+
+def _remove_unless_held(path: str) -> None:
+    with suppress(OSError), Path(path).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        Path(path).unlink()
 
 
 def _file_name(job_id: str) -> str:

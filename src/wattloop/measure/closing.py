@@ -19,7 +19,7 @@ __all__ = ["RecordedMeter", "close_journal", "recorded_feeds"]
 def close_journal(journal: Journal) -> dict[str, Any]:
     """The end that the run could not write itself: status `died`, energy of what was read."""
     header = journal.header
-    feeds = recorded_feeds([journal])
+    feeds = recorded_feeds(journal)
     begin_s = float(header["started_s"])
     times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
     end_s = max([begin_s, *times_s])
@@ -77,36 +77,21 @@ class RecordedMeter(Meter):
         return [Gap("recorded", lost=True)] * len(self._domains)
 
 
-def recorded_feeds(journals: Sequence[Journal]) -> list[MeterFeed]:
-    """Feeds with the readings of one or several journals of the same node, in order of time.
-
-    Readings of one domain by several processes are merged into one curve: a device that many
-    processes read is still one device.
-    """
-    feeds: dict[tuple[str, ...], MeterFeed] = {}
-    readings: dict[tuple[str, ...], list[tuple[float, list[Reading]]]] = {}
-    for journal in journals:
-        layouts = [_layout(feed) for feed in journal.header["feeds"]]
-        for feed_data, layout in zip(journal.header["feeds"], layouts, strict=True):
-            if layout not in feeds:
-                meter = RecordedMeter([domain_from_dict(d) for d in feed_data["domains"]])
-                feeds[layout] = MeterFeed(meter, VirtualClock(), len(feeds))
-        for block in journal.blocks:
-            if block.feed >= len(layouts):
-                continue
-            rows = readings.setdefault(layouts[block.feed], [])
-            for i, time_s in enumerate(block.times_s):
-                values = block.values[i * block.width : (i + 1) * block.width]
-                rows.append((time_s, [_reading(v) for v in values]))
-    for layout, rows in readings.items():
-        rows.sort(key=lambda row: row[0])
-        for time_s, row in rows:
-            feeds[layout].take(time_s, row)
-    return list(feeds.values())
-
-
-def _layout(feed: dict[str, Any]) -> tuple[str, ...]:
-    return (feed["meter"], *(d["name"] for d in feed["domains"]))
+def recorded_feeds(journal: Journal) -> list[MeterFeed]:
+    """Feeds with the readings of a journal."""
+    feeds = [
+        MeterFeed(
+            RecordedMeter([domain_from_dict(d) for d in feed["domains"]]), VirtualClock(), index
+        )
+        for index, feed in enumerate(journal.header["feeds"])
+    ]
+    for block in journal.blocks:
+        if block.feed >= len(feeds):  # signals
+            continue
+        for i, time_s in enumerate(block.times_s):
+            values = block.values[i * block.width : (i + 1) * block.width]
+            feeds[block.feed].take(time_s, [_reading(v) for v in values])
+    return feeds
 
 
 def _reading(value: float) -> Reading:

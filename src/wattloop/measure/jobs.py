@@ -148,7 +148,7 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
     journals = [readings(record) for record in _needed(trusted)]
     merged = merged_journal(journals)
     result = resolve_window(
-        channels_of(recorded_feeds([merged]), _devices(records)),
+        channels_of(recorded_feeds(merged), _devices(records)),
         _missing(records),
         name=records[0].name,
         window_id=0,
