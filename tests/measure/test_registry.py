@@ -88,6 +88,7 @@ def test_broken_plugin_is_refused_with_its_reason_and_stops_nobody(
     reasons = {refusal.meter: refusal.reason for refusal in inventory.refusals}
     assert "firmware too old" in reasons["bad"]
     assert "nowhere_at_all" in reasons["gone"]
+    assert all(refusal.remedy for refusal in inventory.refusals)  # listed, not hidden
     inventory.close()
 
 
