@@ -148,6 +148,12 @@ def test_every_listed_meter_has_a_module_with_detect(tmp_path: Path) -> None:
     inventory.close()
 
 
+def test_every_meter_has_a_card_of_its_name() -> None:
+    """`docs/meters/NAME.md` for each listed meter and the virtual GPU, and no card without one."""
+    cards = Path(__file__).parents[2] / "docs/meters"
+    assert {card.stem for card in cards.glob("*.md")} == {*METERS, "virtual"}
+
+
 def test_closing_closes_every_meter() -> None:
     """No file stays open after a run."""
     meters = [ScriptedMeter(VirtualClock(), []) for _ in range(2)]
