@@ -35,6 +35,7 @@ def test_json_lists_meters_and_levers_with_reasons(
     assert data["levers"]
     for item in [*data["meters"], *data["levers"]]:
         assert item["available"] is True or item["reason"]
+    assert len({tuple(sorted(meter)) for meter in data["meters"]}) == 1, "one shape for all"
 
 
 def test_readable_package_is_listed(machine: Machine) -> None:

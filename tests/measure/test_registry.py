@@ -88,6 +88,7 @@ def test_broken_plugin_is_refused_with_its_reason_and_stops_nobody(
     reasons = {refusal.meter: refusal.reason for refusal in inventory.refusals}
     assert "firmware too old" in reasons["bad"]
     assert "nowhere_at_all" in reasons["gone"]
+    assert all(refusal.remedy for refusal in inventory.refusals)  # listed, not hidden
     inventory.close()
 
 
@@ -145,6 +146,12 @@ def test_every_listed_meter_has_a_module_with_detect(tmp_path: Path) -> None:
     assert faults == []
     assert set(METERS) <= set(meter_names())
     inventory.close()
+
+
+def test_every_meter_has_a_card_of_its_name() -> None:
+    """`docs/meters/NAME.md` for each listed meter and the virtual GPU, and no card without one."""
+    cards = Path(__file__).parents[2] / "docs/meters"
+    assert {card.stem for card in cards.glob("*.md")} == {*METERS, "virtual"}
 
 
 def test_closing_closes_every_meter() -> None:

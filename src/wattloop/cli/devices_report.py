@@ -150,6 +150,7 @@ def _meter_dict(meter: Meter) -> dict[str, Any]:
         "refused": [
             {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in meter.refused
         ],
+        "parts": [],
     }
 
 
@@ -162,6 +163,8 @@ def _refusal_dicts(inventory: Inventory) -> list[dict[str, Any]]:
             "remedy": refusal.remedy,
             "provenance": None,
             "domains": [],
+            "signals": [],
+            "refused": [],
             "parts": list(refusal.parts),
         }
         for refusal in inventory.refusals

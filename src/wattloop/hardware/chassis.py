@@ -28,7 +28,10 @@ PSU_EFFICIENCY = Fact(
     "80 PLUS, 230 V redundant: from Gold at 20% load (0.88) to Titanium at 50% (0.96)",
 )
 
-_FAN_2007 = "Fan, Weber, Barroso, Power Provisioning for a Warehouse-sized Computer, 2007, table 1"
+_FAN_2007 = (
+    "Fan, Weber, Barroso, Power Provisioning for a Warehouse-sized Computer, 2007, table 1: peak "
+    "power of components, 213 W in all"
+)
 
 BOARD_W = Fact(25.0, 15.0, _FAN_2007)
 DISK_W = Fact(12.0, 9.0, _FAN_2007)

@@ -44,6 +44,7 @@ ASKED_FOR_BY = {
 """Meters that exist only where a setting names their source."""
 
 ENTRY_POINT_GROUP = "wattloop.meters"
+FAULT_REMEDY = "this is a fault of the meter: report it to whoever wrote it, with this line"
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +116,8 @@ def detect_one(
     except ConfigError:
         raise
     except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the measuring
-        refusals.append(MeterUnavailable(name, f"failed to start: {type(error).__name__}: {error}"))
+        reason = f"failed to start: {type(error).__name__}: {error}"
+        refusals.append(MeterUnavailable(name, reason, FAULT_REMEDY))
     return ()
 
 

@@ -1,10 +1,11 @@
 """Parameters of three virtual cards.
 
-Peak rates, limits and clocks are the maker's. Idle power and the split between arithmetic and
-memory are set so that a full matrix product meets what was measured on real cards. Voltages are
-not published; the floor at 60 to 65 % of the highest clock follows the published undervolting
-and DVFS studies (Guerreiro et al., "GPGPU Power Modeling for Multi-Domain Voltage-Frequency
-Scaling", HPCA 2018: voltage is constant up to a knee, then linear).
+Peak rates, limits and highest clocks are the maker's. Idle power and the split between arithmetic
+and memory of the H200 are set so that a full matrix product meets what was measured on a real one;
+those of A100 and V100 are assumptions that nothing was compared with. So are all voltages and the
+clock of the knee, which no maker publishes; that voltage is constant up to a knee and linear above
+is the form of Guerreiro et al., "GPGPU Power Modeling for Multi-Domain Voltage-Frequency Scaling"
+(HPCA 2018).
 """
 
 from wattloop.core.errors import ConfigError
@@ -50,7 +51,10 @@ CARDS: dict[str, CardModel] = {
         knee_mhz=900.0,
         min_volt=0.70,
         max_volt=1.00,
-        source="NVIDIA A100 80GB SXM datasheet (bf16 dense 312 TFLOPS, 2039 GB/s, 400 W)",
+        source=(
+            "NVIDIA A100 80GB SXM datasheet (bf16 dense 312 TFLOPS, 2039 GB/s, 400 W); power "
+            "split, idle power and voltages assumed"
+        ),
     ),
     "v100": CardModel(
         name="virtual V100",
@@ -71,7 +75,8 @@ CARDS: dict[str, CardModel] = {
         sensor_period_s=0.02,
         sensor_window_s=0.01,
         source=(
-            "NVIDIA V100 SXM2 datasheet (tensor 125 TFLOPS, 900 GB/s, 300 W); sensor of 20 ms as "
+            "NVIDIA V100 SXM2 datasheet (tensor 125 TFLOPS, 900 GB/s, 300 W); power split, idle "
+            "power and voltages assumed; sensor of 20 ms as "
             "Lang and Ruenger (Euro-Par 2013) found on earlier cards, its window assumed"
         ),
     ),

@@ -30,7 +30,7 @@ MAX_POWER_W = 1_000.0
 REGISTER_PERIOD_S = 0.001
 CACHED_PERIOD_S = 2.0
 """Drivers that let everybody read give out a value up to 1 to 2 s old on purpose."""
-REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd_cpu.md"
+REMEDY = "run 'sudo chmod a+r {path}', see docs/meters/amd-cpu.md"
 
 
 def detect(context: Context) -> Sequence["AmdCpu"]:

@@ -91,5 +91,5 @@ def _unavailable(host: Host, idle: Sequence[Gauge], refused: Sequence[Missing]) 
     return MeterUnavailable(
         "file-gauge",
         f"no Intel GPU, Grace, Jetson or battery sensor under {host.sysfs}, and no gauge is set",
-        "name a file in the setting 'gauges', see docs/meters/file_gauge.md",
+        "name a file in the setting 'gauges', see docs/meters/file-gauge.md",
     )
