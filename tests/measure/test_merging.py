@@ -87,4 +87,4 @@ def test_meters_that_only_one_process_has_are_kept() -> None:
     owner = journal(steps(10.0, 20.0, 0.1))
     other = journal(steps(10.0, 20.0, 0.1))
     other.header["feeds"] = [feed("perf")]
-    assert len(recorded_feeds([merged_journal([owner, other])])) == 2
+    assert len(recorded_feeds(merged_journal([owner, other]))) == 2
