@@ -97,6 +97,27 @@ def show_command(
         runs_view.print_run(record, windows, steps)
 
 
+@app.command("slope")
+def slope_command(
+    name: Annotated[str | None, typer.Option(help="Only this name; * is any text.")] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show energy over runtime per device: what each further second costs."""
+    from wattloop.cli.runs_slope import print_slopes, slopes_of
+    from wattloop.store.runs import list_runs
+
+    check_target(json_file, "--json")
+    wanted = filter_of(name, None, [], host=None, job=None, since=None)
+    with opened(store, config) as place:
+        data = slopes_of(list_runs(place, wanted, None))
+    if json_file is not None:
+        write_json(data, json_file)
+    if json_file != "-":
+        print_slopes(data)
+
+
 @app.command("job")
 def job_command(
     job: Annotated[

@@ -96,6 +96,7 @@ def _remarks(job: JobEnergy) -> list[str]:
             remedy = f"; {part.remedy}" if part.remedy else ""
             lines.append(f"missing on {node.host}: {part.name}: {part.reason}{remedy}")
         lines += [f"note: {node.host}: {warning}" for warning in node.result.warnings]
+    lines += [f"insight: {insight.text}" for insight in job.insights]
     if job.earlier:
         lines.append(
             f"note: {job.earlier} earlier job(s) had the same name; name one of their runs to see "

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from wattloop.cli.output import print_table
+from wattloop.cli.runs_meaning import meaning_lines
 from wattloop.core.records import WindowResult
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.store.comparison import Cell, Comparison, Quantity
@@ -205,8 +206,7 @@ def _remarks(record: RunRecord) -> list[str]:
             lines.append(f"missing {missing.name}: {missing.reason}{remedy}")
         lines += [f"note: {warning}" for warning in result.warnings]
     lines += [f"note: {note}" for note in record.notes]
-    summary = (record.accounting or {}).get("summary")
-    return lines + ([str(summary)] if summary else [])
+    return lines + meaning_lines(record.accounting)
 
 
 def _passes(record: RunRecord, wanted: RunFilter) -> bool:

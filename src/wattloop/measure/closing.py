@@ -1,12 +1,13 @@
 """The end of a run whose measurer died: what its journal still tells."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.records import Domain, Gap, Missing, RunStatus
+from wattloop.core.records import Domain, Gap, Missing, RunStatus, WindowResult
+from wattloop.core.settings import Settings
 from wattloop.measure.feeds import MeterFeed, channels_of
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.meter import Meter, Reading
@@ -43,7 +44,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "exit_code": None,
         "signal": None,
         "result": replace(result, begin_s=begin_s).to_dict(),
-        "accounting": {},
+        "accounting": _accounting(result, header),
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
     }
@@ -57,6 +58,20 @@ def _last_role(journal: Journal) -> dict[str, Any]:
     # It died before its first flush: the first rank of a node claims it at once, others later.
     job = journal.header.get("job") or {}
     return {"counts": not job.get("local_rank")}
+
+
+def _accounting(result: WindowResult, header: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run itself would have made of its energy, but for a live carbon intensity."""
+    from wattloop.measure.accounting.summary import account
+
+    known = {f.name for f in fields(Settings)}
+    stored = {name: value for name, value in header.get("settings", {}).items() if name in known}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    settings = Settings(**{**values, "carbon_url": ""})
+    started_wall_s = float(header["started_wall_s"])
+    return account(result, settings, started_wall_s=started_wall_s).to_dict()
 
 
 class RecordedMeter(Meter):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wattloop.core.records import Missing, RunStatus, Scope, WindowResult
+from wattloop.measure.accounting.efficiency import efficiencies
+from wattloop.measure.accounting.insights import Insight, node_imbalance
 from wattloop.measure.closing import recorded_feeds
 from wattloop.measure.feeds import channels_of
 from wattloop.measure.merging import merged_journal
@@ -91,6 +93,16 @@ class JobEnergy:
         return self.ended_wall_s - self.started_wall_s
 
     @property
+    def insights(self) -> tuple[Insight, ...]:
+        """Nodes that did less than the others."""
+        by_node = {}
+        for node in self.nodes:
+            found = {e.name: e.value for e in efficiencies(node.result)}
+            if "node" in found:
+                by_node[node.host] = found["node"]
+        return node_imbalance(by_node)
+
+    @property
     def complete(self) -> bool:
         """Whether every node was read completely."""
         return all(node.result.complete for node in self.nodes)
@@ -107,6 +119,7 @@ class JobEnergy:
             "uncertainty_j": self.uncertainty_j,
             "complete": self.complete,
             "earlier": self.earlier,
+            "insights": [insight.to_dict() for insight in self.insights],
             "nodes": [node.to_dict() for node in self.nodes],
         }
 
