@@ -5,13 +5,16 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import POWER_W, Machine
+from wattloop.cli.chosen import settings_of
 from wattloop.cli.main import main
+from wattloop.store.database import open_store
 
 PROMISED = {
     "run_id",
@@ -32,7 +35,7 @@ def test_energy_and_json_of_a_program(machine: Machine) -> None:
     out = machine.folder / "run.json"
     done = machine.wattloop(
         "run", "--json", str(out), "--name", "nap", "--tag", "model=tiny",
-        "--", "sh", "-c", "echo out; sleep 1; exit 3",
+        "--", "sh", "-c", "echo out; sleep 0.6; exit 3",
     )  # fmt: skip
     assert done.returncode == 3
     assert done.stdout == b"out\n"
@@ -102,16 +105,41 @@ def test_wrong_option_starts_nothing(
     assert not (here.folder / "started").exists()
 
 
-def test_flag_beats_environment_beats_file(machine: Machine) -> None:
+def test_flag_beats_environment_beats_file(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """--interval wins over WATTLOOP_INTERVAL, which wins over wattloop.yaml."""
-    (machine.folder / "wattloop.yaml").write_text("interval: fast\n")
-    done = machine.wattloop("run", "--", "true")
-    assert b"wattloop.yaml:1: interval must be a number" in done.stderr
-    (machine.folder / "wattloop.yaml").write_text("interval: 5\n")
-    done = machine.wattloop("run", "--", "true", WATTLOOP_INTERVAL="bad")
-    assert b"environment WATTLOOP_INTERVAL" in done.stderr
-    done = machine.wattloop("run", "-i", "0.2", "--", "true", WATTLOOP_INTERVAL="0.3")
-    assert done.returncode == 0
+    file = here.folder / "wattloop.yaml"
+    file.write_text("interval: 5\n")
+    assert settings_of().interval_s == 5
+    monkeypatch.setenv("WATTLOOP_INTERVAL", "0.3")
+    assert settings_of().interval_s == 0.3
+    assert settings_of(interval="0.2").interval_s == 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("interval: fast\n", "wattloop.yaml:1: interval must be a number"),
+        ("zone: FRA\n\nintervall: 1\n", "wattloop.yaml:3: unknown key 'intervall'"),
+        ("tariff:\n  per_kwh: -1\n", "wattloop.yaml:2: tariff.per_kwh is -1"),
+    ],
+)
+def test_mistake_in_the_file_names_line_and_key(
+    here: Machine, text: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong wattloop.yaml ends with 2 before the program is started."""
+    (here.folder / "wattloop.yaml").write_text(text)
+    assert main(["run", "--", "touch", "started"]) == 2
+    assert wanted in capsys.readouterr().err
+    assert not (here.folder / "started").exists()
+
+
+def test_mistake_in_the_environment_names_the_variable(
+    here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message says where the wrong value comes from."""
+    monkeypatch.setenv("WATTLOOP_INTERVAL", "bad")
+    assert main(["run", "--", "true"]) == 2
+    assert "environment WATTLOOP_INTERVAL" in capsys.readouterr().err
 
 
 def test_unknown_zone_is_said(machine: Machine) -> None:
@@ -142,6 +170,14 @@ BAD_STORES = {
 }
 
 
+HASTY = """
+import sys
+from wattloop.cli import main, run_request
+run_request.FOLD_TIMEOUT_S = 0.1
+sys.exit(main.main())
+"""
+
+
 @pytest.mark.parametrize("kind", BAD_STORES)
 def test_bad_store_never_harms_the_program(machine: Machine, kind: str) -> None:
     """The program runs to its own exit code; the warning names the store and what to do."""
@@ -155,19 +191,23 @@ def test_bad_store_never_harms_the_program(machine: Machine, kind: str) -> None:
     elif kind == "not a database":
         store.write_text("certainly not a database, whatever its name\n" * 50)
     else:
-        machine.wattloop("run", "--store", str(store), "--", "true")
+        open_store(store).close()
         holder = sqlite3.connect(store, isolation_level=None)
         if kind == "newer":
             holder.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
         else:
             holder.execute("BEGIN EXCLUSIVE")
-    done = machine.wattloop("run", "--store", str(store), "--", "sh", "-c", "echo ran; exit 7")
+    words = ("run", "--store", str(store), "--", "sh", "-c", "echo ran; exit 7")
+    done = subprocess.run(
+        [sys.executable, "-c", HASTY, *words], env=machine.environment, cwd=machine.folder,
+        capture_output=True, check=False,
+    )  # fmt: skip
     if holder is not None:
         holder.close()
     if kind == "locked":  # the journal waited, and the next run folds it
         machine.wattloop("run", "--store", str(store), "--", "true")
         with sqlite3.connect(store) as connection:
-            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (3,)
+            assert connection.execute("SELECT count(*) FROM runs").fetchone() == (2,)
     assert (done.returncode, done.stdout) == (7, b"ran\n")
     text = done.stderr.decode()
     assert "warning" in text
@@ -249,14 +289,17 @@ def test_killing_wattloop_leaves_the_program_and_a_died_run(machine: Machine) ->
     """kill -9 of wattloop: the program goes on, and the next run folds the dead one."""
     mark = machine.folder / "mark"
     process = subprocess.Popen(
-        machine.command("run", "--", "sh", "-c", f"echo up; sleep 1.2; touch {mark}"),
-        env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        machine.command("run", "--", "sh", "-c", f"echo up; read go; touch {mark}"),
+        env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )  # fmt: skip
+    assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
-    time.sleep(0.8)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    process.stdin.write(b"go\n")
+    process.stdin.close()
     process.stdout.close()
     deadline_s = time.monotonic() + 10
     while not mark.exists() and time.monotonic() < deadline_s:

@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -34,17 +33,23 @@ def test_plain_lines_without_a_terminal(machine: Machine) -> None:
 def test_attaches_to_a_running_run(machine: Machine) -> None:
     """A live run is followed through its journal until it ends."""
     run = subprocess.Popen(
-        machine.command("run", "-q", "--", "sleep", "2.5"), env=machine.environment
-    )
-    folder = Path(f"{machine.store}.journals")
-    deadline_s = time.monotonic() + 10
-    while not list(folder.glob("*.journal")) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    (journal,) = folder.glob("*.journal")
+        machine.command("run", "-q", "--", "sh", "-c", "echo up; read go"),
+        env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert run.stdin is not None
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"up\n"
+    (journal,) = Path(f"{machine.store}.journals").glob("*.journal")
     out = machine.folder / "watch.json"
-    done = machine.wattloop("watch", journal.stem[:20], "--seconds", "20", "--json", str(out))
-    assert run.wait() == 0
-    assert done.returncode == 0
+    words = (journal.stem[:20], "--refresh", "0.2", "--seconds", "20", "--json", str(out))
+    watch = subprocess.Popen(
+        machine.command("watch", *words), env=machine.environment, stdout=subprocess.PIPE
+    )
+    assert watch.stdout is not None
+    assert b"total" in watch.stdout.readline()
+    run.communicate(b"go\n")
+    watch.communicate()
+    assert (run.returncode, watch.returncode) == (0, 0)
     data = json.loads(out.read_text())
     assert data["ended"] == "finished"
     assert data["energy_j"] == pytest.approx(POWER_W * data["duration_s"], rel=0.1)

@@ -1,6 +1,7 @@
 """Where the command line begins: errors become messages and exit codes here."""
 
 import os
+import select
 import sys
 from typing import Any
 
@@ -23,7 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _flushed(_run_verb(words))
     except SystemExit as end:
-        return _flushed(_code(end.code))
+        code = _code(end.code)
+        # typer ends with 1 when nobody reads its output any more
+        return _silenced() if code == 1 and _reader_left() else _flushed(code)
     except CommandError as error:
         say(f"wattloop: {error}")
         return error.exit_code
@@ -68,6 +71,13 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         return _silenced()
     return code
+
+
+def _reader_left() -> bool:
+    """Whether standard output is a pipe that nobody reads."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(happened & select.POLLERR for _, happened in output.poll(0))
 
 
 def _silenced() -> int:

@@ -16,6 +16,8 @@ ROWS_AT_ONCE = 131_072
 
 def write(table: Table, target: Target) -> None:
     """Write all rows, a group at a time."""
+    if target.is_stdout:
+        raise ConfigError("--format parquet is not text; name a file with -o FILE")
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -24,8 +26,6 @@ def write(table: Table, target: Target) -> None:
             "--format parquet needs pyarrow; install it with: pip install 'wattloop[parquet]', "
             "or use --format csv"
         ) from None
-    if target.is_stdout:
-        raise ConfigError("--format parquet is not text; name a file with -o FILE")
     types = {str: pa.string(), float: pa.float64(), int: pa.int64(), bool: pa.bool_()}
     schema = pa.schema([(name, types[kind]) for name, kind in table.columns.items()])
     with target.path() as path, pq.ParquetWriter(path, schema, compression="zstd") as writer:
