@@ -152,8 +152,10 @@ def machine() -> str:
     """Processor, cores, memory, kernel and Python; nothing that names the host."""
     cores = len(os.sched_getaffinity(0))
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    # A busy machine makes every time longer: who compares pages needs to know.
     return (
-        f"{_processor()}, {cores} cores, {memory_gib:.0f} GiB, "
+        f"{_processor()}, {cores} cores (load {os.getloadavg()[1]:.1f} during the run), "
+        f"{memory_gib:.0f} GiB, "
         f"Linux {'.'.join(platform.release().split('.')[:2])}, Python {platform.python_version()}"
     )
 

@@ -29,6 +29,9 @@ def main() -> None:
     tree = PowercapTree(root)
     package = tree.add_package(0, max_power_w=205.0)
     curves = {package: package_curve(wave_s), tree.add_child(package, "dram"): Constant(8.0)}
+    # As in sysfs; CodeCarbon looks for the counters through this link.
+    powercap = root / "class/powercap"
+    (powercap / "intel-rapl/subsystem").symlink_to(powercap, target_is_directory=True)
     with Driver(curves, update_period_s=PERIOD_S, writing=Writing.IN_PLACE) as driver:
         print(f"running {driver.start_s!r}", flush=True)
         time.sleep(seconds)
