@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 
 __all__ = ["check_target", "is_terminal", "print_table", "say", "table_text", "write_json"]
 
@@ -34,7 +34,7 @@ def check_target(target: str | None, option: str) -> None:
     """Refuse a file that cannot be written before hours are spent on what goes into it."""
     if target is None or target == "-":
         return
-    path = Path(target).expanduser()
+    path = user_path(target)
     if path.is_dir():
         raise ConfigError(f"{option} {target}: is a directory; name a file in it")
     if not path.parent.is_dir():
@@ -56,7 +56,7 @@ def write_text(text: str, target: str, option: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    path = Path(target).expanduser()
+    path = user_path(target)
     try:
         if path.exists() and not path.is_file():  # /dev/null, a pipe: nothing to replace
             path.write_text(text, encoding="utf-8")

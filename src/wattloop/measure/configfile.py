@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
+from wattloop.core.user_path import user_path
 
 __all__ = ["FILE_NAME", "find_config", "load_settings", "read_config"]
 
@@ -58,7 +59,7 @@ def find_config(environment: Mapping[str, str], config: str | None = None) -> Pa
     """
     for name, source in ((config, "--config"), (environment.get("WATTLOOP_CONFIG"), "")):
         if name:
-            path = Path(name).expanduser()
+            path = user_path(name)
             if not path.is_file():
                 origin = source or "WATTLOOP_CONFIG"
                 raise ConfigError(f"{origin}: {path} is not a file; name an existing {FILE_NAME}")
@@ -183,7 +184,7 @@ def _from_file_of(path: Path, value: str) -> str:
     """Paths in the file are relative to the file, wherever the command is started."""
     if not value or "://" in value:
         return value
-    return str(path.resolve().parent / Path(value).expanduser())
+    return str(path.resolve().parent / user_path(value))
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from wattloop.core.errors import StoreError
+from wattloop.core.user_path import user_path
 
 __all__ = ["Place"]
 
@@ -28,7 +29,7 @@ class Place:
         if location in (":memory:", "sqlite://", "sqlite:///:memory:"):
             return cls(location, "memory")
         if location.startswith("sqlite:///") or "://" not in location:
-            path = Path(location.removeprefix("sqlite:///")).expanduser()
+            path = user_path(location.removeprefix("sqlite:///"))
             if not path.name:
                 raise StoreError(
                     f"{location!r} names no store; give a file such as runs.db or a URL such as "

@@ -212,8 +212,7 @@ class FileTimeline:
 
     def _unusable(self, why: str) -> ConfigError:
         return ConfigError(
-            f"virtual GPU: {self.path}: {why}; remove it, or name another file with "
-            "WATTLOOP_VIRTUAL_STATE"
+            f"virtual GPU: {self.path}: {why}; name another file with WATTLOOP_VIRTUAL_STATE"
         )
 
 

@@ -97,7 +97,7 @@ def test_all_sources_failing_names_all_of_them():
 
 
 def test_a_file_of_an_unknown_user_is_a_reason_not_an_error():
-    """`~nobody-here/x.csv` cannot be expanded; the run is accounted for all the same."""
+    """`~nobody-here/x.csv` is not there; the run is accounted for all the same."""
     search = find_intensity(Settings(carbon_file="~nobody-here/x.csv", zone="FRA"), 0.0, 1.0)
     assert search.found is not None
-    assert "no such user" in search.notes[0]
+    assert "~nobody-here/x.csv cannot be read" in search.notes[0]

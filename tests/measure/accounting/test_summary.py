@@ -119,11 +119,3 @@ def test_importing_the_summary_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_zone_that_does_not_exist_is_said_in_the_line():
-    """Who asks for carbon is told why there is none; who does not ask is not bothered."""
-    assert "no carbon number: no carbon intensity for zone 'Atlantis'" in (
-        account(RUN, Settings(zone="Atlantis")).line
-    )
-    assert "carbon" not in account(RUN, Settings()).line

@@ -9,13 +9,13 @@ no number: a world average would be wrong by a factor of ten in both directions.
 
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
+from wattloop.core.user_path import user_path
 from wattloop.hardware.carbon import annual_intensity
 
 __all__ = ["Intensity", "IntensityKind", "IntensitySearch", "carbon_g", "find_intensity"]
@@ -113,10 +113,7 @@ def _series(
 ) -> Intensity | Gap:
     from wattloop.measure.accounting.carbon_series import load_series, mean_intensity
 
-    try:
-        path = Path(settings.carbon_file).expanduser()
-    except RuntimeError:
-        return Gap(f"carbon_file {settings.carbon_file}: there is no such user; write the path out")
+    path = user_path(settings.carbon_file)
     if begin_wall_s is None or end_wall_s is None:
         return Gap(f"carbon_file {path} needs the time of day of the run, which is not known")
     try:

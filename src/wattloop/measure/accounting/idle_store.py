@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
 from wattloop.core.provenance import Provenance
 from wattloop.core.settings import Settings
+from wattloop.core.user_path import user_path
 from wattloop.measure.accounting.idle import IdleLine
 from wattloop.measure.accounting.line import MIN_POINTS, Line
 
@@ -53,7 +54,7 @@ def idle_path(store_location: str, machine_id: str) -> Path:
     """
     location = Settings().store_location if "://" in store_location else store_location
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in machine_id) or "machine"
-    return Path(location).expanduser().parent / "idle" / f"{safe}.json"
+    return user_path(location).parent / "idle" / f"{safe}.json"
 
 
 def save_idle(path: Path, record: IdleRecord) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope, WindowResult
 from wattloop.core.units import format_duration, format_energy, format_mass
-from wattloop.measure.accounting.carbon import NO_ZONE
 from wattloop.measure.accounting.efficiency import Efficiency
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ def summary_line(accounting: "Accounting") -> str:
         _total(accounting.result),
         _scopes(accounting.result),
         _grid(accounting),
-        _no_carbon(accounting),
         _efficiency(accounting.efficiencies),
     )
     return "wattloop: " + " | ".join(part for part in parts if part)
@@ -70,12 +68,6 @@ def _grid(accounting: "Accounting") -> str:
     hints = [*weak, *([f"PUE {facility.pue:g}"] if facility.pue != 1 else [])]
     how = f" ({', '.join(hints)})" if hints else ""
     return f"from the grid {_short(facility.energy_j)}{how}: {', '.join(words)}"
-
-
-def _no_carbon(accounting: "Accounting") -> str:
-    """Who named a zone, a file or a provider is told why there is no number after all."""
-    asked = accounting.intensity is None and accounting.carbon_reason != NO_ZONE
-    return f"no carbon number: {accounting.carbon_reason}" if asked else ""
 
 
 def _efficiency(efficiencies: Sequence[Efficiency]) -> str:

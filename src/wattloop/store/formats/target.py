@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 
 __all__ = ["Target"]
 
@@ -38,7 +39,7 @@ class Target:
     @contextmanager
     def path(self) -> Iterator[Path]:
         """A temporary path beside the target; it takes the target's place when all went well."""
-        goal = Path(self.name).expanduser()
+        goal = user_path(self.name)
         if goal.is_dir():
             raise ConfigError(f"{self.name}: is a directory; name a file in it")
         direct = goal.exists() and not goal.is_file()  # /dev/null, a pipe: nothing to replace
