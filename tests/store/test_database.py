@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 from wattloop.core.errors import StoreError, StoreLocked, StoreTooNew, StoreUnwritable
 from wattloop.store import place, schema
 from wattloop.store.database import Store, open_store
+from wattloop.store.journal import journal_directory
 from wattloop.store.runs import RunRecord, insert_run, list_runs
 from wattloop.testing.store_contract import StoreContract
 
@@ -172,6 +173,19 @@ def test_many_may_create_the_same_store_at_once(tmp_path: Path) -> None:
     assert faults == []
     with open_store(tmp_path / "runs.db") as store:
         assert len(list_runs(store)) == 8
+
+
+@pytest.mark.parametrize("location", ["~/a.db", "sqlite:///~/b.db", "c.db", "sqlite:///d.db"])
+def test_a_store_looks_for_journals_where_runs_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    """However the place is written: a run in another folder would never be folded."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with open_store(location) as store:
+        assert store.journals == journal_directory(location)
+        assert store.journals.absolute().parent == tmp_path
+        assert len(list(tmp_path.glob("*.db"))) == 1
 
 
 def test_passwords_never_appear_in_messages() -> None:

@@ -110,7 +110,9 @@ def test_steps_are_exported_with_what_they_stand_for(store: Store) -> None:
     ids=lambda broken: next(iter(broken)),
 )
 def test_a_broken_batch_does_not_cost_the_run(store: Store, broken: dict[str, Any]) -> None:
-    """Columns that do not fit together are left out; the run and its other steps are kept."""
+    """What does not fit together is left out and said; the run and its other steps are kept."""
     folded(store, BATCH | broken, {"type": "step"} | EPOCH)
     assert read_steps(store, "r1")[-1] == EPOCH
-    assert find_run(store, "r1").energy_j == 3_500.0
+    record = find_run(store, "r1")
+    assert record.energy_j == 3_500.0
+    assert record.notes == ["1 of its events made no sense and were left out"]

@@ -235,6 +235,8 @@ def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
     [
         ("/data/runs.db", "/data/runs.db.journals"),
         ("sqlite:////data/runs.db", "/data/runs.db.journals"),
+        ("~/runs.db", "/home/ada/runs.db.journals"),
+        ("sqlite:///~/runs.db", "/home/ada/runs.db.journals"),
         ("postgresql://u@h/db", "/home/x/wattloop/journals"),
     ],
 )
@@ -243,6 +245,7 @@ def test_journals_lie_beside_a_file_store_and_at_home_for_a_server(
 ) -> None:
     """A live journal is always a local file."""
     monkeypatch.setenv("XDG_DATA_HOME", "/home/x")
+    monkeypatch.setenv("HOME", "/home/ada")
     assert journal_directory(store) == Path(expected)
 
 

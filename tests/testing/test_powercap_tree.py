@@ -109,3 +109,11 @@ def test_every_layout_has_the_zones_where_tools_look(tmp_path: Path, layout: Lay
     }[layout]
     for name in expected:
         assert (powercap / name / "energy_uj").is_file()
+
+
+def test_a_tree_named_relatively_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links lead to their zones wherever the reader stands."""
+    monkeypatch.chdir(tmp_path)
+    PowercapTree(Path("sys"), Layout.LINKED).add_package(0, energy_uj=7)
+    file = tmp_path / "sys" / "class" / "powercap" / "intel-rapl:0" / "energy_uj"
+    assert file.read_text() == "7\n"

@@ -11,7 +11,15 @@ from typing import Any, TextIO
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
-__all__ = ["check_target", "is_terminal", "print_table", "say", "table_text", "write_json"]
+__all__ = [
+    "check_target",
+    "is_terminal",
+    "print_table",
+    "say",
+    "table_text",
+    "write_json",
+    "write_text",
+]
 
 
 def say(message: str) -> None:
@@ -52,21 +60,9 @@ def write_json(data: Any, target: str, option: str = "--json") -> None:
 
 def write_text(text: str, target: str, option: str) -> None:
     """Write to a file so that a reader sees the old content or the new, or to `-`."""
-    if target == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    path = user_path(target)
-    try:
-        if path.exists() and not path.is_file():  # /dev/null, a pipe: nothing to replace
-            path.write_text(text, encoding="utf-8")
-            return
-        path = path.resolve()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{option} {target}: cannot be written: {error.strerror}") from None
+    from wattloop.store.formats.target import Target  # not needed before a program is started
+
+    Target(target, option).write_text(text)
 
 
 def print_table(

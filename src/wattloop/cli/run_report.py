@@ -4,8 +4,9 @@ import sys
 from typing import Any
 
 from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
+from wattloop.cli.result_view import DOMAIN_HEADERS, domain_rows, remarks
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.command import CommandRun
 from wattloop.measure.run_result import RunResult
 
@@ -20,12 +21,13 @@ def print_summary(done: CommandRun) -> None:
     if run is None:
         say(NOT_MEASURED)
         return
-    line = run.summary if run.reported and run.summary else plain_line(run)
+    line = run.summary if run.energy_j is not None and run.summary else plain_line(run)
     part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
     say(f"{line} | run {run.run_id}{part}")
     if is_terminal(sys.stderr):
-        say(table(run).rstrip())
-        for line in remarks(run):
+        rows = domain_rows(run.result) if run.reported else []
+        table = table_text(DOMAIN_HEADERS, rows) if rows else ""
+        for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
             say(f"  {line}")
     if done.outcome.left_running:
         say(
@@ -54,38 +56,6 @@ def plain_line(run: RunResult) -> str:
     kind = run.result.provenance
     partial = "" if run.result.complete else ", incomplete"
     return f"wattloop: {format_energy(energy_j)} ({kind}{partial}) in {lasted}"
-
-
-def table(run: RunResult) -> str:
-    """Energy, uncertainty and mean power of each domain, and where they come from."""
-    duration_s = run.result.duration_s
-    rows = []
-    for domain in run.result.domains:
-        if domain.energy_j is None:
-            continue
-        power = format_power(domain.energy_j / duration_s) if duration_s > 0 else ""
-        inside = "" if domain.in_total else " (in another)"
-        rows.append(
-            (
-                f"  {domain.name}{inside}",
-                format_energy(domain.energy_j),
-                f"±{format_energy(domain.uncertainty_j).partition(' (')[0]}",
-                power,
-                domain.provenance.value,
-                domain.source,
-            )
-        )
-    headers = ("  domain", "energy", "uncertainty", "mean power", "how", "source")
-    return table_text(headers, rows) if rows else ""
-
-
-def remarks(run: RunResult) -> list[str]:
-    """What is missing, and what to beware of."""
-    lines = []
-    for missing in run.missing:
-        remedy = f"; {missing.remedy}" if missing.remedy else ""
-        lines.append(f"missing {missing.name}: {missing.reason}{remedy}")
-    return lines + [f"note: {warning}" for warning in run.result.warnings]
 
 
 def write_run_json(done: CommandRun, target: str, tags: dict[str, str]) -> None:

@@ -9,6 +9,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from wattloop.cli.output import print_table
+from wattloop.cli.result_view import (
+    DOMAIN_HEADERS,
+    UNKNOWN,
+    domain_rows,
+    remarks,
+    short_energy,
+)
 from wattloop.cli.runs_meaning import meaning_lines
 from wattloop.core.records import WindowResult
 from wattloop.core.units import format_duration, format_energy, format_power
@@ -20,7 +27,6 @@ from wattloop.store.tables import iso_time
 
 __all__ = ["brief", "matching_live", "print_comparison", "print_list", "print_run"]
 
-UNKNOWN = "-"
 WINDOWS_SHOWN = 20
 
 
@@ -76,9 +82,7 @@ def print_run(
         lines.append("tags      " + " ".join(f"{k}={v}" for k, v in record.tags.items()))
     _write(lines)
     if record.result is not None and record.result.domains:
-        headers = ("domain", "energy", "±", "power", "how", "source")
-        rows = [_domain_row(d, record.result.duration_s) for d in record.result.domains]
-        print_table(headers, rows, spare=("power",))
+        print_table(DOMAIN_HEADERS, domain_rows(record.result), spare=("power",))
     _write(_remarks(record))
     if windows:
         print_table(
@@ -115,23 +119,13 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         _status(record),
         _local(record.started_wall_s),
         UNKNOWN if duration_s is None else format_duration(duration_s),
-        UNKNOWN if record.energy_j is None else _short(record.energy_j),
-        UNKNOWN if result is None or record.energy_j is None else _short(result.uncertainty_j),
+        UNKNOWN if record.energy_j is None else short_energy(record.energy_j),
+        UNKNOWN
+        if result is None or record.energy_j is None
+        else short_energy(result.uncertainty_j),
         UNKNOWN if power_w is None else format_power(power_w),
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
         remark,
-    )
-
-
-def _domain_row(domain: Any, duration_s: float) -> tuple[str, ...]:
-    known = domain.energy_j is not None
-    return (
-        domain.name if domain.in_total else f"{domain.name} (in another)",
-        format_energy(domain.energy_j) if known else UNKNOWN,
-        _short(domain.uncertainty_j) if known else UNKNOWN,
-        format_power(domain.energy_j / duration_s) if known and duration_s > 0 else UNKNOWN,
-        domain.provenance.value,
-        domain.source,
     )
 
 
@@ -141,7 +135,7 @@ def _window_row(window: WindowResult) -> tuple[str, ...]:
         window.name,
         format_duration(window.duration_s),
         UNKNOWN if energy_j is None else format_energy(energy_j),
-        UNKNOWN if energy_j is None else _short(window.uncertainty_j),
+        UNKNOWN if energy_j is None else short_energy(window.uncertainty_j),
     )
 
 
@@ -161,7 +155,7 @@ def _quantity(quantity: Quantity, cell: Cell) -> str:
     if quantity.unit == "W":
         return format_power(cell.value)
     if quantity.unit == "J":
-        return f"{_short(cell.value)} ± {_short(cell.uncertainty)}"
+        return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty)}"
     return f"{cell.value:.4g} {quantity.unit}"
 
 
@@ -193,18 +187,13 @@ def _total(record: RunRecord) -> str:
         return "nothing could be measured; 'wattloop devices' says why"
     how = record.result.provenance
     partial = "" if record.result.complete else ", incomplete"
-    spread = _short(record.result.uncertainty_j)
+    spread = short_energy(record.result.uncertainty_j)
     return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial})"
 
 
 def _remarks(record: RunRecord) -> list[str]:
     result = record.result
-    lines = []
-    if result is not None:
-        for missing in result.missing:
-            remedy = f"; {missing.remedy}" if missing.remedy else ""
-            lines.append(f"missing {missing.name}: {missing.reason}{remedy}")
-        lines += [f"note: {warning}" for warning in result.warnings]
+    lines = [] if result is None else remarks(result.missing, result.warnings)
     lines += [f"note: {note}" for note in record.notes]
     return lines + meaning_lines(record.accounting)
 
@@ -230,11 +219,6 @@ def _local(wall_s: float) -> str:
         return datetime.fromtimestamp(wall_s).astimezone().strftime("%Y-%m-%d %H:%M")
     except (OverflowError, OSError, ValueError):
         return UNKNOWN
-
-
-def _short(energy_j: float) -> str:
-    """Joules without the watt-hours in brackets."""
-    return format_energy(energy_j).partition(" (")[0]
 
 
 def _write(lines: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
@@ -11,33 +12,44 @@ from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
 from wattloop.store.text import json_text, plain
 
-__all__ = ["read_events", "read_steps", "read_windows", "write_events"]
+__all__ = ["SortedEvents", "read_events", "read_steps", "read_windows", "sort_events"]
 
 
-def write_events(connection: Connection, run_id: str, happened: Iterable[dict[str, Any]]) -> int:
-    """Sort a journal's events into their tables; the number that could not be understood."""
-    rows: dict[str, list[dict[str, Any]]] = {"windows": [], "steps": [], "events": []}
-    strange = 0
+@dataclass(slots=True)
+class SortedEvents:
+    """Rows that are ready to be inserted, and how many events could not be understood."""
+
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    strange: int = 0
+
+    def insert(self, connection: Connection, run_id: str) -> None:
+        """Put them into the store."""
+        for table, rows in ((windows, self.windows), (steps, self.steps), (events, self.events)):
+            for position, row in enumerate(rows):
+                row |= {"run_id": run_id, "position": position}
+            if rows:
+                connection.execute(insert(table), rows)
+
+
+def sort_events(happened: Iterable[dict[str, Any]]) -> SortedEvents:
+    """A journal's events, by the table they go to."""
+    found = SortedEvents()
     for event in happened:
         try:
             match event.get("type"):
                 case "window":
-                    rows["windows"].append(_window(event["window"]))
+                    found.windows.append(_window(event["window"]))
                 case "step":
-                    rows["steps"].append(_step(event))
+                    found.steps.append(_step(event))
                 case "steps":
-                    rows["steps"].extend(_step(step) for step in _single_steps(event))
+                    found.steps.extend(_step(step) for step in _single_steps(event))
                 case _:
-                    rows["events"].append(_event(event))
+                    found.events.append(_event(event))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            strange += 1
-    for found in rows.values():
-        for position, row in enumerate(found):
-            row |= {"run_id": run_id, "position": position}
-    for table in (windows, steps, events):
-        if rows[table.name]:
-            connection.execute(insert(table), rows[table.name])
-    return strange
+            found.strange += 1
+    return found
 
 
 def read_windows(store: Store, run_id: str) -> list[WindowResult]:

@@ -16,7 +16,7 @@ from wattloop.core.errors import StoreError, StoreLocked, StoreUnwritable
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
-from wattloop.store.details import write_events
+from wattloop.store.details import sort_events
 from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
 from wattloop.store.place import Place
@@ -105,11 +105,14 @@ def _keep(store: Store, journal: Journal, close: Close) -> Outcome:
             return Outcome.ALREADY
     record = _record(journal, close)
     samples = pack_samples(record.run_id, record.feeds, journal.blocks)
+    happened = sort_events(journal.events)
+    if happened.strange:
+        record.notes.append(f"{happened.strange} of its events made no sense and were left out")
     with store.writing() as connection:
         if not insert_run_in(connection, record):
             return Outcome.ALREADY
         samples.insert(connection)
-        write_events(connection, record.run_id, journal.events)
+        happened.insert(connection, record.run_id)
     return Outcome.FOLDED
 
 

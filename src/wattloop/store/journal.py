@@ -51,7 +51,7 @@ def journal_directory(store_location: str) -> Path:
     if "://" in store_location and not store_location.startswith("sqlite"):
         base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         return Path(base) / "wattloop" / "journals"
-    path = Path(store_location.removeprefix("sqlite:///"))
+    path = Path(store_location.removeprefix("sqlite:///")).expanduser()
     return path.parent / f"{path.name}.journals"
 
 

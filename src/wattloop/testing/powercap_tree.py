@@ -66,9 +66,9 @@ class PowercapTree:
     """Builds `ROOT/class/powercap`; give `ROOT` to `Host(sysfs=...)`."""
 
     def __init__(self, root: Path, layout: Layout = Layout.LINKED) -> None:
-        self.root = root
+        self.root = root.absolute()  # links in it must lead somewhere from anywhere
         self.layout = layout
-        self._powercap = root / "class" / "powercap"
+        self._powercap = self.root / "class" / "powercap"
         self._powercap.mkdir(parents=True, exist_ok=True)
         self._tops: dict[str, int] = {}
         self._children: dict[Path, int] = {}

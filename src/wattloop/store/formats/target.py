@@ -14,10 +14,16 @@ __all__ = ["Target"]
 
 
 class Target:
-    """A file to be written; `-` is standard output."""
+    """A file to be written; `-` is standard output.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: the file.
+        option: what named it, such as `--json`, for messages.
+    """
+
+    def __init__(self, name: str, option: str = "") -> None:
         self.name = name
+        self.label = f"{option} {name}".strip()
         self.is_stdout = name == "-"
 
     def write_text(self, text: str) -> None:
@@ -41,7 +47,7 @@ class Target:
         """A temporary path beside the target; it takes the target's place when all went well."""
         goal = user_path(self.name)
         if goal.is_dir():
-            raise ConfigError(f"{self.name}: is a directory; name a file in it")
+            raise ConfigError(f"{self.label}: is a directory; name a file in it")
         direct = goal.exists() and not goal.is_file()  # /dev/null, a pipe: nothing to replace
         goal = goal if direct else goal.resolve()  # a link keeps pointing to its file
         temporary = goal if direct else goal.with_name(f".{goal.name}.{os.getpid()}")
@@ -51,7 +57,7 @@ class Target:
                 temporary.replace(goal)
         except OSError as error:
             raise ConfigError(
-                f"{self.name}: cannot be written: {error.strerror or error}; choose another file"
+                f"{self.label}: cannot be written: {error.strerror or error}; choose another file"
             ) from error
         finally:
             if not direct:
