@@ -6,8 +6,9 @@ import random
 import pytest
 
 from wattloop.core.records import Gap
+from wattloop.measure.counter_track import CounterTrack
 from wattloop.measure.fusion import ShapedCounter
-from wattloop.measure.tracks import CounterTrack, GaugeTrack
+from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.testing.power_curves import PowerCurve, SineWave, Spikes, SquareWave
 from wattloop.testing.scripted_meter import counter, gauge
 
@@ -133,3 +134,18 @@ def test_a_card_whose_sensors_both_fail_is_not_guessed() -> None:
     span = track.between(5.0, 25.0)
     assert span is not None
     assert span.covered == pytest.approx(0.5, abs=0.01)
+
+
+def test_card_that_was_away_for_an_hour_leaves_a_hole() -> None:
+    """Its counter begins at 0 again: the hour is said to be unread, and not guessed."""
+    joined = ShapedCounter(CounterTrack(counter(update_period_s=0.1)), GaugeTrack(gauge()))
+    for since_s in (0.0, 3_610.0):
+        for i in range(100):
+            joined.counter.feed(since_s + i * 0.1, 10.0 * i)
+            joined.gauge.feed(since_s + i * 0.1, 100.0)
+        joined.counter.gap(since_s + 10.0, Gap("fallen off the bus", lost=True))
+        joined.gauge.gap(since_s + 10.0, Gap("fallen off the bus", lost=True))
+    span = joined.between(0.0, 3_619.9)
+    assert span is not None
+    assert span.energy_j == pytest.approx(2 * 100.0 * 9.9, rel=0.02)
+    assert span.covered == pytest.approx(19.8 / 3_619.9, rel=0.02)

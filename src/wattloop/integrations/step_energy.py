@@ -10,7 +10,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.measure.feeds import Channel
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.resolve import COVERAGE_FACTOR
-from wattloop.measure.tracks import Span
+from wattloop.measure.spans import Span
 
 __all__ = ["Stretch", "settled_s", "step_energies"]
 

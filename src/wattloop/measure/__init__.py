@@ -2,7 +2,7 @@
 
 - `meter`, `meters/`   the contract, and one file per source
 - `registry`           which meters can be used here, and why not the others
-- `tracks`, `ticks`, `fusion`   readings turned into an energy curve
+- `counter_track`, `gauge_track`, `spans`, `ticks`, `fusion`   readings turned into an energy curve
 - `feeds`, `sampler`   meters being read in the background
 - `windows`, `resolve` regions of time and their energy
 - `session`, `api`     a run from beginning to end; `wattloop.measure()`

@@ -12,10 +12,12 @@ from typing import Any
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.measure.counter_track import CounterTrack
 from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.meter import Meter
+from wattloop.measure.spans import Span
 from wattloop.measure.ticks import TickClock
-from wattloop.measure.tracks import CounterTrack, GaugeTrack, Span
 
 __all__ = ["Channel", "MeterFeed", "SourceTrack", "channels_of"]
 
@@ -186,11 +188,11 @@ class MeterFeed:
                 return clock.quiet_time_s(time_s)
         return time_s
 
-    def forget_before(self, time_s: float) -> None:
-        """Drop old points of the tracks."""
+    def thin_before(self, time_s: float) -> None:
+        """Thin out old points of the tracks."""
         with self._lock:
             for track in self.tracks:
-                track.forget_before(time_s)
+                track.thin_before(time_s)
 
     def renew_lock(self) -> None:
         """In a forked child: a lock may have been held by a thread that no longer exists."""

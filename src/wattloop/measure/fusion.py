@@ -8,7 +8,9 @@ import math
 from bisect import bisect_right
 
 from wattloop.core.records import Domain
-from wattloop.measure.tracks import BRIDGE_S, CounterTrack, GaugeTrack, Span
+from wattloop.measure.counter_track import CounterTrack
+from wattloop.measure.gauge_track import GaugeTrack
+from wattloop.measure.spans import BRIDGE_S, Span
 
 __all__ = ["ShapedCounter"]
 
@@ -61,11 +63,12 @@ class ShapedCounter:
             return self.gauge.between(begin_s, end_s) or counter.between(begin_s, end_s)
         if not self.gauge.times_s:
             return counter.between(begin_s, end_s)
-        last_s, covered = end_s, 1.0
+        last_s = end_s
         lost = self.lost is not None and self.lost[0] < end_s
         if lost or self._silent(end_s):
             last_s = max(begin_s, min(end_s, self.last_read_s))
-            covered = (last_s - begin_s) / (end_s - begin_s) if end_s > begin_s else 0.0
+        hole_s = end_s - last_s + counter.uncounted_s(begin_s, last_s)
+        covered = max(0.0, 1 - hole_s / (end_s - begin_s)) if end_s > begin_s else 0.0
         begin_j, begin_sigma_j = self._at(begin_s)
         end_j, end_sigma_j = self._at(last_s)
         energy_j = end_j - begin_j

@@ -329,7 +329,7 @@ class Session:
         now_s = self.clock.now_s()
         for feed in self.feeds:
             times_s, values, signal_times_s, signal_values = feed.drained()
-            feed.forget_before(now_s)
+            feed.thin_before(now_s)
             if journal is not None and times_s:
                 journal.samples(feed.index, len(feed.domains), times_s, values)
             if journal is not None and signal_times_s:

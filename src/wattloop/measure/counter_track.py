@@ -1,4 +1,4 @@
-"""Readings of one domain turned into energy between any two instants.
+"""Readings of a counter turned into energy between any two instants.
 
 A counter's reading is as old as its sensor's last update, so a point of the energy curve lies at
 `t - age`, where the age is bounded by the update period, by the time since the last unchanged
@@ -12,42 +12,31 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from itertools import pairwise
-from typing import NamedTuple
+from collections import deque
 
 from wattloop.core.records import Domain, Gap
+from wattloop.measure.spans import (
+    BRIDGE_S,
+    FEW_POINTS,
+    HIDDEN_SHARE,
+    KEEP_S,
+    THIN_AT_ONCE,
+    Span,
+    kept_points,
+)
 from wattloop.measure.ticks import TickClock
 
-__all__ = ["CounterTrack", "GaugeTrack", "Span"]
+__all__ = ["CounterTrack"]
 
 WRAP_LIMIT_W = 100_000.0
 WRAP_SLACK_S = 0.01
 """A counter that fell is taken to have wrapped when that explains it with less than this power."""
-BRIDGE_S = 2.0
-"""Gauges are interpolated over gaps up to this long; longer ones are left out and said so. Nor is
-a counter that fails taken to have gone on for longer than this."""
-KEEP_S = 900.0
-"""Points older than this are forgotten; windows remember the energy at their beginning."""
 LEARNED_PERIOD_LIMIT_S = 0.25
 UNREAD_LIMIT_S = 60.0
 """A counter that has not been read for longer is no longer carried on at its last power."""
 SHORTEST_SEGMENT_S = 1e-5
-UNSEEN_PERIODS = 4
-HIDDEN_SHARE = 0.3
-"""Power may vary by this share between two points without either showing it."""
-
-
-class Span(NamedTuple):
-    """Energy of one domain between two instants.
-
-    `sigma_j` is one standard deviation; `covered` the share of the time with readings; `moved`
-    is false for a counter that showed no change at all.
-    """
-
-    energy_j: float
-    sigma_j: float
-    covered: float
-    moved: bool = True
+RESETS_KEPT = 1_000
+"""A broken counter may fall at every reading; the last falls are enough to say so."""
 
 
 class CounterTrack:
@@ -60,7 +49,8 @@ class CounterTrack:
         self.lost: tuple[float, str] | None = None
         self.last_gap: tuple[float, str] | None = None
         self.wraps = 0
-        self.resets: list[float] = []
+        self.resets: deque[tuple[float, float]] = deque(maxlen=RESETS_KEPT)
+        """Last reading before the counter began anew, and the first after it."""
         self.times_s: array[float] = array("d")
         self.totals_j: array[float] = array("d")
         self._blurs_s: array[float] = array("d")
@@ -69,6 +59,7 @@ class CounterTrack:
         self._read_s = math.nan
         self._changed_s = math.nan
         self._holds_s: list[float] = []
+        self._thin = 0
 
     def feed(self, time_s: float, raw_j: float) -> None:
         """Take a reading: joules as the sensor shows them. It ends whatever gap there was."""
@@ -138,22 +129,34 @@ class CounterTrack:
         """Energy between two instants; None when there is no reading to speak of."""
         if not self.times_s:
             return None
-        covered = 1.0
         last_s = end_s
         lost = self.lost is not None and self.lost[0] < end_s
         silent = self.last_gap is not None and end_s - self._read_s > BRIDGE_S
         if lost or silent:
             last_s = max(begin_s, self._read_s)
-            covered = (last_s - begin_s) / (end_s - begin_s) if end_s > begin_s else 0.0
         begin_j, begin_sigma_j = self.at(begin_s)
         end_j, end_sigma_j = self.at(last_s)
         resolution_j = self.domain.resolution
         sigma_j = math.sqrt(begin_sigma_j**2 + end_sigma_j**2 + resolution_j**2 / 6)
-        for reset_s in self.resets:
-            if begin_s < reset_s <= end_s:
-                # A reset loses what was counted since the reading before it.
-                sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)))
+        # In a short window both ends are off in the same way: what is uncertain is the power.
+        sigma_j = min(sigma_j, self._peak_w(begin_s, last_s) * (last_s - begin_s))
+        for since_s, reset_s in self.resets:
+            # A reset loses what was counted since the reading before it.
+            guessed_s = min(reset_s, last_s) - max(since_s, begin_s)
+            if guessed_s > 0 and reset_s - since_s <= BRIDGE_S:
+                sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)) * guessed_s)
+        hole_s = end_s - last_s + self.uncounted_s(begin_s, last_s)
+        duration_s = end_s - begin_s
+        covered = max(0.0, 1 - hole_s / duration_s) if duration_s > 0 else 0.0
         return Span(end_j - begin_j, sigma_j, covered, self._moved(begin_s, end_s))
+
+    def uncounted_s(self, begin_s: float, end_s: float) -> float:
+        """Seconds whose joules were lost, because the counter began anew after a long gap."""
+        return sum(
+            max(0.0, min(reset_s, end_s) - max(since_s, begin_s))
+            for since_s, reset_s in self.resets
+            if reset_s - since_s > BRIDGE_S
+        )
 
     def _moved(self, begin_s: float, end_s: float) -> bool:
         """Whether the counter is alive: it changed, or has not been looked at since `begin_s`."""
@@ -164,11 +167,14 @@ class CounterTrack:
         unread = self._read_s <= begin_s + self.period_s and self.last_gap is None
         return unread and end_s - self._read_s < UNREAD_LIMIT_S
 
-    def forget_before(self, time_s: float) -> None:
-        """Drop old points; totals go on."""
+    def thin_before(self, time_s: float) -> None:
+        """Thin out points that are old at `time_s`; energy between those that stay is the same."""
         cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
-        if cut > 4096:
-            del self.times_s[:cut], self.totals_j[:cut], self._blurs_s[:cut]
+        if cut - self._thin > THIN_AT_ONCE:
+            kept = kept_points(self.times_s, self._thin, cut)
+            for column in (self.times_s, self.totals_j, self._blurs_s):
+                column[self._thin : cut] = array("d", (column[i] for i in kept))
+            self._thin += len(kept)
 
     def point_blur_s(self, i: int) -> float:
         """Half-width of the time at which point `i` of the curve lies."""
@@ -202,8 +208,8 @@ class CounterTrack:
             if 0 <= wrapped_j <= limit_j:
                 self.wraps += 1
                 return wrapped_j
-        self.resets.append(time_s)
-        if len(self.times_s) < 2:
+        self.resets.append((self._read_s, time_s))
+        if len(self.times_s) < 2 or time_s - self._read_s > BRIDGE_S:
             return 0.0
         return self._slope(len(self.times_s) - 1, 1.0) * (time_s - self._read_s)
 
@@ -250,159 +256,14 @@ class CounterTrack:
         length_s = times[i] - times[j]
         return (totals[i] - totals[j]) / length_s if length_s > 0 else 0.0
 
+    def _peak_w(self, begin_s: float, end_s: float) -> float:
+        """The highest power seen in and beside a window of few points; infinite for longer ones."""
+        first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
+        if last - first > FEW_POINTS or len(self.times_s) < 2:
+            return math.inf
+        segments = range(max(1, first - 1), min(last + 1, len(self.times_s) - 1) + 1)
+        return max(self._slope(i, 0.0) for i in segments)
+
     def _slope_at(self, time_s: float) -> float:
         i = min(bisect_right(self.times_s, time_s), len(self.times_s) - 1)
         return self._slope(i, 0.0)
-
-
-class GaugeTrack:
-    """The energy curve of a gauge: its integral by the trapezoidal rule."""
-
-    def __init__(self, domain: Domain, ticks: TickClock | None = None) -> None:
-        self.domain = domain
-        self.ticks = ticks
-        self.period_s = domain.update_period_s
-        self.lost: tuple[float, str] | None = None
-        self.last_gap: tuple[float, str] | None = None
-        self.times_s: array[float] = array("d")
-        self.watts: array[float] = array("d")
-        self._cumulative_j: array[float] = array("d")
-        self._cumulative_var: array[float] = array("d")
-        self._uncovered_s: array[float] = array("d")
-        self._gap_since: float | None = None
-        self._read_s = math.nan
-
-    def feed(self, time_s: float, power_w: float) -> None:
-        """Take a reading in watts. It ends whatever gap there was."""
-        after_gap = self._gap_since is not None
-        self.lost = self.last_gap = self._gap_since = None
-        self._read_s = time_s
-        age_s, blur_s = None, 0.0
-        if self.ticks is not None:
-            age_s, blur_s = self.ticks.age(time_s)
-        if age_s is None:
-            age_s = blur_s = self.period_s / 2
-        point_s = time_s - age_s - self.domain.averaging_s / 2
-        if not self.times_s:
-            self._append(point_s, power_w, 0.0, 0.0, 0.0)
-            return
-        length_s = point_s - self.times_s[-1]
-        if length_s <= 1e-4:  # the same update, read again
-            return
-        step_w = power_w - self.watts[-1]
-        if length_s > BRIDGE_S and after_gap:
-            self._append(point_s, power_w, 0.0, 0.0, length_s)
-        else:
-            energy_j = (power_w + self.watts[-1]) / 2 * length_s
-            # The step lies anywhere in the segment, and both its ends anywhere in their blur.
-            variance = step_w**2 * (length_s**2 / 12 + blur_s**2 / 6)
-            self._append(point_s, power_w, energy_j, variance, 0.0)
-
-    def gap(self, time_s: float, gap: Gap) -> None:
-        """Take note that a reading failed."""
-        self.last_gap = (time_s, gap.reason)
-        if self._gap_since is None:
-            self._gap_since = time_s
-        if gap.lost and self.lost is None:
-            self.lost = (time_s, gap.reason)
-
-    @property
-    def last_read_s(self) -> float:
-        """When the sensor was last read successfully; NaN before the first reading."""
-        return self._read_s
-
-    def power_w(self, over_s: float = 1.0) -> float | None:
-        """Power at the last reading (`over_s` is for symmetry with counters)."""
-        return self.watts[-1] if self.watts else None
-
-    def at(self, time_s: float) -> tuple[float, float]:
-        """Energy since the first reading up to `time_s`, and its standard deviation."""
-        energy_j, variance, _ = self._cumulated(time_s)
-        return energy_j, math.sqrt(variance)
-
-    def between(self, begin_s: float, end_s: float) -> Span | None:
-        """Energy between two instants; None when there is no reading to speak of."""
-        if not self.times_s:
-            return None
-        last_s = end_s
-        lost = self.lost is not None and self.lost[0] < end_s
-        silent = self._gap_since is not None and end_s - self.times_s[-1] > BRIDGE_S
-        if lost or silent:
-            last_s = max(begin_s, self.times_s[-1] + self.period_s)
-        last_s = min(last_s, end_s)
-        begin_j, begin_var, begin_hole_s = self._cumulated(begin_s)
-        end_j, end_var, end_hole_s = self._cumulated(last_s)
-        duration_s = end_s - begin_s
-        hole_s = end_hole_s - begin_hole_s + (end_s - last_s)
-        covered = max(0.0, 1 - hole_s / duration_s) if duration_s > 0 else 0.0
-        length_s = last_s - begin_s
-        mean_w = (end_j - begin_j) / length_s if length_s > 0 else 0.0
-        edge_s = self.period_s / 2 + self.domain.averaging_s / 4
-        edge_w = max(self._variation_w(begin_s), self._variation_w(last_s), 0.02 * abs(mean_w))
-        variance = max(0.0, end_var - begin_var) + 2 * (edge_s * edge_w) ** 2 / 3
-        variance += (self.domain.resolution * length_s) ** 2 / 12
-        variance += self._unseen_variance(begin_s, last_s, mean_w)
-        return Span(end_j - begin_j, math.sqrt(variance), covered)
-
-    def forget_before(self, time_s: float) -> None:
-        """Drop old points; totals go on."""
-        cut = bisect_right(self.times_s, time_s - KEEP_S) - 1
-        if cut > 4096:
-            for column in (self.times_s, self.watts, self._cumulative_j, self._cumulative_var):
-                del column[:cut]
-            del self._uncovered_s[:cut]
-
-    def _append(
-        self, point_s: float, power_w: float, energy_j: float, variance: float, hole_s: float
-    ) -> None:
-        last_j = self._cumulative_j[-1] if self._cumulative_j else 0.0
-        last_var = self._cumulative_var[-1] if self._cumulative_var else 0.0
-        last_hole_s = self._uncovered_s[-1] if self._uncovered_s else 0.0
-        self.times_s.append(point_s)
-        self.watts.append(power_w)
-        self._cumulative_j.append(last_j + energy_j)
-        self._cumulative_var.append(last_var + variance)
-        self._uncovered_s.append(last_hole_s + hole_s)
-
-    def _cumulated(self, time_s: float) -> tuple[float, float, float]:
-        """Energy, variance and uncovered seconds up to `time_s`."""
-        times = self.times_s
-        count = len(times)
-        if count == 0:
-            return 0.0, 0.0, 0.0
-        i = bisect_right(times, time_s)
-        if i == 0:
-            return self.watts[0] * (time_s - times[0]), 0.0, 0.0
-        left = i - 1
-        distance_s = time_s - times[left]
-        energy_j = self._cumulative_j[left]
-        if i == count:
-            return (
-                energy_j + self.watts[left] * distance_s,
-                self._cumulative_var[left],
-                self._uncovered_s[left],
-            )
-        length_s = times[i] - times[left]
-        share = distance_s / length_s
-        hole_s = self._uncovered_s[i] - self._uncovered_s[left]
-        if hole_s == 0:
-            slope = (self.watts[i] - self.watts[left]) / length_s
-            energy_j += distance_s * (self.watts[left] + slope * distance_s / 2)
-        variance = self._cumulative_var[left] + share * (
-            self._cumulative_var[i] - self._cumulative_var[left]
-        )
-        return energy_j, variance, self._uncovered_s[left] + share * hole_s
-
-    def _unseen_variance(self, begin_s: float, end_s: float, mean_w: float) -> float:
-        """What may have happened between readings that lie much further apart than updates."""
-        seen_s = UNSEEN_PERIODS * self.period_s + self.domain.averaging_s
-        first, last = bisect_right(self.times_s, begin_s), bisect_right(self.times_s, end_s)
-        edges_s = [begin_s, *self.times_s[first:last], end_s]
-        gaps_s = (b - a for a, b in pairwise(edges_s))
-        return sum((HIDDEN_SHARE * mean_w * gap_s) ** 2 for gap_s in gaps_s if gap_s > seen_s)
-
-    def _variation_w(self, time_s: float) -> float:
-        """Step of the power around an instant."""
-        i = bisect_right(self.times_s, time_s)
-        near = self.watts[max(0, i - 2) : i + 2]
-        return max(near) - min(near) if near else 0.0
