@@ -3,7 +3,8 @@
 import sys
 
 from wattloop.cli.output import print_table
-from wattloop.core.records import Scope, WindowResult
+from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, short_energy
+from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.jobs import JobEnergy, NodeEnergy, job_energy
 from wattloop.store.database import Store
@@ -11,7 +12,6 @@ from wattloop.store.jobs import find_job_members, stored_journal
 
 __all__ = ["find_job", "print_job"]
 
-UNKNOWN = "-"
 SCOPES = {Scope.CPU: "cpu", Scope.GPU: "gpu", Scope.DRAM: "dram"}
 
 
@@ -34,7 +34,7 @@ def print_job(job: JobEnergy) -> None:
     _write(f"energy    {_total(job)}")
     for node in job.nodes:
         _write(f"\n{_title(node)}")
-        print_table(("domain", "energy", "±", "power", "how", "source", ""), _domains(node.result))
+        print_table(DOMAIN_HEADERS, domain_rows(node.result), spare=("power",))
     _write("")
     headers = ("node", "runs", "duration", *SCOPES.values(), "total", "power")
     print_table(headers, [_row(node) for node in job.nodes])
@@ -46,28 +46,12 @@ def _total(job: JobEnergy) -> str:
     if job.energy_j is None:
         return "unknown: nothing could be read; 'wattloop devices' says why"
     partial = "" if job.complete else ", incomplete"
-    uncertainty = format_energy(job.uncertainty_j).partition(" (")[0]
-    return f"{format_energy(job.energy_j)} ±{uncertainty}{partial}"
+    return f"{format_energy(job.energy_j)} ± {short_energy(job.uncertainty_j)}{partial}"
 
 
 def _title(node: NodeEnergy) -> str:
     died = f", {node.died} died" if node.died else ""
     return f"{node.host}: {len(node.runs)} run(s){died}"
-
-
-def _domains(result: WindowResult) -> list[tuple[str, ...]]:
-    return [
-        (
-            domain.name,
-            UNKNOWN if domain.energy_j is None else format_energy(domain.energy_j),
-            format_energy(domain.uncertainty_j).partition(" (")[0],
-            _power(domain.energy_j, result.duration_s),
-            domain.provenance.value,
-            domain.source,
-            "" if domain.in_total else "not in the total",
-        )
-        for domain in result.domains
-    ]
 
 
 def _row(node: NodeEnergy) -> tuple[str, ...]:
