@@ -114,7 +114,7 @@ def trained(
 
 
 def events(session: Session, kind: str) -> list[dict[str, Any]]:
-    return [e for e in session._events if e["type"] == kind]
+    return [e for e in session._journal.events if e["type"] == kind]
 
 
 def test_steps_telescope_to_the_energy_between_first_and_last_edge() -> None:

@@ -187,3 +187,28 @@ def test_samples_wait_and_settle_in_order() -> None:
     assert span is not None
     assert span.energy_j == pytest.approx(10.0, rel=0.01)
     assert list(feed.drained()[0]) == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("nonsense", [[], [1.0, 2.0], [math.nan], [math.inf], ["x"], None])
+def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object) -> None:
+    """A plug-in may return the wrong number of values, or no numbers: nobody else notices."""
+
+    class Plugin(ScriptedMeter):
+        def read(self) -> list[Reading]:
+            return nonsense  # type: ignore[return-value]  # that is the point
+
+        def read_signals(self) -> list[Reading]:
+            return nonsense  # type: ignore[return-value]  # that is the point
+
+    clock = VirtualClock()
+    script = (counter("a", update_period_s=0.1), lambda t: t)
+    signal = (Signal("a/clock", "MHz"), lambda t: t)
+    feed = MeterFeed(Plugin(clock, [script], signals=[signal]), clock, 0)
+    feed.find_ticks(0.3, clock.sleep)
+    feed.read()
+    feed.read_signals()
+    track = feed.tracks[0]
+    assert track.last_gap is not None
+    assert "scripted" in track.last_gap[1]
+    assert math.isnan(feed.signal_values["a/clock"])
+    assert len(feed.drained()[3]) == 1

@@ -71,8 +71,43 @@ def test_meter_that_hangs_is_left_behind() -> None:
     feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), hang)]), clock, 0)
     sampler = Sampler([feed], [], clock, 0.1, in_process=True, on_flush=lambda: None)
     sampler.start()
-    sampler.stop(timeout_s=0.1)
+    assert not sampler.stop(timeout_s=0.1)
     release.set()
+
+
+def test_fault_of_ours_does_not_end_the_measuring() -> None:
+    """A flush that fails is reported, and the next one is tried."""
+    clock = RealClock()
+    flushes: list[float] = []
+    faults: list[Exception] = []
+    again = threading.Event()
+
+    def flush() -> None:
+        flushes.append(clock.now_s())
+        if len(flushes) > 1:
+            again.set()
+        raise OSError("no more")
+
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    sampler = Sampler(
+        [feed], [], clock, 0.05, in_process=True, on_flush=flush, on_fault=faults.append
+    )
+    sampler.start()
+    assert again.wait(10)
+    assert sampler.stop()
+    assert "no more" in str(faults[0])
+
+
+def test_last_thing_is_done_by_the_thread_or_in_its_place() -> None:
+    """The last readings are taken even if the thread never ran."""
+    clock = RealClock()
+    done: list[str] = []
+    for started in (True, False):
+        sampler = Sampler([], [], clock, 3_600.0, in_process=True, on_flush=lambda: None)
+        if started:
+            sampler.start()
+        assert sampler.stop(lambda: done.append(threading.current_thread().name))
+    assert done == ["wattloop-sampler", threading.current_thread().name]
 
 
 def test_readings_and_flushes_happen_in_the_background() -> None:

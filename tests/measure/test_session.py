@@ -1,6 +1,7 @@
 """Promises of `session`: a run from its beginning to its end, whatever happens to the machine."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -58,6 +59,48 @@ def test_window_never_closed_ends_with_the_run_and_is_named(machine: Machine) ->
     journal = read_journal(path)
     assert journal is not None
     assert [e["window"]["name"] for e in journal.events] == ["forgotten"]
+
+
+def test_many_forgotten_windows_do_not_hide_other_notes(machine: Machine) -> None:
+    """Warnings stay readable: twenty at most, the earliest first."""
+    session = Session.open()
+    for i in range(100):
+        session.begin(f"forgotten {i}")
+    run = session.close()
+    assert len(run.result.warnings) <= 25
+    assert "forgotten 0" in run.result.warnings[0]
+    assert machine.root.is_dir()
+
+
+def test_meter_that_hangs_does_not_keep_the_run_from_ending(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that never returns: the run ends within seconds, says so, and is kept."""
+    from wattloop.measure.meters.rapl import Rapl
+
+    hang, hangs, read = threading.Event(), threading.Event(), Rapl.sample
+
+    def sample(meter: Rapl) -> object:
+        if hang.is_set():
+            hangs.set()
+            release.wait(30)
+        return read(meter)
+
+    release = threading.Event()
+    monkeypatch.setattr(Rapl, "sample", sample)
+    monkeypatch.setattr("wattloop.measure.session.HANG_S", 0.3)
+    session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
+    hang.set()
+    assert hangs.wait(10)
+    with session.begin("window") as window:
+        pass
+    run = session.close()
+    release.set()
+    assert window.result.duration_s < 5
+    assert any("does not answer" in w for w in run.result.warnings)
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None and journal.end is not None
 
 
 def test_window_ended_after_the_run_is_harmless(machine: Machine) -> None:

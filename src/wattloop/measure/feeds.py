@@ -83,14 +83,25 @@ class MeterFeed:
     def sample(self) -> float:
         """Take a reading, to be settled later; returns its time."""
         with self._meter_lock:
-            before_s = self._now_s()
+            return self._sample()
+
+    def sample_at_edge(self) -> None:
+        """Take a reading, unless another thread is taking one just now."""
+        if self._meter_lock.acquire(blocking=False):
             try:
-                sampled = self.meter.sample()
-            except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
-                sampled = error
-            after_s = self._now_s()
-            # In here, so that readings are in the order of their times.
-            self._sampled.append((before_s, after_s, sampled))
+                self._sample()
+            finally:
+                self._meter_lock.release()
+
+    def _sample(self) -> float:
+        before_s = self._now_s()
+        try:
+            sampled = self.meter.sample()
+        except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
+            sampled = error
+        after_s = self._now_s()
+        # The caller holds the meter's lock, so readings are in the order of their times.
+        self._sampled.append((before_s, after_s, sampled))
         return (before_s + after_s) / 2
 
     def settle(self) -> None:
@@ -103,13 +114,25 @@ class MeterFeed:
             if self.after_take is not None:
                 self.after_take()
 
-    def _decoded(self, sampled: Any) -> Sequence[float | Gap]:
+    def _decoded(self, sampled: Any) -> list[float | Gap]:
+        if isinstance(sampled, Exception):
+            return self._failed(sampled, len(self.domains))
         try:
-            if isinstance(sampled, Exception):
-                raise sampled
-            return self.meter.decoded(sampled)
+            return self._checked(self.meter.decoded(sampled), len(self.domains))
         except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
-            return [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.domains)
+            return self._failed(error, len(self.domains))
+
+    def _checked(self, values: Sequence[float | Gap], count: int) -> list[float | Gap]:
+        """Readings as the contract promises them: one each, and a number is a finite one."""
+        if len(values) != count:
+            raise ValueError(f"{len(values)} values instead of {count}")
+        return [
+            v if isinstance(v, Gap) or math.isfinite(v) else Gap(f"{self.meter.name} gave {v}")
+            for v in values
+        ]
+
+    def _failed(self, error: Exception, count: int) -> list[float | Gap]:
+        return [Gap(f"{self.meter.name} failed: {error!r}")] * count
 
     def take(self, time_s: float, values: Sequence[float | Gap]) -> None:
         """Put readings into the tracks and into the buffer for the journal."""
@@ -133,9 +156,9 @@ class MeterFeed:
             return
         with self._meter_lock:
             try:
-                values = self.meter.read_signals()
+                values = self._checked(self.meter.read_signals(), len(self.signals))
             except Exception as error:  # noqa: BLE001 - a faulty meter must not stop the others
-                values = [Gap(f"{self.meter.name} failed: {error!r}")] * len(self.signals)
+                values = self._failed(error, len(self.signals))
         with self._lock:
             self._signal_times_s.append(self._now_s())
             for signal, value in zip(self.signals, values, strict=True):
@@ -169,7 +192,10 @@ class MeterFeed:
         seen = [0] * len(clocks)
         while self._now_s() < end_s:
             with self._meter_lock:
-                values = list(self.meter.read())
+                try:
+                    values = self._checked(self.meter.read(), len(clocks))
+                except Exception:  # noqa: BLE001 - the next reading will say what is wrong
+                    return
                 now_s = self._now_s()
             for i, clock in enumerate(clocks):
                 changed = last and values[i] != last[i] and not isinstance(values[i], Gap)
@@ -242,9 +268,10 @@ class Channel:
 
     def power_w(self) -> float | None:
         """Power now."""
-        with self.feed.lock:
-            self.feed.settle()
-        return self.track.power_w()
+        feed = self.feed if self.shape_feed is None else self.shape_feed
+        with feed.lock:
+            feed.settle()
+            return self.track.power_w()
 
 
 def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list[Channel]:

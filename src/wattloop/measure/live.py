@@ -15,7 +15,8 @@ from wattloop.measure.closing import RecordedMeter
 from wattloop.measure.feeds import Channel, MeterFeed, channels_of
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.resolve import resolve_window
-from wattloop.measure.session import SIGNALS_FEED_OFFSET, Session
+from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
+from wattloop.measure.session import Session
 from wattloop.store.journal import (
     END,
     EVENT,
@@ -173,6 +174,7 @@ class JournalView:
             feed.take(time_s, [Gap("not read") if math.isnan(v) else v for v in values])
             self._last_s = max(self._last_s, time_s)
         feed.drained()  # nobody writes these to a journal again
+        feed.thin_before(self._last_s)
 
     def _take_signals(self, block: Any) -> None:
         signals = self._header["feeds"][block.feed - SIGNALS_FEED_OFFSET]["signals"]

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
@@ -73,7 +74,8 @@ class Inventory:
     def close(self) -> None:
         """Close every meter."""
         for meter in self.meters:
-            meter.close()
+            with suppress(Exception):  # a broken plug-in must not cost the run its end
+                meter.close()
 
 
 def detect(context: Context, *, explain: bool = True) -> Inventory:

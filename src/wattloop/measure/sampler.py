@@ -22,6 +22,8 @@ CPU_BUDGET = 0.004
 """Share of one core that reading cheap counters, and the journal, may take of the user's."""
 MOST_STRETCH = 8.0
 SHORT_S = 0.02
+FAULT_PAUSE_S = 0.1
+"""After a fault of our own the thread goes on, but does not spin."""
 CHORES_SLACK_S = 0.02
 """Chores are done up to this much early, together with a reading, to save waking up for them."""
 WRAP_GUARD_W = 4_000.0
@@ -45,6 +47,7 @@ class Sampler:
         adaptive: bool = True,
         tick_feeds: Sequence[MeterFeed] = (),
         on_flush: Callable[[], None],
+        on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
         self._feeds = list(feeds)
         self._signal_feeds = [feed for feed in signal_feeds if feed.signals]
@@ -57,6 +60,8 @@ class Sampler:
         self._stretch = 1.0
         self._plans: list[_Plan] = []
         self._on_flush = on_flush
+        self._on_fault = on_fault
+        self._last: Callable[[], None] | None = None
         # A bare lock is the cheapest thing a thread can wait for with a time-out.
         self._stop = threading.Lock()
         self._stopped = False
@@ -67,13 +72,22 @@ class Sampler:
         self._stop.acquire()
         self._thread.start()
 
-    def stop(self, timeout_s: float = 2.0) -> None:
-        """End; a meter that hangs is left behind after `timeout_s`."""
+    def stop(self, last: Callable[[], None] | None = None, timeout_s: float = 2.0) -> bool:
+        """End; `last` is what the thread does before it does.
+
+        Returns:
+            Whether it has ended: a meter that hangs is left behind after `timeout_s`.
+        """
+        self._last = last
         self._stopped = True
+        if not self._thread.is_alive():
+            self._do_last()
+            return True
         if self._stop.locked():
             self._stop.release()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
+        self._last = None
+        return not self._thread.is_alive()
 
     def replace_feeds(self, feeds: Sequence[MeterFeed], interval_s: float) -> None:
         """Read other feeds from the next round on."""
@@ -82,6 +96,24 @@ class Sampler:
         self._plans = self._new_plans(self._clock.now_s())
 
     def _run(self) -> None:
+        while True:
+            try:
+                self._read_until_stopped()
+                self._do_last()
+                return
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not end the measuring
+                if self._on_fault is not None:
+                    self._on_fault(error)
+            if self._stopped:
+                return
+            time.sleep(FAULT_PAUSE_S)
+
+    def _do_last(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last()
+
+    def _read_until_stopped(self) -> None:
         now_s = self._clock.now_s
         start_s = now_s()
         self._plans = self._new_plans(start_s)

@@ -6,13 +6,12 @@ import itertools
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Gap, Missing, RunStatus, WindowResult
+from wattloop.core.records import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.feeds import Channel, MeterFeed, channels_of
@@ -22,9 +21,10 @@ from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE, Job, job_from_envir
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.resolve import resolve_window
+from wattloop.measure.run_journal import RunJournal
 from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
 from wattloop.measure.windows import Window
-from wattloop.store.journal import JournalWriter, journal_directory
+from wattloop.store.journal import journal_directory
 
 if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 ROOT_WINDOW_ID = 0
-SIGNALS_FEED_OFFSET = 1_000
-SYNC_EVERY_S = 5.0
 SETTLE_S = 3.0
 EDGE_SLACK_S = 0.01
-JOURNALED_WINDOWS_LIMIT = 50_000
-"""Windows beyond this are still measured and returned, but no longer written one by one."""
+LAST_WAIT_S = 0.2
+"""How long the end of a run waits for a slow sensor to change once more."""
+HANG_S = 2.0
+"""A meter that takes longer for its last reading hangs, and is left behind."""
+NOTES_LIMIT = 20
 
 
 class Session:
@@ -78,15 +79,11 @@ class Session:
         self._edge_feeds = [feed for feed in self._used_feeds() if feed.cheap_at_edges]
         self._ids = itertools.count(ROOT_WINDOW_ID)
         self._open: dict[int, Window] = {}
-        self._ended: deque[Window] = deque()
-        self._journaled_windows = 0
-        self._journal: JournalWriter | None = None
+        self._journal = RunJournal(synced=not in_process)
         self._sampler: Sampler | None = None
         self._closing = threading.Lock()
         self._abandoned = False
         self._suspended_s = context.clock.suspended_s()
-        self._synced_s = self.started_s
-        self._events: deque[dict[str, Any]] = deque()
         self.closed: RunResult | None = None
         self.before_end: list[Callable[[], None]] = []
         """Called when the last readings are in and the journal is still open."""
@@ -136,7 +133,7 @@ class Session:
     def begin(self, name: str = "window", parent: Window | None = None) -> Window:
         """Begin a window; end it with `Window.end` or use it as a context manager."""
         for feed in self._edge_feeds:
-            feed.sample()
+            feed.sample_at_edge()
         parent_id = ROOT_WINDOW_ID if parent is None else parent.window_id
         window = Window(self, next(self._ids), name, parent_id, self.clock.now_s())
         self._open[window.window_id] = window
@@ -148,9 +145,9 @@ class Session:
         if self._abandoned or self.closed is not None:
             return
         for feed in self._edge_feeds:
-            feed.sample()
+            feed.sample_at_edge()
         self._open.pop(window.window_id, None)
-        self._ended.append(window)
+        self._journal.add_window(window)
 
     def resolve(self, window: Window) -> WindowResult:
         """Energy of a window from the readings so far."""
@@ -201,7 +198,12 @@ class Session:
 
     def record(self, event: dict[str, Any]) -> None:
         """Put an event (a step, an epoch, a note) into the journal at the next flush."""
-        self._events.append(event)
+        self._journal.add_event(event)
+
+    def note(self, text: str) -> None:
+        """Say something about this run to whoever reads its result; the same thing once."""
+        if text not in self.notes and len(self.notes) < NOTES_LIMIT:
+            self.notes.append(text)
 
     def power_w(self) -> dict[str, float]:
         """Power of every domain now."""
@@ -227,9 +229,7 @@ class Session:
             if self.closed is not None:
                 return self.closed
             end_s = self.clock.now_s() if end_s is None else end_s
-            self._last_readings(end_s)
-            if self._sampler is not None:
-                self._sampler.stop()
+            hung = not self._stop_reading(end_s)
             self._end_open_windows(end_s)
             self._call_before_end()
             self._flush(final=True)
@@ -238,8 +238,9 @@ class Session:
             self.closed = self._run_result(result, status, exit_code, signal)
             self._write_end(self.closed)
             self.role.release(end_s)
-            self.inventory.close()
-            self._restore_environment()
+            if not hung:
+                self.inventory.close()
+            self.leave_environment()
             return self.closed
 
     def abandon(self) -> None:
@@ -248,10 +249,21 @@ class Session:
         for feed in self.feeds:
             feed.renew_lock()
             feed.meter.after_fork_in_child()
-        if self._journal is not None:
-            self._journal.abandon()
+        self._journal.abandon()
         self.role.forget()
         self._sampler = None
+
+    def leave_environment(self) -> None:
+        """What this process starts from now on is no longer part of the run."""
+        for variable in (JOB_VARIABLE, RUN_VARIABLE):
+            if os.environ.get(variable) == self.run_id:
+                del os.environ[variable]
+
+    @property
+    def journal_path(self) -> str | None:
+        """Where the live journal is."""
+        path = self._journal.path
+        return None if path is None else str(path)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -265,13 +277,13 @@ class Session:
         self, keep: bool, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
     ) -> None:
         if self.settings.devices and not self.channels:
-            self.notes.append(
+            self.note(
                 f"none of the devices {', '.join(self.settings.devices)} can be read here; "
                 "'wattloop devices' lists what can"
             )
         next(self._ids)  # the root window
         for feed in self.feeds:
-            feed.on_gap = self._gap
+            feed.on_gap = self._journal.add_gap
         used = self._used_feeds()
         if not self._in_process:
             for feed in used:
@@ -282,7 +294,7 @@ class Session:
         self.started_wall_s = self.clock.wall_s()
         if keep:
             self._open_journal(command, kind, tags)
-        self.role.decide(self._journal.path if self._journal is not None else None)
+        self.role.decide(self._journal.path)
         if self.job is None and self._in_process:
             os.environ[JOB_VARIABLE] = self.run_id
             os.environ[RUN_VARIABLE] = self.run_id
@@ -298,6 +310,7 @@ class Session:
             # Whoever names an interval gets it; our own adapts to the power.
             adaptive="interval_s" not in self.settings.sources,
             on_flush=self._flush,
+            on_fault=self._fault,
         )
         self._sampler.start()
 
@@ -307,9 +320,9 @@ class Session:
         path = journal_directory(self.settings.store_location) / f"{self.run_id}.journal"
         header = journal_header(self, command=command, kind=kind, tags=tags)
         try:
-            self._journal = JournalWriter(path, header)
+            self._journal.begin(path, header, self.clock.now_s())
         except OSError as error:
-            self.notes.append(
+            self.note(
                 f"this run will not be kept: cannot write {path} ({error.strerror or error}); "
                 "choose another place with --store or WATTLOOP_STORE"
             )
@@ -325,47 +338,14 @@ class Session:
                 self.role.interval_s(self.settings.interval_s),
             )
         self._notice_suspend()
-        journal = self._journal
         now_s = self.clock.now_s()
+        self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
         for feed in self.feeds:
-            times_s, values, signal_times_s, signal_values = feed.drained()
             feed.thin_before(now_s)
-            if journal is not None and times_s:
-                journal.samples(feed.index, len(feed.domains), times_s, values)
-            if journal is not None and signal_times_s:
-                index = feed.index + SIGNALS_FEED_OFFSET
-                journal.samples(index, len(feed.signals), signal_times_s, signal_values)
-        self._journal_windows(journal, final)
-        while self._events:
-            event = self._events.popleft()
-            if journal is not None:
-                journal.event(event)
-        if journal is not None and not self._in_process and now_s - self._synced_s > SYNC_EVERY_S:
-            journal.sync()
-            self._synced_s = now_s
 
-    def _journal_windows(self, journal: JournalWriter | None, final: bool) -> None:
-        for _ in range(len(self._ended)):
-            window = self._ended.popleft()
-            if journal is None:
-                continue
-            if not (final or self.settled(window.end_s or 0.0)):
-                self._ended.append(window)
-                continue
-            self._journaled_windows += 1
-            if self._journaled_windows <= JOURNALED_WINDOWS_LIMIT:
-                journal.event({"type": "window", "window": window.result.to_dict()})
-
-    def _gap(self, time_s: float, domain: str, gap: Gap) -> None:
-        self._events.append(
-            {
-                "type": "gap",
-                "time_s": time_s,
-                "domain": domain,
-                "reason": gap.reason,
-                "lost": gap.lost,
-            }
-        )
+    def _fault(self, error: Exception) -> None:
+        """Something of ours failed in the background; the sampler goes on."""
+        self.note(f"{type(error).__name__} while measuring: {error}; readings may be missing")
 
     def _note_role(self) -> None:
         """Whoever finds the journal without an end must know whether this run counted."""
@@ -374,7 +354,7 @@ class Session:
         role: dict[str, Any] = {"counts": self.role.counts, "counted_by": self.role.counted_by}
         if self.role.counts_from_s > self.started_s:
             role["counts_from_s"] = self.role.counts_from_s
-        self._events.append({"type": "role", "time_s": self.clock.now_s(), **role})
+        self.record({"type": "role", "time_s": self.clock.now_s(), **role})
 
     def _notice_suspend(self) -> None:
         suspended_s = self.clock.suspended_s()
@@ -382,15 +362,27 @@ class Session:
         if asleep_s > 1.0:
             self._suspended_s = suspended_s
             text = f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
-            self.notes.append(text)
-            self._events.append({"type": "note", "time_s": self.clock.now_s(), "text": text})
+            self.note(text)
+            self.record({"type": "note", "time_s": self.clock.now_s(), "text": text})
+
+    def _stop_reading(self, end_s: float) -> bool:
+        """Take the last readings and stop the sampler; False if a meter hangs.
+
+        It is the sampler's thread that reads: whatever a driver does, the program can end.
+        """
+        if self._sampler is None:
+            return True
+        ended = self._sampler.stop(lambda: self._last_readings(end_s), LAST_WAIT_S + HANG_S)
+        if not ended:
+            self.note("a meter does not answer; its last readings are missing")
+        return ended
 
     def _last_readings(self, end_s: float) -> None:
         """Readings after the end, so that it lies between two points of every curve."""
         used = self.role.feeds_to_read(self.feeds, self._used_feeds())
         slow_s = [d.update_period_s for f in used if f.slow for d in f.domains]
         if slow_s:
-            wait_s = end_s + min(max(slow_s), 0.2) + 0.005 - self.clock.now_s()
+            wait_s = end_s + min(max(slow_s), LAST_WAIT_S) + 0.005 - self.clock.now_s()
             if wait_s > 0:
                 self.clock.sleep(wait_s)
         for feed in used:
@@ -399,22 +391,20 @@ class Session:
     def _end_open_windows(self, end_s: float) -> None:
         for window in list(self._open.values()):
             window.end_s = end_s
-            self._ended.append(window)
-            self.notes.append(f"window '{window.name}' was never closed; it ends with the run")
+            self._journal.add_window(window)
+            self.note(f"window '{window.name}' was never closed; it ends with the run")
         self._open.clear()
-        if len(self.notes) > 20:
-            del self.notes[20:]
 
     def _call_before_end(self) -> None:
         for listener in list(self.before_end):
             try:
                 listener()
             except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
-                self.notes.append(f"{type(error).__name__} while the run ended: {error}")
+                self.note(f"{type(error).__name__} while the run ended: {error}")
 
     def _whole_run(self, end_s: float) -> WindowResult:
         """Energy of the run; of what another process of the job has counted, only the rest."""
-        warnings = self._run_warnings()
+        warnings = [*self.notes, *self._journal.warnings()]
         from_s = max(self.started_s, min(self.role.counts_from_s, end_s))
         if from_s > self.started_s:
             warnings.append(
@@ -425,17 +415,6 @@ class Session:
             from_s, end_s, name=self.name, window_id=ROOT_WINDOW_ID, warnings=warnings
         )
         return replace(result, begin_s=self.started_s)
-
-    def _run_warnings(self) -> list[str]:
-        warnings = list(self.notes)
-        if self._journal is not None and self._journal.fault is not None:
-            warnings.append(f"readings could not be kept: {self._journal.fault}")
-        if self._journaled_windows > JOURNALED_WINDOWS_LIMIT:
-            warnings.append(
-                f"{self._journaled_windows} windows; only the first {JOURNALED_WINDOWS_LIMIT} "
-                "are kept one by one"
-            )
-        return warnings
 
     def _run_result(
         self, result: WindowResult, status: RunStatus, exit_code: int | None, signal: int | None
@@ -457,27 +436,13 @@ class Session:
         )
 
     def _write_end(self, run: RunResult) -> None:
-        if self._journal is None:
-            return
         end_s = run.result.end_s
-        self._journal.end({"type": "end", "time_s": end_s, **run.to_end_dict()})
-        self._journal.close()
-        fault = self._journal.fault
+        fault = self._journal.end({"type": "end", "time_s": end_s, **run.to_end_dict()})
         if fault is not None and not any(fault in text for text in run.result.warnings):
             text = f"the end of this run could not be kept: {fault}; it will be listed as died"
-            self.notes.append(text)
+            self.note(text)
             result = replace(run.result, warnings=(*run.result.warnings, text))
             self.closed = replace(run, result=result)
-
-    def _restore_environment(self) -> None:
-        for variable in (JOB_VARIABLE, RUN_VARIABLE):
-            if os.environ.get(variable) == self.run_id:
-                del os.environ[variable]
-
-    @property
-    def journal_path(self) -> str | None:
-        """Where the live journal is."""
-        return None if self._journal is None else str(self._journal.path)
 
 
 def new_run_id(wall_s: float) -> str:

@@ -1,0 +1,141 @@
+"""What a session writes down: readings, windows and events, gathered and written now and then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.records import Gap
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.windows import Window
+from wattloop.store.journal import JournalWriter
+
+__all__ = ["SIGNALS_FEED_OFFSET", "RunJournal"]
+
+SIGNALS_FEED_OFFSET = 1_000
+"""Signals of a feed are written under its index plus this."""
+SYNC_EVERY_S = 5.0
+WINDOWS_LIMIT = 50_000
+"""Windows beyond this are still measured and returned, but no longer written one by one."""
+
+
+class RunJournal:
+    """The journal of one run; without `begin` everything is taken and nothing is written.
+
+    Windows and events may be added from any thread. Writing is for one thread at a time.
+
+    Args:
+        synced: whether to ask the disk to keep up with us; that may take long, so only in a
+            process of our own.
+    """
+
+    def __init__(self, *, synced: bool) -> None:
+        self._synced = synced
+        self._synced_s = 0.0
+        self._writer: JournalWriter | None = None
+        self._events: deque[dict[str, Any]] = deque()
+        self._windows: deque[Window] = deque()
+        self._written_windows = 0
+
+    def begin(self, path: Path, header: dict[str, Any], now_s: float) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._writer = JournalWriter(path, header)
+        self._synced_s = now_s
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is, if anywhere."""
+        return None if self._writer is None else self._writer.path
+
+    @property
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """Events that wait to be written."""
+        return tuple(self._events)
+
+    def add_event(self, event: dict[str, Any]) -> None:
+        """Something happened: a step, an epoch, a note."""
+        self._events.append(event)
+
+    def add_gap(self, time_s: float, domain: str, gap: Gap) -> None:
+        """A reading failed."""
+        self.add_event(
+            {
+                "type": "gap",
+                "time_s": time_s,
+                "domain": domain,
+                "reason": gap.reason,
+                "lost": gap.lost,
+            }
+        )
+
+    def add_window(self, window: Window) -> None:
+        """A window has ended."""
+        self._windows.append(window)
+
+    def write(
+        self, feeds: Iterable[MeterFeed], now_s: float, settled: Callable[[float], bool]
+    ) -> None:
+        """Write what has been gathered; windows whose end is not `settled` yet wait."""
+        for feed in feeds:
+            self._write_samples(feed)
+        self._write_windows(settled)
+        while self._events:
+            event = self._events.popleft()
+            if self._writer is not None:
+                self._writer.event(event)
+        if self._writer is not None and self._synced and now_s - self._synced_s > SYNC_EVERY_S:
+            self._writer.sync()
+            self._synced_s = now_s
+
+    def end(self, outcome: dict[str, Any]) -> str | None:
+        """Write how the run ended and let go of the file; what went wrong with it, if anything."""
+        if self._writer is None:
+            return None
+        self._writer.end(outcome)
+        self._writer.close()
+        return self._writer.fault
+
+    def abandon(self) -> None:
+        """In a forked child: let go without touching the parent's file."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def warnings(self) -> list[str]:
+        """What is not in the file."""
+        warnings = []
+        if self._writer is not None and self._writer.fault is not None:
+            warnings.append(f"readings could not be kept: {self._writer.fault}")
+        if self._written_windows > WINDOWS_LIMIT:
+            warnings.append(
+                f"{self._written_windows} windows; only the first {WINDOWS_LIMIT} are kept one "
+                "by one"
+            )
+        return warnings
+
+    def _write_samples(self, feed: MeterFeed) -> None:
+        times_s, values, signal_times_s, signal_values = feed.drained()
+        writer = self._writer
+        if writer is not None and times_s:
+            writer.samples(feed.index, len(feed.domains), times_s, values)
+        if writer is not None and signal_times_s:
+            index = feed.index + SIGNALS_FEED_OFFSET
+            writer.samples(index, len(feed.signals), signal_times_s, signal_values)
+
+    def _write_windows(self, settled: Callable[[float], bool]) -> None:
+        for _ in range(len(self._windows)):
+            window = self._windows.popleft()
+            if not settled(window.end_s or 0.0):
+                self._windows.append(window)
+                continue
+            self._written_windows += 1
+            if self._written_windows > WINDOWS_LIMIT:
+                continue
+            result = window.result  # computed while the curve still has all its points
+            if self._writer is not None:
+                self._writer.event({"type": "window", "window": result.to_dict()})
