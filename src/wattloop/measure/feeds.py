@@ -26,6 +26,7 @@ EDGE_READ_LIMIT_S = 50e-6
 SLOW_SENSOR_S = 0.02
 """A sensor that changes less often than this gains nothing from a read at an edge."""
 MEASURED_COST_WEIGHT = 0.1
+CHANGE_LOOK_S = 0.0005
 
 SourceTrack = CounterTrack | GaugeTrack
 GapListener = Callable[[float, str, Gap], None]
@@ -206,6 +207,19 @@ class MeterFeed:
                 return
             last, last_s = values, now_s
             sleep(0.002)
+
+    def await_change(self, limit_s: float, sleep: Callable[[float], None]) -> None:
+        """Read until every counter has moved since now: then its age is known at this edge."""
+        counters = [t for t in self.tracks if isinstance(t, CounterTrack)]
+        if not self.cheap_at_edges or not counters:
+            return
+        begin_s = self.read()
+        end_s = begin_s + limit_s
+        while self._now_s() < end_s:
+            if all(t.times_s and t.times_s[-1] > begin_s for t in counters):
+                return
+            sleep(CHANGE_LOOK_S)
+            self.read()
 
     def quiet_time_s(self, time_s: float) -> float:
         """When to read a slow sensor next: not just when it changes."""

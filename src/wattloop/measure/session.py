@@ -34,6 +34,8 @@ __all__ = ["Session"]
 ROOT_WINDOW_ID = 0
 SETTLE_S = 3.0
 EDGE_SLACK_S = 0.01
+CHANGE_LIMIT_S = 0.05
+"""How long a watcher waits at the edges of a run for a counter to move."""
 LAST_WAIT_S = 0.2
 """How long the end of a run waits for a slow sensor to change once more."""
 HANG_S = 2.0
@@ -290,6 +292,7 @@ class Session:
                 feed.find_ticks(TICK_SEARCH_LIMIT_S, self.clock.sleep)
         for feed in used:
             feed.read()
+        self._await_changes(used)
         self.started_s = self.clock.now_s()
         self.started_wall_s = self.clock.wall_s()
         if keep:
@@ -387,6 +390,13 @@ class Session:
                 self.clock.sleep(wait_s)
         for feed in used:
             feed.read()
+        self._await_changes(used)
+
+    def _await_changes(self, feeds: Sequence[MeterFeed]) -> None:
+        """A watcher has the time to wait for the next update of quick counters at its edges."""
+        if not self._in_process:
+            for feed in feeds:
+                feed.await_change(CHANGE_LIMIT_S, self.clock.sleep)
 
     def _end_open_windows(self, end_s: float) -> None:
         for window in list(self._open.values()):
