@@ -180,7 +180,11 @@ def test_follower_that_comes_late_to_the_journal_counts_nothing_twice(
     """It has read for itself until then: older readings of the journal are not taken again."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
-    script = (counter("gpu:0", update_period_s=0.1), lambda t: 100.0 * t)
+
+    def joules(time_s: float) -> float:
+        return 10.0 * time_s + 300.0 * max(0.0, time_s - 5.0)
+
+    script = (counter("gpu:0", update_period_s=0.1), joules)
     feed = MeterFeed(ScriptedMeter(clock, [script]), clock, 0)
     for _ in range(20):
         clock.advance(0.5)
@@ -191,11 +195,11 @@ def test_follower_that_comes_late_to_the_journal_counts_nothing_twice(
     owner = Role("owner", Job("job", "user", 0, 0, 2))
     owner.decide(tmp_path / "owner.journal")
     times_s = [0.25 + 0.5 * i for i in range(40)]
-    writer.samples(0, 1, array("d", times_s), array("d", [100.0 * t for t in times_s]))
+    writer.samples(0, 1, array("d", times_s), array("d", map(joules, times_s)))
     assert follower.flush([feed])
     span = feed.between(0, 1.0, 19.0)
     assert span is not None
-    assert span.energy_j == pytest.approx(1_800.0, rel=0.01)
+    assert span.energy_j == pytest.approx(joules(19.0) - joules(1.0), rel=0.02)
     owner.release(until_s=20.0)
     writer.close()
 
