@@ -1,5 +1,6 @@
 import logging
 import multiprocessing
+import threading
 import time
 
 import pytest
@@ -51,9 +52,9 @@ def test_values_are_readable_inside_the_loop(machine: Machine) -> None:
             train(meter, epochs=1)
             last = meter.last_epoch
             assert last is not None
-            seen.append((last.energy_j, meter.energy_so_far_j(), meter.power_w()))
-    for energy_j, _, power_w in seen:
-        assert energy_j == pytest.approx(machine.power_w * 20 * STEP_S, rel=0.5)
+            seen.append((last.power_w, meter.energy_so_far_j(), meter.power_w()))
+    for epoch_w, _, power_w in seen:
+        assert epoch_w == pytest.approx(machine.power_w, rel=0.3)
         assert power_w == pytest.approx(machine.power_w, rel=0.3)
     assert seen[1][1] > seen[0][1] > 0
 
@@ -80,7 +81,7 @@ def test_joins_a_run_that_is_open(machine: Machine) -> None:
             train(meter, epochs=1)
         assert meter.run is None
         assert active_session() is not None
-        assert meter.epochs[0].energy_j == pytest.approx(machine.power_w * 0.2, rel=0.5)
+        assert meter.epochs[0].power_w == pytest.approx(machine.power_w, rel=0.3)
     (journal,) = machine.journals()
     assert [e["kind"] for e in journal.events if e["type"] == "step"] == ["epoch"]
     assert meter.epochs[0].final
@@ -112,16 +113,61 @@ def test_a_wrong_setting_is_said_before_the_training(machine: Machine) -> None:
 
 def test_validation_between_steps_belongs_to_none(machine: Machine) -> None:
     """Promise: what is inside `paused` is in the epoch but in no step."""
+    paused_s = 0.0
     with TrainingMeter() as meter:
         meter.epoch_begin()
         for _ in range(3):
             time.sleep(STEP_S)
             meter.step_done()
             with meter.paused():
+                since_s = time.monotonic()
                 time.sleep(0.1)
+                paused_s += time.monotonic() - since_s
         meter.epoch_end()
-    assert max(s.duration_s for s in meter.steps) < 0.08
-    assert meter.epochs[0].duration_s > 0.3
+    stepping_s = sum(s.duration_s for s in meter.steps)
+    assert len(meter.steps) == 3
+    assert stepping_s >= 3 * STEP_S
+    assert stepping_s + paused_s <= meter.epochs[0].duration_s
+
+
+def test_trainings_inside_a_long_run_leave_no_thread_behind(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: a run with thousands of small fits has as many threads at its end as with one."""
+    monkeypatch.setattr("wattloop.integrations.resolver.PASS_EVERY_S", 0.02)
+    with wattloop.measure("outer"):
+        meters = []
+        for _ in range(5):
+            with TrainingMeter() as meter:
+                train(meter, epochs=1, steps=2)
+            meters.append(meter)
+        limit_s = time.monotonic() + 20
+        while any(t.name == "wattloop-steps" for t in threading.enumerate()):
+            assert time.monotonic() < limit_s
+            time.sleep(0.05)
+        session = active_session()
+        assert session is not None
+        assert session.before_end == []
+        assert all(m.epochs[0].final and len(m.steps) == 2 for m in meters)
+    assert machine.journals()[0].end is not None
+
+
+def test_metric_that_is_no_number_is_left_out(machine: Machine) -> None:
+    """Promise: whatever object the loop logs, it never hears of it."""
+
+    class Odd:
+        def __float__(self) -> float:
+            raise KeyError("odd")
+
+    with TrainingMeter() as meter:
+        meter.epoch_begin()
+        meter.step_end(loss=Odd(), accuracy=0.5)
+        meter.log(f1=Odd(), recall=0.25)
+        meter.epoch_end()
+    assert meter.fault is None
+    assert meter.steps[0].metrics == {"accuracy": 0.5}
+    assert meter.epochs[0].metrics == {"recall": 0.25}
+    assert machine.journals()
 
 
 def _in_child(meter: TrainingMeter, queue: "multiprocessing.Queue[int]") -> None:

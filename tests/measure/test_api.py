@@ -1,16 +1,18 @@
 """Promises of `wattloop.measure()`: any block, function, thread, task or process."""
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 import wattloop
+from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus
 from wattloop.measure.api import Measurement, active_session
 from wattloop.measure.windows import current_window
@@ -244,7 +246,113 @@ def test_killed_program_leaves_a_readable_journal(machine: Machine) -> None:
     assert journal.blocks
 
 
-def test_unknown_option_is_named() -> None:
-    """A typing error in an option does not pass silently."""
-    with pytest.raises(wattloop.core.errors.ConfigError, match="intervall"):
-        wattloop.measure("x", intervall=1).begin()
+def test_generator_is_measured_until_it_is_exhausted(machine: Machine) -> None:
+    """From its first item to its last; the consumer's own windows do not lie inside it."""
+
+    @wattloop.measure
+    def numbers(count: int) -> Iterator[int]:
+        yield from range(count)
+
+    with wattloop.measure("outer"):
+        found = []
+        for number in numbers(3):
+            found.append(number)
+            with wattloop.measure("consumer"):
+                time.sleep(0.01)
+    assert found == [0, 1, 2]
+    windows = {str(w["name"]).rpartition(".")[2]: w for w in windows_of(machine)}
+    assert float(str(windows["numbers"]["duration_s"])) >= 0.03
+    assert windows["consumer"]["parent_id"] == windows["outer"]["window_id"]
+
+
+def test_asynchronous_generator_is_measured_until_it_is_exhausted(machine: Machine) -> None:
+    """As a plain one."""
+
+    @wattloop.measure("items")
+    async def numbers(count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            await asyncio.sleep(0.01)
+            yield number
+
+    async def consume() -> list[int]:
+        return [number async for number in numbers(3)]
+
+    assert asyncio.run(consume()) == [0, 1, 2]
+    (window,) = windows_of(machine)
+    assert window["name"] == "items"
+    assert float(str(window["duration_s"])) >= 0.03
+
+
+def test_callable_without_a_name_can_be_measured(machine: Machine) -> None:
+    """`functools.partial` has no `__qualname__`."""
+    assert wattloop.measure(functools.partial(int, "7"))() == 7
+    assert [w["name"] for w in windows_of(machine)] == ["partial"]
+
+
+def test_name_may_be_a_keyword() -> None:
+    """`measure(name="training")` is what people write."""
+    assert wattloop.measure(name="training").name == "training"
+
+
+def test_ending_inside_the_block_does_not_end_the_outer_run() -> None:
+    """Two ends of one measurement are one."""
+    with wattloop.measure("outer") as outer:
+        with wattloop.measure("inner") as inner:
+            inner.end()
+        assert active_session() is not None
+        assert inner.run is None
+    assert outer.run is not None
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, RunStatus.FINISHED), (3, RunStatus.FAILED)])
+def test_exit_of_the_program_is_a_failure_only_with_a_code(code: int, status: RunStatus) -> None:
+    """`sys.exit(0)` inside the block is a good end."""
+    measurement = wattloop.measure("x")
+    with pytest.raises(SystemExit), measurement:
+        sys.exit(code)
+    assert measurement.run is not None
+    assert measurement.run.status is status
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"intervall": 1}, "intervall"),
+        ({"interval_s": 0}, "interval_s"),
+        ({"interval_s": "often"}, "interval_s"),
+        ({"devices": 7}, "devices"),
+        ({"tags": "fast"}, "tags"),
+        ({"tags": {"model": 3}}, "tags"),
+        ({"meters": "raple"}, "raple"),
+    ],
+)
+def test_wrong_option_is_named(options: dict[str, object], named: str) -> None:
+    """Where it is written, as far as that can be known there."""
+    with pytest.raises(ConfigError, match=named):
+        wattloop.measure("x", **options).begin()
+    if "meters" not in options:
+        with pytest.raises(ConfigError, match=named):
+            wattloop.measure("x", **options)
+
+
+def test_options_of_an_inner_measurement_are_said_to_have_no_effect() -> None:
+    """The run is open already; nobody is left to wonder."""
+    with wattloop.measure("outer") as outer, wattloop.measure("inner", interval_s=0.01):
+        pass
+    assert outer.run is not None
+    assert any("interval_s" in w and "no effect" in w for w in outer.run.result.warnings)
+
+
+def test_process_that_may_start_no_thread_is_measured_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the very end of a program, or at the limit of threads: the ends of windows are read."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with wattloop.measure("x") as m:
+        time.sleep(0.2)
+    assert m.energy_j is not None
+    assert any("no thread" in w for w in m.run.result.warnings)  # type: ignore[union-attr]  # closed

@@ -111,3 +111,39 @@ def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
     assert {json.loads(p.read_text())["run_id"] for p in tmp_path.iterdir()} == {"held", "fresh"}
     held.release()
     fresh.release()
+
+
+def test_folder_of_somebody_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp anybody may have made it: nothing is written there, and the process counts."""
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    claim = Claim("job", tmp_path)
+    assert claim.take({})
+    assert not claim.held
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
+    """Somebody else's file is not overwritten."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    claim = Claim("job", tmp_path)
+    assert claim.take({})
+    (path,) = tmp_path.glob("*.claim")
+    claim.release()
+    path.unlink()
+    path.symlink_to(victim)
+    assert claim.take({"run_id": "x"})
+    assert victim.read_text() == "precious"
+
+
+def test_one_who_takes_over_learns_who_was_before(tmp_path: Path) -> None:
+    """Also what was written at the last moment, as up to when it counted."""
+    first, second = Claim("job", tmp_path), Claim("job", tmp_path)
+    assert first.take({"run_id": "first"})
+    assert not second.take({"run_id": "second"})
+    first.release(until_s=5.0)
+    assert second.take({"run_id": "second"})
+    assert second.before == {"run_id": "first", "until_s": 5.0}
+    second.release()

@@ -7,7 +7,7 @@
 - `cuda_timeline`, `clock_map`, `cuda_scalars`   the same on a GPU's own time line, without
   synchronising
 - `torch_loop`, `huggingface`, `lightning`, `keras_callback`, `sklearn_fit`   the ways in
-- `loggers`         MLflow, Weights & Biases, TensorBoard
+- `loggers`, `reporting`   MLflow, Weights & Biases, TensorBoard
 - `distributed`     ranks of one job: start and stop together, one table for all nodes
 
 Nothing here imports a framework before it is used.

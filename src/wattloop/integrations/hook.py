@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.integrations.loggers import EnergyLogger, active_loggers
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
+from wattloop.integrations.reporting import EpochReporter
 from wattloop.integrations.resolver import StepResolver
 from wattloop.integrations.timelines import Edge, HostTimeline, Timeline, as_number
 from wattloop.measure.api import Measurement, active_session
@@ -25,7 +27,23 @@ __all__ = ["TrainingMeter"]
 EDGE_READ_EVERY_S = 0.01
 """Cheap counters are read at the edges of steps, but no more often than this."""
 
+Method = TypeVar("Method", bound=Callable[..., None])
+
 _log = logging.getLogger("wattloop")
+
+
+def _in_the_loop(method: Method) -> Method:
+    """A method that does nothing when nothing is measured, and never raises into the loop."""
+
+    @functools.wraps(method)
+    def guarded(self: TrainingMeter, *args: Any, **kwargs: Any) -> None:
+        if self._usable():
+            try:
+                method(self, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the training matters more than its energy
+                self._give_up(method.__name__, error)
+
+    return cast("Method", guarded)
 
 
 class TrainingMeter:
@@ -35,9 +53,9 @@ class TrainingMeter:
     A step lasts from the end of the step before it to its own end, so that waiting for data is in
     it and the steps of an epoch add up.
 
-    A wrong setting raises `ConfigError` from `begin`. After that nothing here raises into the
-    loop, uses a random number, or waits for a device: when something fails, it is logged once and
-    the training goes on without being measured.
+    A wrong setting raises `ConfigError` at once. After that nothing here raises into the loop,
+    uses a random number, or waits for a device: when something fails, it is logged once and the
+    training goes on without being measured.
 
     Args:
         name: what the run is called.
@@ -61,7 +79,7 @@ class TrainingMeter:
         self._chain: Edge | None = None
         self._epoch: EpochRecord | None = None
         self._step_numbers = itertools.count()
-        self._published = 0
+        self._reporter = EpochReporter(self.reporting)
         self._ended = False
 
     # -- the run ---------------------------------------------------------------------------
@@ -97,9 +115,10 @@ class TrainingMeter:
             if self._timeline is not None:
                 self._timeline.finish()
             self._measurement.end(status)
-            self._publish(everything=True)
-            for logger in self.reporting():
-                logger.total(self)
+            if self._resolver is not None:
+                self._resolver.expect_no_more()
+            self._reporter.report(self.epochs, everything=True)
+            self._reporter.report_total(self)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up("end", error)
         return self.run
@@ -117,38 +136,32 @@ class TrainingMeter:
 
     # -- steps -----------------------------------------------------------------------------
 
+    @_in_the_loop
     def step_begin(self) -> None:
         """A step begins. What lies between two steps belongs to the later one, except after
         `interrupt`.
         """
-        if self._chain is None and self._usable():
-            try:
-                self._chain = self._mark()
-            except Exception as error:  # noqa: BLE001 - see the class
-                self._give_up("step_begin", error)
+        if self._chain is None:
+            self._chain = self._mark()
 
+    @_in_the_loop
     def step_end(self, loss: Any = None, **metrics: Any) -> None:
         """A step has ended. `loss` may be a tensor on a GPU; it is not waited for."""
-        if not self._usable():
+        if loss is not None:
+            metrics["loss"] = loss
+        begin = self._chain
+        end = self._mark(metrics)
+        self._chain = end
+        if begin is None:
             return
-        try:
-            if loss is not None:
-                metrics["loss"] = loss
-            begin = self._chain
-            end = self._mark(metrics)
-            self._chain = end
-            if begin is None:
-                return
-            epoch = self._epoch
-            number = next(self._step_numbers)
-            if epoch is not None:
-                epoch.steps += 1
-            assert self._resolver is not None
-            self._resolver.add_step(
-                PendingStep(number, None if epoch is None else epoch.index, begin, end, metrics)
-            )
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up("step_end", error)
+        epoch = self._epoch
+        number = next(self._step_numbers)
+        if epoch is not None:
+            epoch.steps += 1
+        assert self._resolver is not None
+        self._resolver.add_step(
+            PendingStep(number, None if epoch is None else epoch.index, begin, end, metrics)
+        )
 
     step_done = step_end
 
@@ -167,36 +180,30 @@ class TrainingMeter:
 
     # -- epochs ----------------------------------------------------------------------------
 
+    @_in_the_loop
     def epoch_begin(self, index: int | None = None) -> None:
         """An epoch begins; one that is still open ends here."""
-        if not self._usable():
-            return
-        try:
-            if self._epoch is not None:
-                self.epoch_end()
-            self._publish()
-            number = len(self.epochs) if index is None else index
-            self._chain = self._mark()
-            self._epoch = EpochRecord(number, self._chain, self._resolve_epoch)
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up("epoch_begin", error)
+        if self._epoch is not None:
+            self.epoch_end()
+        self._reporter.report(self.epochs)
+        number = len(self.epochs) if index is None else index
+        self._chain = self._mark()
+        self._epoch = EpochRecord(number, self._chain, self._resolve_epoch)
 
+    @_in_the_loop
     def epoch_end(self, **metrics: Any) -> None:
         """The epoch has ended."""
         epoch = self._epoch
-        if epoch is None or not self._usable():
+        if epoch is None:
             return
-        try:
-            self.log(**metrics)
-            epoch.end = self._chain = self._mark()
-            self._watch_signals()
-            self._epoch = None
-            self.epochs.append(epoch)
-            assert self._resolver is not None
-            self._resolver.add_epoch(epoch)
-            self._publish()
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up("epoch_end", error)
+        self.log(**metrics)
+        epoch.end = self._chain = self._mark()
+        self._watch_signals()
+        self._epoch = None
+        self.epochs.append(epoch)
+        assert self._resolver is not None
+        self._resolver.add_epoch(epoch)
+        self._reporter.report(self.epochs)
 
     def log(self, **metrics: Any) -> None:
         """Metrics of the epoch that is open, else of the last one."""
@@ -286,17 +293,6 @@ class TrainingMeter:
         epoch = self._epoch
         if epoch is not None and self._session is not None:
             epoch.saw_signals(self._session.signals())
-
-    def _publish(self, *, everything: bool = False) -> None:
-        """Report epochs, once their energy is final. MLflow's run belongs to this thread."""
-        loggers = self.reporting()
-        while self._published < len(self.epochs):
-            epoch = self.epochs[self._published]
-            if not (epoch.final or everything):
-                return
-            self._published += 1
-            for logger in loggers:
-                logger.epoch(epoch)
 
     def reporting(self) -> list[EnergyLogger]:
         """Where epochs and totals are reported to."""

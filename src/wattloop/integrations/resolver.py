@@ -43,6 +43,7 @@ class StepResolver:
         self._epochs: deque[EpochRecord] = deque()
         self._gpu = any(c.domain.scope is Scope.GPU for c in session.channels)
         self._counted: set[str] | None = None
+        self._no_more = False
         self._busy = threading.Lock()
         self._stop = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="wattloop-steps", daemon=True)
@@ -61,8 +62,12 @@ class StepResolver:
         """An epoch has ended."""
         self._epochs.append(epoch)
 
+    def expect_no_more(self) -> None:
+        """The training is over; in a run that goes on, the thread ends when all is resolved."""
+        self._no_more = True
+
     def stop(self) -> None:
-        """End the thread; called when nothing more will come."""
+        """End the thread; what is not resolved yet stays so."""
         if self._stop.locked():
             self._stop.release()
 
@@ -107,6 +112,9 @@ class StepResolver:
                 return
             self._each_pass()
             self.resolve()
+            if self._no_more and not self._steps and not self._epochs:
+                self._session.before_end.remove(self._complete)
+                return
 
     def _complete(self) -> None:
         self.resolve(force=True)

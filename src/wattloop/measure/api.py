@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import functools
-import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
+from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.measure.decorating import decorated
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window, current_window
 
@@ -26,7 +27,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def measure(name: str | Callable[P, R] | None = None, /, **options: Any) -> Any:
+@overload
+def measure(name: Callable[P, R], **options: Any) -> Callable[P, R]: ...
+@overload
+def measure(name: str | None = None, **options: Any) -> Measurement: ...
+def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
     """Measure a block, a function, or what lies between `begin()` and `end()`.
 
         with wattloop.measure("training") as m:
@@ -37,27 +42,33 @@ def measure(name: str | Callable[P, R] | None = None, /, **options: Any) -> Any:
         def train(): ...
 
     The outermost measurement of a process is a run: it is kept in the store. Those inside it are
-    windows of that run.
+    windows of that run, and its options hold for them.
 
     Args:
         name: what it is called; the function's name when used as a decorator.
         options: settings for the run, such as `interval_s=0.05`, `devices="gpu:0"`,
             `store="runs.db"`, `zone="FRA"`, and `tags={"model": "resnet"}`.
+
+    Raises:
+        ConfigError: an option is unknown or its value is wrong.
     """
     if callable(name):
-        return Measurement(getattr(name, "__qualname__", "function"), {})(name)
-    return Measurement(name or "run", options)
+        return Measurement("", options)(name)
+    return Measurement(name or "", options)
 
 
 class Measurement:
     """One use of `measure()`."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.name = name
+        self.name = name or "run"
         self.run: RunResult | None = None
+        self._given_name = name
         self._options = options
         self._window: Window | None = None
         self._session: Session | None = None
+        if options:
+            _check(options)
 
     def begin(self) -> Measurement:
         """Begin; opens a run if this process has none."""
@@ -66,7 +77,7 @@ class Measurement:
         return self
 
     def end(self, status: RunStatus = RunStatus.FINISHED) -> Measurement:
-        """End; closes the run with its outermost measurement."""
+        """End; closes the run with its outermost measurement. Ending twice changes nothing."""
         if self._window is None or self._session is None:
             raise RuntimeError("measure(): end() without begin()")
         if self._window.end_s is None:
@@ -122,31 +133,39 @@ class Measurement:
         traceback: TracebackType | None,
     ) -> None:
         assert self._window is not None
-        assert self._session is not None
-        self._window.__exit__(exc_type, exc, traceback)
-        failed = exc_type is not None and not issubclass(exc_type, GeneratorExit)
-        status = RunStatus.FAILED if failed else RunStatus.FINISHED
-        self.run = _runs.leave(self._session, status)
+        self._window.leave()
+        self.end(_status(exc))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: every call is measured; coroutines until they are done."""
-        name = self.name if self.name != "run" else function.__qualname__
+        """As a decorator: every call is measured; coroutines and generators until they are done."""
+        name = self._given_name or getattr(function, "__qualname__", type(function).__name__)
         options = self._options
-        if inspect.iscoroutinefunction(function):
+        return decorated(
+            function,
+            block=lambda: Measurement(name, options),
+            stretch=lambda: _stretch(Measurement(name, options)),
+        )
 
-            @functools.wraps(function)
-            async def measured_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with Measurement(name, options):
-                    return await function(*args, **kwargs)
 
-            return cast("Callable[P, R]", measured_async)
+@contextmanager
+def _stretch(measurement: Measurement) -> Iterator[None]:
+    """Begin and end without becoming the caller's innermost window: others run in between."""
+    measurement.begin()
+    try:
+        yield
+    except BaseException as error:
+        measurement.end(_status(error))
+        raise
+    measurement.end()
 
-        @functools.wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Measurement(name, options):
-                return function(*args, **kwargs)
 
-        return measured
+def _status(error: BaseException | None) -> RunStatus:
+    """A generator that is closed early has not failed, nor has `sys.exit(0)`."""
+    if error is None or isinstance(error, GeneratorExit):
+        return RunStatus.FINISHED
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        return RunStatus.FINISHED
+    return RunStatus.FAILED
 
 
 def active_session() -> Session | None:
@@ -167,6 +186,11 @@ class _Runs:
             if self.session is None:
                 tags = options.get("tags")
                 self.session = Session.open(_settings(options), name=name, tags=tags)
+            elif options:
+                self.session.note(
+                    f"'{name}' is a window of the run '{self.session.name}', so its options "
+                    f"({', '.join(sorted(options))}) have no effect"
+                )
             self._users += 1
             return self.session
 
@@ -178,6 +202,8 @@ class _Runs:
             if self._users > 0:
                 return None
             self.session = None
+            # Who begins a new run while this one is being closed is not a part of it.
+            session.leave_environment()
         return session.close(status)
 
     def at_exit(self) -> None:
@@ -195,11 +221,24 @@ class _Runs:
             session.abandon()
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _settings(options: Mapping[str, Any]) -> Settings:
     from wattloop.measure.configfile import load_settings
 
     given = {name: value for name, value in options.items() if name != "tags"}
     return load_settings().overridden(given, "measure()")
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Wrong options are said where they are written, not when a decorated function is called."""
+    given = {name: value for name, value in options.items() if name != "tags"}
+    Settings().overridden(given, "measure()")
+    tags = options.get("tags")
+    if tags is not None and not (
+        isinstance(tags, Mapping) and all(isinstance(word, str) for word in (*tags, *tags.values()))
+    ):
+        raise ConfigError(
+            f"measure(): tags must be texts by name, such as {{'model': 'x'}}: {tags!r}"
+        )
 
 
 _runs = _Runs()

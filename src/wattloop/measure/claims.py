@@ -33,6 +33,8 @@ class Claim:
     def __init__(self, job_id: str, directory: Path | None = None) -> None:
         self._path = (directory or claim_directory()) / f"{_file_name(job_id)}.claim"
         self._fd = -1
+        self.before: dict[str, Any] | None = None
+        """Who held it before us, as they left it; known once it was taken."""
 
     @property
     def held(self) -> bool:
@@ -44,15 +46,17 @@ class Claim:
         if self.held:
             return True
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._opened()
         except OSError:
             return True  # nowhere to agree with others: count, rather than lose the energy
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino != self._path.stat().st_ino:
+                raise FileNotFoundError(self._path)  # somebody tidied it away: try again later
         except OSError:
             os.close(fd)
             return False
+        self.before = self.owner()
         with suppress(OSError):  # a full disk: we count, but cannot say who we are
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(owner).encode(), 0)
@@ -83,6 +87,15 @@ class Claim:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _opened(self) -> int:
+        """The file, in a folder that nobody else can write to."""
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to somebody else")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self._path, flags, 0o600)
 
 
 def _tidy(directory: Path) -> None:

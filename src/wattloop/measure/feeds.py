@@ -55,6 +55,8 @@ class MeterFeed:
         ]
         self.cost_s = max((d.read_cost_s for d in self.domains), default=0.0)
         self.slow = slow
+        self.last_s = -math.inf
+        """Time of the last reading that got into the tracks."""
         self.signal_values: dict[str, float] = {}
         self.on_gap: GapListener | None = None
         self._now_s = clock.now_s
@@ -143,6 +145,7 @@ class MeterFeed:
 
     def follow(self, time_s: float, values: Sequence[float | Gap]) -> None:
         """Put readings into the tracks only: somebody else keeps them."""
+        self.last_s = time_s
         for i, value in enumerate(values):
             if isinstance(value, Gap):
                 self.tracks[i].gap(time_s, value)

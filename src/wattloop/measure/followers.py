@@ -15,6 +15,7 @@ from wattloop.core.records import Gap
 from wattloop.measure.claims import Claim
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.job import Job
+from wattloop.measure.merging import OWN_ZERO
 from wattloop.store.journal import HEADER, SAMPLES, JournalTail, read_journal
 
 __all__ = ["Role"]
@@ -31,8 +32,8 @@ class Role:
         self._claim = Claim(job.job_id if job is not None else run_id)
         self._journal: Path | None = None
         self._tail: JournalTail | None = None
+        self._tail_path = ""
         self._feed_map: dict[int, MeterFeed] = {}
-        self._flushes = 0
         self._seen_s = -math.inf
         self.counts = True
         self.counted_by: str | None = None
@@ -54,16 +55,17 @@ class Role:
 
     def watch(self, feeds: Sequence[MeterFeed]) -> None:
         """Follow the journal of the one who counts, if that is another."""
-        if self.counts or self._tail is not None:
+        if self.counts:
             return
-        owner = self._claim.owner()
-        path = (owner or {}).get("journal")
-        self.counted_by = (owner or {}).get("run_id")
-        if not path:
+        owner = self._claim.owner() or {}
+        self.counted_by = owner.get("run_id", self.counted_by)
+        path = owner.get("journal")
+        if not path or path == self._tail_path:
             return
+        self._drop_tail()
         try:
-            self._tail = JournalTail(Path(path))
-        except OSError:
+            self._tail, self._tail_path = JournalTail(Path(path)), path
+        except OSError:  # on a file system that we do not see: we read everything ourselves
             return
         self._poll(feeds)
 
@@ -85,16 +87,15 @@ class Role:
 
         A run that is `ending` leaves the claim to those that go on.
         """
-        self._flushes += 1
         if self.counts:
             return False
+        followed = self._tail
+        self._poll(feeds)
         if not ending and self._try_claim():
             self._drop_tail()
             return True
-        had_tail = self._tail is not None
         self.watch(feeds)
-        self._poll(feeds)
-        return self._tail is not None and not had_tail
+        return self._tail is not followed
 
     def settle(self, started_s: float) -> None:
         """At the end of a short run that never came to flush: somebody has to count.
@@ -102,7 +103,7 @@ class Role:
         Not if another process counted while we ran and has just ended: its total holds all but
         the last moments, and ours would count the same joules again.
         """
-        if not self.counts and self._counted_until_s() <= started_s:
+        if not self.counts and self._counted_until_s(self._claim.owner()) <= started_s:
             self._try_claim()
 
     def release(self, until_s: float) -> None:
@@ -125,28 +126,33 @@ class Role:
             "journal": None if self._journal is None else str(self._journal),
             "rank": None if self._job is None else self._job.rank,
         }
-        until_s = self._counted_until_s()
         self.counts = self._claim.take(owner)
         if self.counts:
             self.counted_by = None
-            self.counts_from_s = until_s
+            self.counts_from_s = self._counted_until_s(self._claim.before)
         else:
             self.counted_by = (self._claim.owner() or {}).get("run_id")
         return self.counts
 
-    def _counted_until_s(self) -> float:
-        """Up to when the last holder of the claim counted: it says so, or its journal does."""
-        owner = self._claim.owner()
+    def _counted_until_s(self, owner: dict[str, Any] | None) -> float:
+        """Up to when a holder of the claim counted: it says so, or its journal does."""
         if owner is None or owner.get("run_id") == self._run_id:
             return -math.inf
         if "until_s" in owner:
             return float(owner["until_s"])
-        return max(self._seen_s, _last_reading_s(owner.get("journal")))
+        if self._tail is not None:
+            return self._seen_s
+        return _last_reading_s(owner.get("journal"))
 
     def _poll(self, feeds: Sequence[MeterFeed]) -> None:
         if self._tail is None:
             return
-        for kind, data in self._tail.poll():
+        try:
+            frames = list(self._tail.poll())
+        except (OSError, ValueError):  # the disk it lies on is gone
+            self._drop_tail()
+            return
+        for kind, data in frames:
             if kind == SAMPLES and data.times_s:
                 self._seen_s = max(self._seen_s, data.times_s[-1])
             if kind == HEADER:
@@ -156,12 +162,17 @@ class Role:
                 width = data.width
                 with feed.lock:
                     for i, time_s in enumerate(data.times_s):
-                        values = data.values[i * width : (i + 1) * width]
-                        feed.follow(time_s, [_reading(v) for v in values])
+                        if time_s > feed.last_s:  # what we have read ourselves is not read again
+                            values = data.values[i * width : (i + 1) * width]
+                            feed.follow(time_s, [_reading(v) for v in values])
 
     def _map_feeds(self, header: dict[str, Any], feeds: Sequence[MeterFeed]) -> None:
         """Which of the owner's feeds stand for slow or costly ones of ours."""
-        mine = {tuple(d.name for d in f.domains): f for f in feeds if not f.cheap_at_edges}
+        mine = {
+            tuple(d.name for d in f.domains): f
+            for f in feeds
+            if not f.cheap_at_edges and f.meter.name not in OWN_ZERO
+        }
         for index, theirs in enumerate(header["feeds"]):
             names = tuple(d["name"] for d in theirs["domains"])
             feed = mine.get(names)
@@ -172,6 +183,8 @@ class Role:
         if self._tail is not None:
             self._tail.close()
             self._tail = None
+        self._tail_path = ""
+        self._seen_s = -math.inf
         self._feed_map.clear()
 
 

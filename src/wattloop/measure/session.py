@@ -315,7 +315,10 @@ class Session:
             on_flush=self._flush,
             on_fault=self._fault,
         )
-        self._sampler.start()
+        try:
+            self._sampler.start()
+        except RuntimeError as error:  # too many threads, or the interpreter is shutting down
+            self.note(f"no thread could be started ({error}); only the ends of windows are read")
 
     def _open_journal(
         self, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
@@ -431,19 +434,21 @@ class Session:
     ) -> RunResult:
         from wattloop.measure.run_result import RunResult
 
-        return RunResult.of(
-            result,
-            self.settings,
-            run_id=self.run_id,
-            status=status,
-            exit_code=exit_code,
-            signal=signal,
-            started_wall_s=self.started_wall_s,
-            machine_id=self.host.machine_id,
-            counted=self.role.counts,
-            nested=self.role.nested,
-            counted_by=self.role.counted_by,
-        )
+        facts: dict[str, Any] = {
+            "run_id": self.run_id,
+            "status": status,
+            "exit_code": exit_code,
+            "signal": signal,
+            "started_wall_s": self.started_wall_s,
+            "counted": self.role.counts,
+            "nested": self.role.nested,
+            "counted_by": self.role.counted_by,
+        }
+        try:
+            return RunResult.of(result, self.settings, machine_id=self.host.machine_id, **facts)
+        except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
+            text = f"not accounted for: {type(error).__name__}: {error}"
+            return RunResult(result=replace(result, warnings=(*result.warnings, text)), **facts)
 
     def _write_end(self, run: RunResult) -> None:
         end_s = run.result.end_s

@@ -117,13 +117,17 @@ class Window:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.leave()
+        self.end()
+
+    def leave(self) -> None:
+        """It is no longer the innermost window of this thread or task."""
         if self._token is not None:
             try:
                 _current.reset(self._token)
             except ValueError:  # ended in another thread or task than it began
                 _current.set(None)
             self._token = None
-        self.end()
 
     def __repr__(self) -> str:
         state = "open" if self.end_s is None else f"{self.end_s - self.begin_s:.6g} s"
