@@ -46,6 +46,10 @@ class Nothing:
         """What the tool says it was reading."""
         return ""
 
+    def readings(self, begin_s, end_s):
+        """How often it read its sensors between two moments; 0 where that is not known."""
+        return 0
+
 
 class Wattloop(Nothing):
     def load(self):
@@ -64,6 +68,24 @@ class Wattloop(Nothing):
 
     def reads(self):
         return ", ".join(f"{d.name} ({d.source})" for d in self.run.result.domains) or "nothing"
+
+    def readings(self, begin_s, end_s):
+        from wattloop.measure.api import active_session
+
+        feed = active_session().feeds[0]
+        feed.between(0, begin_s, end_s)  # settles what was only sampled
+        return sum(begin_s <= t <= end_s for t in feed.tracks[0].times_s)
+
+
+class WattloopFullRate(Wattloop):
+    """Without the budget that makes it read less often than asked on a slow machine."""
+
+    def start(self, interval_s):
+        from wattloop.measure import sampler
+
+        sampler.MOST_STRETCH = 1.0
+        sampler.DUTY_IN_PROCESS = 1.0
+        super().start(interval_s)
 
 
 class WattloopApi(Wattloop):
@@ -216,6 +238,7 @@ class WakeUps(Nothing):
 TOOLS = {
     "none": Nothing,
     "wattloop": Wattloop,
+    "wattloop, full rate": WattloopFullRate,
     "wattloop.measure.api": WattloopApi,
     "codecarbon": CodeCarbon,
     "zeus": Zeus,
@@ -285,8 +308,10 @@ def task_sleep(tool, interval_s, seconds):
         slices.append(100 * (now_cpu_s - cpu_s) / SLICE_S)
         cpu_s = now_cpu_s
     mean = 100 * (cpu_s - begin_cpu_s) / (time.monotonic() - begin_s)
+    end_s = time.monotonic()
+    rate_hz = tool.readings(begin_s, end_s) / (end_s - begin_s)
     tool.stop()
-    return {"slices_pct": slices, "mean_pct": mean}
+    return {"slices_pct": slices, "mean_pct": mean, "rate_hz": rate_hz}
 
 
 def task_stall(tool, interval_s, seconds):
