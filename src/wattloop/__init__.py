@@ -21,16 +21,33 @@ The house, ground floor first:
 
 from typing import TYPE_CHECKING
 
+from wattloop.core.errors import ConfigError, MeterUnavailable, StoreError, WattloopError
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Missing, WindowResult
+from wattloop.core.settings import Settings
 from wattloop.version import __version__
 
 if TYPE_CHECKING:
     from wattloop.measure.api import Measurement, measure
 
-__all__ = ["Measurement", "__version__", "measure"]
+__all__ = [
+    "ConfigError",
+    "DomainEnergy",
+    "Measurement",
+    "MeterUnavailable",
+    "Missing",
+    "Provenance",
+    "Settings",
+    "StoreError",
+    "WattloopError",
+    "WindowResult",
+    "__version__",
+    "measure",
+]
 
 
 def __getattr__(name: str) -> object:
-    """`measure` is loaded when it is first used: importing Wattloop costs next to nothing."""
+    """What measures is loaded when it is first used; importing Wattloop costs little."""
     import importlib
 
     if name == "measure":

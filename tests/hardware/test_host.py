@@ -18,7 +18,8 @@ def test_roots_come_from_the_environment() -> None:
 
 def test_own_roots_are_the_default() -> None:
     """Nothing set, or set to nothing, is this machine."""
-    assert Host.from_environment({"WATTLOOP_SYSFS_ROOT": ""}) == Host(Path("/sys"), Path("/proc"))
+    host = Host.from_environment({"WATTLOOP_SYSFS_ROOT": ""})
+    assert (host.sysfs, host.procfs) == (Path("/sys"), Path("/proc"))
 
 
 def test_meter_reads_below_the_root_even_through_absolute_links(tmp_path: Path) -> None:

@@ -108,9 +108,9 @@ def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     fresh = Claim("new job", tmp_path)
     assert fresh.take({"run_id": "fresh"})
+    fresh.release()
     assert {json.loads(p.read_text())["run_id"] for p in tmp_path.iterdir()} == {"held", "fresh"}
     held.release()
-    fresh.release()
 
 
 def test_folder_of_somebody_else_is_not_used(

@@ -16,8 +16,8 @@ def run(
     run_id: str, gpu_j: float | None, duration_s: float = 10.0, known: float = 0.0
 ) -> RunRecord:
     window = root_window(cpu_j=500.0, gpu_j=gpu_j, duration_s=duration_s)
-    domains = tuple(replace(d, known_error=known) for d in window.domains)
-    return RunRecord(run_id=run_id, host="h", result=replace(window, domains=domains))
+    domains = tuple(d._replace(known_error=known) for d in window.domains)
+    return RunRecord(run_id=run_id, host="h", result=window._replace(domains=domains))
 
 
 def cell(records: list[RunRecord], name: str, scope: str) -> Cell:
@@ -64,8 +64,8 @@ def test_estimates_and_dead_runs_are_pointed_out() -> None:
     """A measured run beside an estimated one, or one that died, is no fair comparison."""
     guess = run("b", 3_000)
     assert guess.result is not None
-    domains = tuple(replace(d, provenance=Provenance.ESTIMATED) for d in guess.result.domains)
-    guess = replace(guess, result=replace(guess.result, domains=domains), status=RunStatus.DIED)
+    domains = tuple(d._replace(provenance=Provenance.ESTIMATED) for d in guess.result.domains)
+    guess = replace(guess, result=guess.result._replace(domains=domains), status=RunStatus.DIED)
     notes = " ".join(compare([run("a", 3_000), guess]).notes)
     assert "is measured, that of b is estimated" in notes
     assert "b: died" in notes

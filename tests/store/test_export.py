@@ -33,7 +33,7 @@ STEP = {
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(tmp_path / "runs.db") as store:
-        inner = replace(root_window(), name="epoch", window_id=1, parent_id=0)
+        inner = root_window()._replace(name="epoch", window_id=1, parent_id=0)
         events = [{"type": "window", "window": inner.to_dict()}, STEP]
         write_journal(store.journals, "r1", events=events, end=ended())
         later = header("r2", name="=evil()", started_wall_s=2e9, command=["caf\udce9"])

@@ -4,8 +4,7 @@ Nothing here reads hardware or files. The meaning of every field is part of the 
 meters (who produce readings), windows (who turn them into energy) and the store (who keeps them).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -115,8 +114,7 @@ class Missing(NamedTuple):
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainEnergy:
+class DomainEnergy(NamedTuple):
     """Energy of one domain over one window.
 
     Attributes:
@@ -142,8 +140,7 @@ class DomainEnergy:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowResult:
+class WindowResult(NamedTuple):
     """What was found for one window: an energy per domain, what is missing, and warnings."""
 
     name: str
@@ -154,7 +151,7 @@ class WindowResult:
     domains: tuple[DomainEnergy, ...] = ()
     missing: tuple[Missing, ...] = ()
     warnings: tuple[str, ...] = ()
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = {}
 
     @property
     def duration_s(self) -> float:

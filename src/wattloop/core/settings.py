@@ -6,9 +6,8 @@ This module only knows plain values: `wattloop.measure.configfile` reads the YAM
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 
@@ -18,8 +17,7 @@ MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """Values for one process.
 
     Attributes:
@@ -63,12 +61,12 @@ class Settings:
     visa_resource: str = ""
     replay_file: str = ""
     virtual_gpus: int = 0
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
 
     def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
         """A copy with `values` (None means "not given") checked and taken from `source`."""
         given = {name: value for name, value in values.items() if value is not None}
-        known = {f.name for f in fields(self)} - {"sources"}
+        known = set(self._fields) - {"sources"}
         for name in given:
             if name not in known:
                 raise ConfigError(
@@ -76,7 +74,7 @@ class Settings:
                 )
         checked = {name: _checked(name, value, source) for name, value in given.items()}
         sources = {**self.sources, **dict.fromkeys(checked, source)}
-        return replace(self, **checked, sources=sources)
+        return self._replace(**checked, sources=sources)
 
     @property
     def store_location(self) -> str:

@@ -2,19 +2,18 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 __all__ = ["Host"]
 
 
-@dataclass(frozen=True)
 class Host:
     """Roots of the kernel's file trees. In a container the host's are mounted elsewhere."""
 
-    sysfs: Path = Path("/sys")
-    procfs: Path = Path("/proc")
+    def __init__(self, sysfs: Path = Path("/sys"), procfs: Path = Path("/proc")) -> None:
+        self.sysfs = sysfs
+        self.procfs = procfs
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Host":

@@ -10,7 +10,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from wattloop.core.records import Scope, WindowResult
@@ -103,8 +102,8 @@ class StepResolver:
                 domains.append(host)
                 continue
             shift_j = edge_w * abs(device.energy_j or 0.0)
-            domains.append(replace(device, uncertainty_j=math.hypot(device.uncertainty_j, shift_j)))
-        return replace(by_device, domains=tuple(domains))
+            domains.append(device._replace(uncertainty_j=math.hypot(device.uncertainty_j, shift_j)))
+        return by_device._replace(domains=tuple(domains))
 
     def _run(self) -> None:
         while not self._stop.acquire(timeout=PASS_EVERY_S):

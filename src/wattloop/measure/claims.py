@@ -61,7 +61,6 @@ class Claim:
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(owner).encode(), 0)
         self._fd = fd
-        _tidy(self._path.parent)
         return True
 
     def owner(self) -> dict[str, Any] | None:
@@ -81,6 +80,7 @@ class Claim:
             with suppress(OSError):  # a full disk: the next one looks into our journal instead
                 os.pwrite(self._fd, json.dumps({**owner, "until_s": until_s}).encode(), 0)
         self.forget()
+        _tidy(self._path.parent)
 
     def forget(self) -> None:
         """Close our copy of the file; in a forked child this leaves the parent's claim alone."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from wattloop.core.clock import VirtualClock
@@ -43,7 +42,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "status": RunStatus.DIED.value,
         "exit_code": None,
         "signal": None,
-        "result": replace(result, begin_s=begin_s).to_dict(),
+        "result": result._replace(begin_s=begin_s).to_dict(),
         "accounting": _accounting(result, header),
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
@@ -64,7 +63,7 @@ def _accounting(result: WindowResult, header: Mapping[str, Any]) -> dict[str, An
     """What the run itself would have made of its energy, but for a live carbon intensity."""
     from wattloop.measure.accounting.summary import account
 
-    known = {f.name for f in fields(Settings)}
+    known = set(Settings._fields)
     stored = {name: value for name, value in header.get("settings", {}).items() if name in known}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()

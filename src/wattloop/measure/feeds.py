@@ -7,7 +7,6 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.clock import Clock
@@ -253,15 +252,24 @@ class MeterFeed:
             self.on_gap(time_s, self.domains[i].name, gap)
 
 
-@dataclass(slots=True, eq=False)
 class Channel:
-    """The source chosen for one domain."""
+    """The source chosen for one domain, and the gauge that gives its shape, if there is one."""
 
-    domain: Domain
-    feed: MeterFeed
-    index: int
-    shape_feed: MeterFeed | None = None
-    shape_index: int = 0
+    __slots__ = ("domain", "feed", "index", "shape_feed", "shape_index")
+
+    def __init__(
+        self,
+        domain: Domain,
+        feed: MeterFeed,
+        index: int,
+        shape_feed: MeterFeed | None = None,
+        shape_index: int = 0,
+    ) -> None:
+        self.domain = domain
+        self.feed = feed
+        self.index = index
+        self.shape_feed = shape_feed
+        self.shape_index = shape_index
 
     @property
     def track(self) -> SourceTrack | ShapedCounter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.provenance import Provenance
@@ -23,7 +22,7 @@ def journal_header(
     session: Session, *, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
     """Plain data for the first frame of a journal."""
-    settings = asdict(session.settings)
+    settings = {**session.settings._asdict(), "sources": dict(session.settings.sources)}
     return {
         "run_id": session.run_id,
         "name": session.name,

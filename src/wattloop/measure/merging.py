@@ -11,8 +11,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.store.journal import Journal, SampleBlock
 
@@ -26,8 +25,7 @@ OWN_ZERO = frozenset({"perf", "estimate", "virtual"})
 Rows = list[tuple[float, list[float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """A meter with its domains: the same in every process that reads it."""
 
     meter: str

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import Missing
@@ -48,12 +47,16 @@ ENTRY_POINT_GROUP = "wattloop.meters"
 FAULT_REMEDY = "this is a fault of the meter: report it to whoever wrote it, with this line"
 
 
-@dataclass(slots=True, eq=False)
 class Inventory:
     """What can be read here, and what cannot, with reasons."""
 
-    meters: list[Meter] = field(default_factory=list)
-    refusals: list[MeterUnavailable] = field(default_factory=list)
+    def __init__(
+        self,
+        meters: list[Meter] | None = None,
+        refusals: list[MeterUnavailable] | None = None,
+    ) -> None:
+        self.meters = [] if meters is None else meters
+        self.refusals = [] if refusals is None else refusals
 
     def missing(self) -> list[Missing]:
         """Parts of the node that exist but that no meter reads."""

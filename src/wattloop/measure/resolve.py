@@ -111,8 +111,7 @@ def _whole_node(channels: Sequence[Channel], inside: Mapping[str, str | None]) -
 def _replaced(energy: DomainEnergy, in_total: bool) -> DomainEnergy:
     if in_total == energy.in_total:
         return energy
-    values = {name: getattr(energy, name) for name in energy.__slots__}
-    return DomainEnergy(**{**values, "in_total": in_total})
+    return energy._replace(in_total=in_total)
 
 
 def _reason_missing(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.core.errors import WattloopError
@@ -49,6 +49,10 @@ class RunResult:
             started_wall_s=facts["started_wall_s"],
         )
         return cls(result=result, accounting=accounting.to_dict(), summary=accounting.line, **facts)
+
+    def with_result(self, result: WindowResult) -> "RunResult":
+        """A copy that found something else; its accounting stays."""
+        return replace(self, result=result)
 
     @property
     def energy_j(self) -> float | None:

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.clock import Clock
@@ -427,7 +426,7 @@ class Session:
         result = self.between(
             from_s, end_s, name=self.name, window_id=ROOT_WINDOW_ID, warnings=warnings
         )
-        return replace(result, begin_s=self.started_s)
+        return result._replace(begin_s=self.started_s)
 
     def _run_result(
         self, result: WindowResult, status: RunStatus, exit_code: int | None, signal: int | None
@@ -448,7 +447,7 @@ class Session:
             return RunResult.of(result, self.settings, machine_id=self.host.machine_id, **facts)
         except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
             text = f"not accounted for: {type(error).__name__}: {error}"
-            return RunResult(result=replace(result, warnings=(*result.warnings, text)), **facts)
+            return RunResult(result=result._replace(warnings=(*result.warnings, text)), **facts)
 
     def _write_end(self, run: RunResult) -> None:
         end_s = run.result.end_s
@@ -456,8 +455,8 @@ class Session:
         if fault is not None and not any(fault in text for text in run.result.warnings):
             text = f"the end of this run could not be kept: {fault}; it will be listed as died"
             self.note(text)
-            result = replace(run.result, warnings=(*run.result.warnings, text))
-            self.closed = replace(run, result=result)
+            result = run.result._replace(warnings=(*run.result.warnings, text))
+            self.closed = run.with_result(result)
 
 
 def new_run_id(wall_s: float) -> str:

@@ -20,7 +20,6 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,17 +64,27 @@ class SampleBlock(NamedTuple):
     """Raw joules or watts per domain in the header's order; NaN marks a gap."""
 
 
-@dataclass(slots=True)
 class Journal:
-    """What could be read of a journal."""
+    """What could be read of a journal.
 
-    path: Path
-    header: dict[str, Any]
-    blocks: list[SampleBlock] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)
-    end: dict[str, Any] | None = None
-    torn_bytes: int = 0
-    """Bytes at the end that no longer make a frame."""
+    Attributes:
+        torn_bytes: bytes at the end that no longer make a frame.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: dict[str, Any],
+        blocks: list[SampleBlock] | None = None,
+        events: list[dict[str, Any]] | None = None,
+        end: dict[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.blocks = [] if blocks is None else blocks
+        self.events = [] if events is None else events
+        self.end = end
+        self.torn_bytes = 0
 
 
 class JournalWriter:

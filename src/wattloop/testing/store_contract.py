@@ -101,7 +101,7 @@ class StoreContract:
 
     def test_a_journal_is_folded_whole_and_removed(self, store: Store) -> None:
         """Header, end, samples, signals, windows, steps and events are all in the store."""
-        window = replace(root_window(), name="epoch 1", window_id=5, parent_id=0)
+        window = root_window()._replace(name="epoch 1", window_id=5, parent_id=0)
         step = {
             "kind": "step",
             "index": 3,

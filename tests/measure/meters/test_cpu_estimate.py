@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,7 @@ class Machine:
             (folder / "scaling_cur_freq").write_text(f"{mhz * 1000}\n")
 
     def context(self, **settings: object) -> Context:
-        return Context(
-            Host(sysfs=self.root, procfs=self.root), replace(Settings(), **settings), self.clock
-        )
+        return Context(Host(sysfs=self.root, procfs=self.root), Settings(**settings), self.clock)
 
 
 @pytest.fixture

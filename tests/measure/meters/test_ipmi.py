@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,4 +81,4 @@ def test_it_must_be_asked_for(tmp_path, monkeypatch) -> None:
         detect(Context())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MeterUnavailable, match="install"):
-        detect(Context(settings=replace(Settings(), ipmi=True)))
+        detect(Context(settings=Settings(ipmi=True)))

@@ -1,6 +1,5 @@
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ CSV = """time_s,domain,kind,value
 def play(path: Path, text: str):
     path.write_text(text)
     clock = VirtualClock(start_s=7.0)
-    (meter,) = detect(Context(settings=replace(Settings(), replay_file=str(path)), clock=clock))
+    (meter,) = detect(Context(settings=Settings(replay_file=str(path)), clock=clock))
     return meter, clock
 
 
@@ -102,6 +101,6 @@ def test_contract(tmp_path) -> None:
 
 def test_a_missing_file_is_named(tmp_path) -> None:
     """Promise: a wrong path is a clear message."""
-    settings = replace(Settings(), replay_file=str(tmp_path / "no.csv"))
+    settings = Settings(replay_file=str(tmp_path / "no.csv"))
     with pytest.raises(ConfigError, match=r"no\.csv: No such file"):
         detect(Context(settings=settings))

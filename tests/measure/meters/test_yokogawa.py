@@ -1,6 +1,5 @@
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,4 +163,4 @@ def test_addresses_and_their_libraries() -> None:
         split_address("wattmeter")
     with pytest.raises(MeterUnavailable, match="WATTLOOP_VISA"):
         detect(Context())
-    assert detect(Context(settings=replace(Settings(), visa_resource=RESOURCE)))
+    assert detect(Context(settings=Settings(visa_resource=RESOURCE)))
