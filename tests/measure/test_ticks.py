@@ -82,3 +82,15 @@ def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
     clock.saw_change(1.1, 1.102)
     assert clock.period_s == 0.1
     assert clock.age(2.04)[0] is not None
+
+
+def test_a_reading_that_falls_on_a_tick_is_moved_away_from_it() -> None:
+    """A grid of the same period would otherwise meet every tick, and no age would be known."""
+    clock = TickClock(0.1)
+    for n in (10, 11, 30, 31, 100, 101):
+        clock.saw_change(n * 0.1 - 0.001, n * 0.1 + 0.001)
+    on_a_tick_s = 11.0
+    assert clock.age(on_a_tick_s)[0] is None
+    quiet_s = clock.quiet_time_s(on_a_tick_s)
+    assert 0.0 < quiet_s - on_a_tick_s < 0.05
+    assert clock.age(quiet_s)[0] == pytest.approx(0.035, abs=0.005)

@@ -54,6 +54,8 @@ class MeterFeed:
         ]
         self.cost_s = max((d.read_cost_s for d in self.domains), default=0.0)
         self.slow = slow
+        self.told_ticks = False
+        """Whether another feed of the same device finds the ticks."""
         self.last_s = -math.inf
         """Time of the last reading that got into the tracks."""
         self.signal_values: dict[str, float] = {}
@@ -187,7 +189,7 @@ class MeterFeed:
     def find_ticks(self, limit_s: float, sleep: Callable[[float], None]) -> None:
         """Watch a slow but cheap sensor until it has changed twice, to learn its beat."""
         clocks = self.tick_clocks
-        if not any(clocks) or self.cost_s > 1e-3:
+        if not any(clocks) or self.told_ticks or self.cost_s > 1e-3:
             return
         end_s = self._now_s() + limit_s
         last: list[float | Gap] = []
@@ -319,7 +321,10 @@ def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list
 
 def _shaped(counter: Channel, gauge: Channel) -> Channel:
     # Both sensors of one device keep the same beat; the cheap one is watched for it.
-    counter.feed.tracks[counter.index].ticks = gauge.feed.tick_clocks[gauge.index]
+    beat = gauge.feed.tick_clocks[gauge.index]
+    counter.feed.tracks[counter.index].ticks = beat
+    counter.feed.tick_clocks[counter.index] = beat
+    counter.feed.told_ticks = True
     return Channel(counter.domain, counter.feed, counter.index, gauge.feed, gauge.index)
 
 

@@ -44,24 +44,28 @@ class TickClock:
 
     def age(self, time_s: float) -> tuple[float | None, float]:
         """Seconds since the last update before `time_s`, and how sure that is; None if unknown."""
+        phase_s, blur_s = self._phase(time_s)
+        if phase_s is None or min(phase_s, self.period_s - phase_s) <= blur_s:
+            return None, 0.0  # unknown, or so close to a tick that it is not sure which was seen
+        return phase_s, blur_s
+
+    def quiet_time_s(self, time_s: float) -> float:
+        """The first instant from `time_s` on that is safely between two ticks."""
+        phase_s, _ = self._phase(time_s)
+        if phase_s is None:
+            return time_s
+        wait_s = (QUIET_SHARE * self.period_s - phase_s) % self.period_s
+        return time_s + (wait_s if wait_s < self.period_s / 2 else 0.0)
+
+    def _phase(self, time_s: float) -> tuple[float | None, float]:
+        """Where in a period `time_s` lies, and how sure that is; None once the beat is lost."""
         if self._last_s is None:
             return None, 0.0
         distance_s = time_s - self._last_s
         blur_s = self.error_s + abs(distance_s) * self._drift
         if blur_s > MAX_ERROR_SHARE * self.period_s:
             return None, 0.0
-        age_s = distance_s % self.period_s
-        if min(age_s, self.period_s - age_s) <= blur_s:
-            return None, 0.0  # so close to a tick that it is not sure which one was seen
-        return age_s, blur_s
-
-    def quiet_time_s(self, time_s: float) -> float:
-        """The first instant from `time_s` on that is safely between two ticks."""
-        age_s, _ = self.age(time_s)
-        if age_s is None:
-            return time_s
-        wait_s = (QUIET_SHARE * self.period_s - age_s) % self.period_s
-        return time_s + (wait_s if wait_s < self.period_s / 2 else 0.0)
+        return distance_s % self.period_s, blur_s
 
     def _refine(self, tick_s: float, error_s: float) -> None:
         """The longer the base line, the better the period is known."""
