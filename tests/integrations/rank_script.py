@@ -20,15 +20,20 @@ def main(backend: str, output: str) -> None:
 
         rank = MPI.COMM_WORLD.Get_rank()
     time.sleep(0.1 * rank)  # they do not arrive together
+    arrived_s = time.monotonic()
     with measured_together(EnergyMeter("job")) as job, job.meter.epoch():
         for _ in range(10):
             time.sleep(0.02 + 0.01 * rank)
             job.meter.step_done(loss=1.0)
+        done_s = time.monotonic()
     facts = {
         "counted": job.meter.run is not None and job.meter.run.counted,
         "steps": len(job.meter.steps),
         "fault": job.meter.fault,
-        "duration_s": job.meter.result.duration_s if job.meter.result else None,
+        "arrived_s": arrived_s,
+        "done_s": done_s,
+        "begin_s": job.meter.result.begin_s if job.meter.result else None,
+        "end_s": job.meter.result.end_s if job.meter.result else None,
     }
     if job.energy is not None:
         facts |= {"job": job.energy.to_dict(), "table": job.energy.table()}
