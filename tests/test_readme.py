@@ -65,7 +65,7 @@ def ran(code: str, tmp_path: Path, env: dict[str, str]) -> list[str]:
 
 def test_python_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
     """With the estimate, as on the machine of the README."""
-    (code,), (expected,) = blocks("python"), blocks("text")
+    code, (expected,) = blocks("python")[0], blocks("text")
     lines = ran(code, tmp_path, environment(tmp_path))
     shown = [line for line in expected.splitlines() if "not measured" not in line]
     printed = [line for line in lines if "not measured" not in line]
@@ -77,7 +77,7 @@ def test_python_example_prints_what_the_readme_shows(tmp_path: Path) -> None:
 
 def test_python_example_measures_where_there_are_counters(tmp_path: Path) -> None:
     """The same code on a machine with RAPL: measured, complete, and the right joules."""
-    (code,) = blocks("python")
+    code = blocks("python")[0]
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
     env = environment(tmp_path, WATTLOOP_METERS="rapl", WATTLOOP_SYSFS_ROOT=str(tmp_path / "sys"))
@@ -89,6 +89,12 @@ def test_python_example_measures_where_there_are_counters(tmp_path: Path) -> Non
     for epoch in epochs:
         assert epoch is not None
         assert float(epoch[1]) / float(epoch[2]) == pytest.approx(50.0, rel=0.1)
+
+
+def test_training_loop_example_runs(tmp_path: Path) -> None:
+    """The loop with epochs and steps says how many joules it took so far."""
+    lines = ran(blocks("python")[1], tmp_path, environment(tmp_path))
+    assert re.fullmatch(rf"{NUMBER} J so far", lines[-1])
 
 
 def test_console_blocks_run_and_print_what_they_show(tmp_path: Path) -> None:

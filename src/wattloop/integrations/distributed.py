@@ -17,7 +17,7 @@ from typing import Any
 
 from wattloop.core.records import RunStatus
 from wattloop.integrations.hook import TrainingMeter
-from wattloop.integrations.job_energy import JobEnergy
+from wattloop.integrations.job_table import JobTable
 from wattloop.integrations.ranks import AloneRanks, Ranks, current_ranks
 from wattloop.measure.run_result import RunResult
 
@@ -31,10 +31,10 @@ def measured_together(meter: TrainingMeter, ranks: Ranks | None = None) -> Measu
     return MeasuredJob(meter, ranks)
 
 
-def gather(run: RunResult, node: str, ranks: Ranks | None = None) -> JobEnergy | None:
+def gather(run: RunResult, node: str, ranks: Ranks | None = None) -> JobTable | None:
     """Energies of every rank's run, by node; on rank 0, None elsewhere. Called by every rank."""
     items = (ranks or current_ranks()).gather(_report(run, node))
-    return None if items is None else JobEnergy.of(items)
+    return None if items is None else JobTable.of(items)
 
 
 class MeasuredJob:
@@ -47,7 +47,7 @@ class MeasuredJob:
 
     def __init__(self, meter: TrainingMeter, ranks: Ranks | None = None) -> None:
         self.meter = meter
-        self.energy: JobEnergy | None = None
+        self.energy: JobTable | None = None
         self._ranks: Ranks = ranks or AloneRanks()
         self._find_ranks = ranks is None
 
@@ -94,7 +94,7 @@ class MeasuredJob:
             report = {} if run is None else _report(run, session.host.name)
             items = self._ranks.gather(report)
             if items is not None:
-                self.energy = JobEnergy.of([item for item in items if item])
+                self.energy = JobTable.of([item for item in items if item])
         except Exception as error:  # noqa: BLE001 - each backend has its own; a dead rank
             _log.warning("the energies of this job's ranks could not be gathered: %s", error)
 

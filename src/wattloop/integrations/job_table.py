@@ -9,14 +9,14 @@ from typing import Any
 
 from wattloop.core.records import Scope
 
-__all__ = ["JobEnergy", "NodeEnergy"]
+__all__ = ["JobTable", "NodeRow"]
 
 PACKAGE, MEMORY = "Pkg (J)", "RAM (J)"
 NOT_READ = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeEnergy:
+class NodeRow:
     """One node: joules per column of the table, its total, its time.
 
     `ranks` is how many processes ran there; `missing` names parts that could not be read.
@@ -33,14 +33,14 @@ class NodeEnergy:
 
 
 @dataclass(frozen=True, slots=True)
-class JobEnergy:
+class JobTable:
     """All nodes of a job, each device counted once."""
 
-    nodes: tuple[NodeEnergy, ...]
+    nodes: tuple[NodeRow, ...]
     warnings: tuple[str, ...] = field(default=())
 
     @classmethod
-    def of(cls, reports: Sequence[Mapping[str, Any]]) -> JobEnergy:
+    def of(cls, reports: Sequence[Mapping[str, Any]]) -> JobTable:
         """From one report per rank; only those that count have energies."""
         by_node: dict[str, list[Mapping[str, Any]]] = {}
         for report in reports:
@@ -112,7 +112,7 @@ class JobEnergy:
         }
 
 
-def _node(name: str, reports: Sequence[Mapping[str, Any]]) -> NodeEnergy:
+def _node(name: str, reports: Sequence[Mapping[str, Any]]) -> NodeRow:
     counting = sorted(
         (r for r in reports if r["counted"]), key=lambda r: r["duration_s"], reverse=True
     )
@@ -120,7 +120,7 @@ def _node(name: str, reports: Sequence[Mapping[str, Any]]) -> NodeEnergy:
     warnings = []
     if not counting:
         warnings.append(f"{name}: no rank counted its devices; another run there does")
-        return NodeEnergy(name, len(reports), {}, None, 0.0, longest_s, (), tuple(warnings))
+        return NodeRow(name, len(reports), {}, None, 0.0, longest_s, (), tuple(warnings))
     if len(counting) > 1:
         warnings.append(f"{name}: {len(counting)} ranks counted; the one that ran longest is used")
     counted = counting[0]
@@ -129,7 +129,7 @@ def _node(name: str, reports: Sequence[Mapping[str, Any]]) -> NodeEnergy:
     for domain in read:
         column = _column(domain)
         columns[column] = columns.get(column, 0.0) + domain["energy_j"]
-    return NodeEnergy(
+    return NodeRow(
         name,
         len(reports),
         columns,
