@@ -5,6 +5,7 @@ closed-form integral of the power, on the same CLOCK_MONOTONIC line as `RealCloc
 file itself holds the value of the last update, as the hardware's register does.
 """
 
+import gc
 import os
 import random
 import threading
@@ -196,6 +197,8 @@ class Driver:
         """The curves' 0 s."""
 
     def __enter__(self) -> "Driver":
+        # A collection in a big test process would hold the thread up for a tenth of a second.
+        gc.freeze()
         self.update()
         self._thread.start()
         return self
@@ -213,6 +216,7 @@ class Driver:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
+        gc.unfreeze()
 
     def true_energy_j(self, zone: TreeZone, begin_s: float, end_s: float) -> float:
         """Joules between two moments of CLOCK_MONOTONIC: exact, whatever the file showed."""
