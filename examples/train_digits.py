@@ -29,7 +29,11 @@ def main() -> int:
     train = torch.utils.data.TensorDataset(x[:1500], y[:1500])
     loader = torch.utils.data.DataLoader(train, batch_size=32, shuffle=True)
     model = torch.nn.Sequential(
-        torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)
+        torch.nn.Linear(64, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, 1024),
+        torch.nn.ReLU(),
+        torch.nn.Linear(1024, 10),
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 

@@ -8,6 +8,7 @@ import sys
 import time
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -287,4 +288,6 @@ def test_follower_reads_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     role = Role("r", Job("job", "user", 5, 5, 8))
     role.decide(None)
-    assert role.interval_s(0.1) == 1.0
+    assert role.interval_s(0.1, []) == 1.0
+    estimate = SimpleNamespace(cheap_at_edges=False)  # nobody reads it for us, not even a window
+    assert role.interval_s(0.1, [estimate]) == 0.1

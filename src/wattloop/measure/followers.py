@@ -78,9 +78,11 @@ class Role:
         followed = {id(feed) for feed in self._feed_map.values()}
         return [feed for feed in used if id(feed) not in followed]
 
-    def interval_s(self, wished_s: float) -> float:
-        """Followers need fewer readings."""
-        return wished_s if self.counts else max(wished_s, FOLLOWER_INTERVAL_S)
+    def interval_s(self, wished_s: float, read: Sequence[MeterFeed]) -> float:
+        """How often to read; a follower whose windows read at their edges needs little more."""
+        if self.counts or not all(feed.cheap_at_edges for feed in read):
+            return wished_s
+        return max(wished_s, FOLLOWER_INTERVAL_S)
 
     def flush(self, feeds: Sequence[MeterFeed], *, ending: bool = False) -> bool:
         """Take over if nobody counts, else take the other's readings; True if the role changed.

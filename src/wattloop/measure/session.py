@@ -302,11 +302,12 @@ class Session:
             os.environ[RUN_VARIABLE] = self.run_id
         self.role.watch(self.feeds)
         self._note_role()
+        read = self.role.feeds_to_read(self.feeds, used)
         self._sampler = Sampler(
-            self.role.feeds_to_read(self.feeds, used),
+            read,
             self.feeds if self.role.counts else used,
             self.clock,
-            self.role.interval_s(self.settings.interval_s),
+            self.role.interval_s(self.settings.interval_s, read),
             in_process=self._in_process,
             tick_feeds=used,
             # Whoever names an interval gets it; our own adapts to the power.
@@ -338,10 +339,9 @@ class Session:
         if changed:
             self._note_role()
         if changed and self._sampler is not None:
-            self._sampler.replace_feeds(
-                self.role.feeds_to_read(self.feeds, self._used_feeds()),
-                self.role.interval_s(self.settings.interval_s),
-            )
+            read = self.role.feeds_to_read(self.feeds, self._used_feeds())
+            interval_s = self.role.interval_s(self.settings.interval_s, read)
+            self._sampler.replace_feeds(read, interval_s)
         self._notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
