@@ -4,6 +4,8 @@
     ├── ConfigError          a setting, specification or argument is wrong
     ├── MeterUnavailable     a source of energy readings cannot be used here
     ├── CommandError         the program to measure cannot be started
+    ├── LeverError           a lever cannot be read, set or restored
+    │   └── DeviceBusy       another process holds the device's levers
     └── StoreError           runs cannot be kept or found
         ├── StoreUnwritable
         ├── StoreTooNew
@@ -17,6 +19,8 @@ translated where they are caught; a user never needs to know which library we us
 __all__ = [
     "CommandError",
     "ConfigError",
+    "DeviceBusy",
+    "LeverError",
     "MeterUnavailable",
     "RunNotFound",
     "StoreError",
@@ -65,6 +69,14 @@ class CommandError(WattloopError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class LeverError(WattloopError):
+    """A lever cannot be read, set or restored: no permission, device lost, or driver refuses."""
+
+
+class DeviceBusy(LeverError):
+    """Another living process holds the device; the message names it."""
 
 
 class StoreError(WattloopError):
