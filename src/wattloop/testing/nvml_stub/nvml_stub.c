@@ -69,15 +69,30 @@ static double normal(uint64_t key) {
 
 /* ---- physics --------------------------------------------------------------------------- */
 
+/* Part of the dynamic power that is left at the segment's memory clock. */
+static double memory_factor(const struct gpu *g, const struct segment *s) {
+    return 1 - g->memory_share * (1 - s->memory_clock_mhz / g->memory_clock_mhz);
+}
+
 /* Dynamic power falls as (f / f_max)^n below the highest clock, n = 3 where V follows f. */
-static double clocked_w(const struct gpu *g, const struct segment *s, double demand_w) {
-    double dynamic_w = demand_w - g->idle_w;
+static double at_clock_w(const struct gpu *g, const struct segment *s, double demand_w, double mhz) {
+    double dynamic_w = (demand_w - g->idle_w) * memory_factor(g, s);
     if (dynamic_w <= 0) return demand_w;
-    return g->idle_w + dynamic_w * pow(s->clock_mhz / g->max_clock_mhz, g->clock_exponent);
+    return g->idle_w + dynamic_w * pow(mhz / g->max_clock_mhz, g->clock_exponent);
+}
+
+static double clocked_w(const struct gpu *g, const struct segment *s, double demand_w) {
+    return at_clock_w(g, s, demand_w, s->clock_mhz);
+}
+
+/* Caps are not hard limits: cards overshoot, and cannot run slower than their lowest clock. */
+static double ceiling_w(const struct gpu *g, const struct segment *s) {
+    double floor_w = at_clock_w(g, s, s->high_w, g->min_clock_mhz);
+    return fmax(s->limit_w * (1 + g->cap_overshoot), floor_w);
 }
 
 static double level_w(const struct gpu *g, const struct segment *s, double demand_w) {
-    return fmin(clocked_w(g, s, demand_w), s->limit_w);
+    return fmin(clocked_w(g, s, demand_w), ceiling_w(g, s));
 }
 
 /* Start of the spike within period k: anywhere, but never across the period's end. */
@@ -125,7 +140,7 @@ static double wave_j(const struct gpu *g, const struct segment *s, double x) {
     switch ((int)s->kind) {
     case WAVE_STEP: return low * fmin(x, T) + high * fmax(0, x - T);
     case WAVE_RAMP:
-        return ramp_j(clocked_w(g, s, s->low_w), clocked_w(g, s, s->high_w), T, s->limit_w, x);
+        return ramp_j(clocked_w(g, s, s->low_w), clocked_w(g, s, s->high_w), T, ceiling_w(g, s), x);
     case WAVE_SQUARE:
     case WAVE_SPIKES:
         k = floor(x / T);
@@ -178,15 +193,24 @@ static double counted_j(const struct gpu *g) {
 }
 
 /* The clock at which the card settles: highest allowed, or lower where the limit bites. */
-static double clock_mhz(const struct gpu *g) {
-    double t = tick_s(g), ratio;
+static double settled_mhz(const struct gpu *g, double t) {
     const struct segment *s = segment_at(g, t);
-    double wanted_w = demand_w(g, s, t), free_w = clocked_w(g, s, wanted_w);
+    double wanted_w = demand_w(g, s, t), dynamic_w, ratio;
     if (wanted_w <= g->idle_w * 1.001) return fmax(g->min_clock_mhz, 0.17 * g->max_clock_mhz);
-    if (free_w <= s->limit_w) return s->clock_mhz;
-    ratio = (s->limit_w - g->idle_w) / (wanted_w - g->idle_w);
-    return fmax(g->min_clock_mhz,
-                g->max_clock_mhz * pow(fmax(ratio, 1e-6), 1 / g->clock_exponent));
+    if (clocked_w(g, s, wanted_w) <= ceiling_w(g, s)) return s->clock_mhz;
+    dynamic_w = (wanted_w - g->idle_w) * memory_factor(g, s);
+    ratio = fmax((ceiling_w(g, s) - g->idle_w) / dynamic_w, 1e-6);
+    return fmax(g->min_clock_mhz, g->max_clock_mhz * pow(ratio, 1 / g->clock_exponent));
+}
+
+/* Work per second relative to a card without limits: arithmetic follows the SM clock, the memory's
+ * share of it the memory clock. */
+static double speed_at(const struct gpu *g, double t) {
+    const struct segment *s = segment_at(g, t);
+    double compute = settled_mhz(g, t) / g->max_clock_mhz;
+    double memory = s->memory_clock_mhz / g->memory_clock_mhz;
+    if (demand_w(g, s, t) <= g->idle_w) return 0;
+    return 1 / ((1 - g->memory_share) / compute + g->memory_share / memory);
 }
 
 static double utilisation(const struct gpu *g) {
@@ -199,8 +223,7 @@ static double utilisation(const struct gpu *g) {
 
 /* ---- faults ---------------------------------------------------------------------------- */
 
-static nvml_return fault(const struct gpu *g, unsigned call) {
-    static uint64_t draws;
+static nvml_return fault(struct gpu *g, unsigned call) {
     double t = now_s();
     if (init_count <= 0 || shared == NULL) return UNINITIALIZED;
     if (g < shared->gpus || g >= shared->gpus + (int)shared->gpu_count) return INVALID_ARGUMENT;
@@ -210,7 +233,7 @@ static nvml_return fault(const struct gpu *g, unsigned call) {
     if ((unsigned)g->unsupported_calls & call) return NOT_SUPPORTED;
     if ((unsigned)g->forbidden_calls & call) return NO_PERMISSION;
     if (call && g->error_probability > 0) {
-        uint64_t n = __atomic_add_fetch(&draws, 1, __ATOMIC_RELAXED);
+        uint64_t n = __atomic_add_fetch(&g->draws, 1, __ATOMIC_RELAXED);
         if (uniform((uint64_t)g->seed * 31 + n) < g->error_probability) return UNKNOWN;
     }
     return OK;
@@ -252,6 +275,7 @@ int stub_attach(const char *path) {
 size_t stub_state_size(void) { return sizeof(struct state); }
 double stub_energy_j(unsigned gpu, double t) { return energy_at(&shared->gpus[gpu], t); }
 double stub_power_w(unsigned gpu, double t) { return power_at(&shared->gpus[gpu], t); }
+double stub_speed(unsigned gpu, double t) { return speed_at(&shared->gpus[gpu], t); }
 
 /* Append a segment that `edit` derives from the current one. The lock is the kernel's, so a
  * process killed here releases it; each change opens the file anew, so threads exclude each other
@@ -283,8 +307,18 @@ static void edit_wave(struct segment *s, const double *v) {
 }
 
 static void edit_limit(struct segment *s, const double *v) { s->limit_w = v[0]; }
-static void edit_clock(struct segment *s, const double *v) { s->clock_mhz = v[0]; }
-static void edit_memory_clock(struct segment *s, const double *v) { s->memory_clock_mhz = v[0]; }
+
+static void edit_clock(struct segment *s, const double *v) {
+    s->clock_mhz = v[0];
+    s->clock_low_mhz = v[1];
+    s->clock_locked = v[2];
+}
+
+static void edit_memory_clock(struct segment *s, const double *v) {
+    s->memory_clock_mhz = v[0];
+    s->memory_clock_low_mhz = v[1];
+    s->memory_clock_locked = v[2];
+}
 
 int stub_set_wave(unsigned gpu, const double *values) {
     return change(&shared->gpus[gpu], edit_wave, values);
@@ -510,7 +544,7 @@ nvml_return nvmlDeviceGetClockInfo(nvml_device g, int type, unsigned *mhz) {
     if (type == CLOCK_MEM)
         *mhz = (unsigned)segment_at(g, tick_s(g))->memory_clock_mhz;
     else
-        *mhz = (unsigned)clock_mhz(g);
+        *mhz = (unsigned)settled_mhz(g, tick_s(g));
     return OK;
 }
 
@@ -604,60 +638,107 @@ nvml_return nvmlDeviceGetPowerManagementMode(nvml_device g, unsigned *mode) {
     return OK;
 }
 
-static nvml_return set_value(nvml_device g, double value, double low, double high,
-                             void (*edit)(struct segment *, const double *)) {
-    CHECK(g, CALL_SET);
-    if (value < low || value > high) return INVALID_ARGUMENT;
-    return change(g, edit, &value);
+/* A setter takes its time, half before and half after the change, as real ones do: a process may
+ * be killed in either. */
+static nvml_return set(nvml_device g, unsigned call, void (*edit)(struct segment *, const double *),
+                       const double *values) {
+    nvml_return code = OK;
+    useconds_t half_us = (useconds_t)(g->set_cost_s * 5e5);
+    if (half_us > 0) usleep(half_us);
+    if (!((unsigned)g->ignored_calls & (call | CALL_SET))) code = change(g, edit, values);
+    if (half_us > 0) usleep(half_us);
+    return code;
 }
 
+static int outside(double value, double low, double high) { return value < low || value > high; }
+
 nvml_return nvmlDeviceSetPowerManagementLimit(nvml_device g, unsigned limit_mw) {
-    CHECK(g, CALL_SET);
-    return set_value(g, limit_mw * 1e-3, g->min_limit_w, g->max_limit_w, edit_limit);
+    double limit_w = limit_mw * 1e-3;
+    CHECK(g, CALL_SET | CALL_SET_LIMIT);
+    if (outside(limit_w, g->min_limit_w, g->max_limit_w)) return INVALID_ARGUMENT;
+    return set(g, CALL_SET_LIMIT, edit_limit, &limit_w);
 }
 
 nvml_return nvmlDeviceSetGpuLockedClocks(nvml_device g, unsigned low_mhz, unsigned high_mhz) {
-    CHECK(g, CALL_SET);
-    if (low_mhz > high_mhz) return INVALID_ARGUMENT;
-    return set_value(g, high_mhz, g->min_clock_mhz, g->max_clock_mhz, edit_clock);
+    double values[3] = {high_mhz, low_mhz, 1};
+    CHECK(g, CALL_SET | CALL_SET_CLOCK);
+    if (low_mhz > high_mhz || outside(high_mhz, g->min_clock_mhz, g->max_clock_mhz))
+        return INVALID_ARGUMENT;
+    return set(g, CALL_SET_CLOCK, edit_clock, values);
 }
 
 nvml_return nvmlDeviceResetGpuLockedClocks(nvml_device g) {
-    CHECK(g, CALL_SET);
-    return set_value(g, g->max_clock_mhz, 0, g->max_clock_mhz, edit_clock);
+    double values[3] = {g->max_clock_mhz, 0, 0};
+    CHECK(g, CALL_SET | CALL_SET_CLOCK);
+    return set(g, CALL_SET_CLOCK, edit_clock, values);
+}
+
+static double lowest_memory_mhz(const struct gpu *g) {
+    double low_mhz = g->memory_clock_mhz;
+    int i;
+    for (i = 0; i < STUB_MEMORY_CLOCKS && g->memory_clocks_mhz[i] > 0; i++)
+        low_mhz = fmin(low_mhz, g->memory_clocks_mhz[i]);
+    return low_mhz;
 }
 
 nvml_return nvmlDeviceSetMemoryLockedClocks(nvml_device g, unsigned low_mhz, unsigned high_mhz) {
-    CHECK(g, CALL_SET);
-    if (low_mhz > high_mhz) return INVALID_ARGUMENT;
-    return set_value(g, high_mhz, 0.1 * g->memory_clock_mhz, g->memory_clock_mhz,
-                     edit_memory_clock);
+    double values[3] = {high_mhz, low_mhz, 1};
+    CHECK(g, CALL_SET | CALL_SET_MEMORY_CLOCK);
+    if (low_mhz > high_mhz || outside(high_mhz, lowest_memory_mhz(g), g->memory_clock_mhz))
+        return INVALID_ARGUMENT;
+    return set(g, CALL_SET_MEMORY_CLOCK, edit_memory_clock, values);
 }
 
 nvml_return nvmlDeviceResetMemoryLockedClocks(nvml_device g) {
-    CHECK(g, CALL_SET);
-    return set_value(g, g->memory_clock_mhz, 0, g->memory_clock_mhz, edit_memory_clock);
+    double values[3] = {g->memory_clock_mhz, 0, 0};
+    CHECK(g, CALL_SET | CALL_SET_MEMORY_CLOCK);
+    return set(g, CALL_SET_MEMORY_CLOCK, edit_memory_clock, values);
 }
 
-static nvml_return clocks(double high, double low, double step, unsigned *count, unsigned *out) {
-    unsigned n = (unsigned)floor((high - low) / step) + 1, i;
+nvml_return nvmlDeviceGetSupportedMemoryClocks(nvml_device g, unsigned *count, unsigned *out) {
+    unsigned n = 0, i;
+    CHECK(g, CALL_CLOCK);
+    while (n < STUB_MEMORY_CLOCKS && g->memory_clocks_mhz[n] > 0) n++;
     if (out == NULL || *count < n) {
         *count = n;
         return INSUFFICIENT_SIZE;
     }
     *count = n;
-    for (i = 0; i < n; i++) out[i] = (unsigned)(high - i * step);
+    for (i = 0; i < n; i++) out[i] = (unsigned)g->memory_clocks_mhz[i];
     return OK;
-}
-
-nvml_return nvmlDeviceGetSupportedMemoryClocks(nvml_device g, unsigned *count, unsigned *out) {
-    CHECK(g, CALL_CLOCK);
-    return clocks(g->memory_clock_mhz, g->memory_clock_mhz, 1, count, out);
 }
 
 nvml_return nvmlDeviceGetSupportedGraphicsClocks(nvml_device g, unsigned memory_mhz,
                                                  unsigned *count, unsigned *out) {
-    (void)memory_mhz;
+    unsigned n = (unsigned)floor((g->max_clock_mhz - g->min_clock_mhz) / 15) + 1, i;
+    int known = 0;
     CHECK(g, CALL_CLOCK);
-    return clocks(g->max_clock_mhz, g->min_clock_mhz, 15, count, out);
+    for (i = 0; i < STUB_MEMORY_CLOCKS; i++) known |= memory_mhz == g->memory_clocks_mhz[i];
+    if (!known || memory_mhz == 0) return NOT_FOUND;
+    if (out == NULL || *count < n) {
+        *count = n;
+        return INSUFFICIENT_SIZE;
+    }
+    *count = n;
+    for (i = 0; i < n; i++) out[i] = (unsigned)(g->max_clock_mhz - i * 15);
+    return OK;
+}
+
+enum { REASON_IDLE = 1, REASON_LOCKED = 2, REASON_POWER_CAP = 4 };
+
+nvml_return nvmlDeviceGetCurrentClocksThrottleReasons(nvml_device g, unsigned long long *reasons) {
+    const struct segment *s;
+    double t;
+    CHECK(g, CALL_CLOCK);
+    t = tick_s(g);
+    s = segment_at(g, t);
+    *reasons = 0;
+    if (demand_w(g, s, t) <= g->idle_w * 1.001) *reasons = REASON_IDLE;
+    else if (settled_mhz(g, t) < s->clock_mhz) *reasons = REASON_POWER_CAP;
+    else if (s->clock_locked != 0) *reasons = REASON_LOCKED;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetCurrentClocksEventReasons(nvml_device g, unsigned long long *reasons) {
+    return nvmlDeviceGetCurrentClocksThrottleReasons(g, reasons);
 }

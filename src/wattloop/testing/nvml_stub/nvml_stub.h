@@ -8,14 +8,15 @@
 
 #include <stdint.h>
 
-#define STUB_MAGIC 0x574c4e564d4c3031ull
+#define STUB_MAGIC 0x574c4e564d4c3032ull
 #define STUB_MAX_GPUS 16
 #define STUB_SEGMENTS 1024
 #define STUB_TEXT 96
+#define STUB_MEMORY_CLOCKS 4
 
 enum wave { WAVE_CONSTANT = 0, WAVE_STEP = 1, WAVE_RAMP = 2, WAVE_SQUARE = 3, WAVE_SPIKES = 4 };
 
-/* Calls that can be declared unsupported or forbidden, as bits of a mask. */
+/* Calls that can be declared unsupported, forbidden or without effect, as bits of a mask. */
 enum call {
     CALL_POWER = 1,
     CALL_INSTANT = 2,
@@ -25,7 +26,10 @@ enum call {
     CALL_TEMPERATURE = 32,
     CALL_MEMORY = 64,
     CALL_LIMIT = 128,
-    CALL_SET = 256
+    CALL_SET = 256, /* any setter */
+    CALL_SET_LIMIT = 512,
+    CALL_SET_CLOCK = 1024,
+    CALL_SET_MEMORY_CLOCK = 2048
 };
 
 /* From `start_s` on, the card's demand follows one waveform under one set of limits. */
@@ -42,18 +46,24 @@ struct segment {
     double limit_w;
     double clock_mhz;        /* highest SM clock allowed */
     double memory_clock_mhz; /* highest memory clock allowed */
+    double clock_locked, clock_low_mhz;               /* 1 while locked; lower end of the lock */
+    double memory_clock_locked, memory_clock_low_mhz;
 };
 
 struct gpu {
     uint64_t segment_count; /* published last: a writer killed half-way leaves no trace */
+    uint64_t draws;         /* of unknown errors, so that all processes share one stream */
     double idle_w, default_limit_w, min_limit_w, max_limit_w;
     double min_clock_mhz, max_clock_mhz, memory_clock_mhz, clock_exponent;
+    double memory_share;  /* of dynamic power, which follows the memory clock */
+    double cap_overshoot; /* 0.21 lets the card draw 21% more than its limit */
+    double memory_clocks_mhz[STUB_MEMORY_CLOCKS]; /* supported ones, highest first, then 0 */
     double sensor_period_s, sensor_window_s, averaging_s, noise_w, counter_gain;
-    double energy_read_cost_s;
+    double energy_read_cost_s, set_cost_s;
     double memory_total_b, memory_used_b;
     double compute_major, compute_minor, architecture;
     double mig_mode, virtualization_mode, handle_error;
-    double unsupported_calls, forbidden_calls;
+    double unsupported_calls, forbidden_calls, ignored_calls;
     double lost_at_s, forbidden_at_s, reset_required_at_s, counter_reset_at_s;
     double error_probability;
     double seed;

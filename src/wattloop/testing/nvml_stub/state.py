@@ -6,10 +6,11 @@ from typing import Any
 
 __all__ = ["MAX_GPUS", "Call", "GpuState", "Segment", "State", "Wave", "fresh_state"]
 
-MAGIC = 0x574C4E564D4C3031
+MAGIC = 0x574C4E564D4C3032
 MAX_GPUS = 16
 SEGMENTS = 1024
 TEXT = 96
+MEMORY_CLOCKS = 4
 BASE_ENERGY_J = 1_000_000.0
 """The counter of a card that has run for a while is not zero."""
 
@@ -25,7 +26,10 @@ class Wave(IntEnum):
 
 
 class Call(IntFlag):
-    """Groups of calls that can be made unsupported or forbidden."""
+    """Groups of calls that can be made unsupported, forbidden or without effect.
+
+    `SET` is every setter; `SET_LIMIT`, `SET_CLOCK` and `SET_MEMORY_CLOCK` are one each.
+    """
 
     POWER = 1
     INSTANT = 2
@@ -36,6 +40,9 @@ class Call(IntFlag):
     MEMORY = 64
     LIMIT = 128
     SET = 256
+    SET_LIMIT = 512
+    SET_CLOCK = 1024
+    SET_MEMORY_CLOCK = 2048
 
 
 def _doubles(*names: str) -> list[tuple[str, Any]]:
@@ -58,6 +65,10 @@ class Segment(ctypes.Structure):
         "limit_w",
         "clock_mhz",
         "memory_clock_mhz",
+        "clock_locked",
+        "clock_low_mhz",
+        "memory_clock_locked",
+        "memory_clock_low_mhz",
     )
 
 
@@ -66,13 +77,16 @@ class GpuState(ctypes.Structure):
 
     _fields_ = [
         ("segment_count", ctypes.c_uint64),
+        ("draws", ctypes.c_uint64),
         *_doubles("idle_w", "default_limit_w", "min_limit_w", "max_limit_w"),
         *_doubles("min_clock_mhz", "max_clock_mhz", "memory_clock_mhz", "clock_exponent"),
+        *_doubles("memory_share", "cap_overshoot"),
+        ("memory_clocks_mhz", ctypes.c_double * MEMORY_CLOCKS),
         *_doubles("sensor_period_s", "sensor_window_s", "averaging_s", "noise_w", "counter_gain"),
-        *_doubles("energy_read_cost_s", "memory_total_b", "memory_used_b"),
+        *_doubles("energy_read_cost_s", "set_cost_s", "memory_total_b", "memory_used_b"),
         *_doubles("compute_major", "compute_minor", "architecture"),
         *_doubles("mig_mode", "virtualization_mode", "handle_error"),
-        *_doubles("unsupported_calls", "forbidden_calls"),
+        *_doubles("unsupported_calls", "forbidden_calls", "ignored_calls"),
         *_doubles("lost_at_s", "forbidden_at_s", "reset_required_at_s", "counter_reset_at_s"),
         *_doubles("error_probability", "seed"),
         ("name", ctypes.c_char * TEXT),
@@ -100,6 +114,8 @@ H200 = {
     "min_clock_mhz": 345.0,
     "max_clock_mhz": 1980.0,
     "memory_clock_mhz": 3201.0,
+    "memory_clocks_mhz": (3201.0, 1593.0, 810.0, 345.0),
+    "memory_share": 0.15,
     "clock_exponent": 3.0,
     "sensor_period_s": 0.1,
     # arXiv 2312.02741: the sensor of A100 and H100 looks at 25 ms of every 100 ms.
