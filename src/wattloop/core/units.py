@@ -3,6 +3,7 @@
 __all__ = [
     "J_PER_KWH",
     "J_PER_WH",
+    "format_bytes",
     "format_duration",
     "format_energy",
     "format_mass",
@@ -49,6 +50,15 @@ def format_mass(mass_g: float) -> str:
     if abs(mass_g) < 1_000:
         return f"{_three(mass_g)} g"
     return f"{_three(mass_g / 1_000)} kg"
+
+
+def format_bytes(size_b: float) -> str:
+    """Bytes for people: `512 B`, `1.50 KiB`, `3.00 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_b) < 1_024:
+            return f"{_three(size_b)} {unit}"
+        size_b /= 1_024
+    return f"{_three(size_b)} TiB"
 
 
 def format_duration(duration_s: float) -> str:

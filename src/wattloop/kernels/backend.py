@@ -1,0 +1,147 @@
+"""What a framework has to offer to run the kernels."""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.kernels.dist import Dist
+from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.kernel import Kernel
+from wattloop.kernels.montecarlo import MonteCarlo
+from wattloop.kernels.spmv import Spmv
+from wattloop.kernels.stencil import Stencil
+from wattloop.kernels.triad import Triad
+
+__all__ = ["Array", "Backend", "BackendUnavailable", "Run", "Unsupported"]
+
+Array = Any
+Run = Callable[[], Any]
+"""Starts one run on inputs that are already in place; returns the (flattened) result."""
+
+
+class BackendUnavailable(WattloopError):
+    """A framework is not installed, or has no device here; the message says what adds it."""
+
+
+class Unsupported(WattloopError):
+    """A framework cannot run this kernel in this format, style or place; the message says why."""
+
+
+class Backend(ABC):
+    """One framework on one device, in one style.
+
+    A kernel's method puts the inputs on the device and returns a function that runs the kernel
+    once. Nothing may be allocated or copied in that function which the framework's users would
+    not allocate or copy in a loop.
+    """
+
+    name: ClassVar[str]
+    package: ClassVar[str]
+    """The module to import."""
+    extra: ClassVar[str]
+    """`pip install "wattloop[extra]"`; empty when it is always there."""
+    devices: ClassVar[tuple[str, ...]]
+    styles: ClassVar[tuple[str, ...]]
+    """How its code can be run; the first is the usual one."""
+    dtypes: ClassVar[tuple[str, ...]]
+    methods: ClassVar[Mapping[str, str]]
+    """Kernel -> what is called, for the reader of a table."""
+
+    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
+        self.device = device
+        self.style = style or self.styles[0]
+        self.threads = threads
+        if device not in self.devices:
+            raise Unsupported(f"{self.name} runs on {' and '.join(self.devices)}, not on {device}")
+        if self.style not in self.styles:
+            raise ConfigError(
+                f"{self.name} has no style '{self.style}'; it has {', '.join(self.styles)}"
+            )
+        reason = self.missing()
+        if reason:
+            raise BackendUnavailable(reason)
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why it cannot be imported, with the command that adds it; empty if it can."""
+        if importlib.util.find_spec(cls.package) is not None:
+            return ""
+        return f"{cls.name} is not installed; {cls.remedy()}"
+
+    @classmethod
+    def remedy(cls) -> str:
+        """The command that adds it."""
+        return f"pip install 'wattloop[{cls.extra}]'"
+
+    def accepts(self, kernel: Kernel) -> None:
+        """Raise `Unsupported` if the kernel's format does not exist here."""
+        dtype = kernel.dtype.name
+        if dtype not in kernel.dtypes:
+            raise Unsupported(f"{kernel.name} is not run in {dtype}: {kernel.dtype_reason}")
+        if dtype not in self.dtypes:
+            raise Unsupported(f"{self.name} has no {dtype}; it has {', '.join(self.dtypes)}")
+        if dtype == "tf32" and self.device == "cpu":
+            raise Unsupported("tf32 is a format of NVIDIA's tensor cores; use fp32 on a CPU")
+
+    def prepared(self, kernel: Kernel) -> Run:
+        """Inputs in place, and the function that runs the kernel once.
+
+        Raises:
+            Unsupported: not in this format, style or place.
+        """
+        self.accepts(kernel)
+        method: Callable[[Any], Run] = getattr(self, kernel.name)
+        return method(kernel)
+
+    @abstractmethod
+    def gemm(self, kernel: Gemm) -> Run:
+        """Prepare C = A B."""
+
+    @abstractmethod
+    def spmv(self, kernel: Spmv) -> Run:
+        """Prepare y = A x."""
+
+    @abstractmethod
+    def triad(self, kernel: Triad) -> Run:
+        """Prepare a = b + s c."""
+
+    @abstractmethod
+    def stencil(self, kernel: Stencil) -> Run:
+        """Prepare one step on the inner points."""
+
+    @abstractmethod
+    def montecarlo(self, kernel: MonteCarlo) -> Run:
+        """Prepare an estimate of pi; each run draws other points."""
+
+    @abstractmethod
+    def dist(self, kernel: Dist) -> Run:
+        """Prepare the distances."""
+
+    @abstractmethod
+    def taken(self, result: Any, flat_indices: Array) -> Array:
+        """These elements of a result on the host, as float64."""
+
+    def synchronise(self, result: Any) -> None:
+        """Wait until everything that was started has been computed."""
+
+    def free_memory_b(self) -> int | None:
+        """Bytes that can still be allocated where the arrays will lie; None if nobody knows."""
+        return None
+
+    def peak_memory_b(self) -> int | None:
+        """Most bytes of device memory held at once; None on the host, where the kernel knows."""
+        return None
+
+    def device_name(self) -> str:
+        """The maker's name of the device; empty for the CPU."""
+        return ""
+
+    def version(self) -> str:
+        """Of the framework."""
+        module = importlib.import_module(self.package)
+        return str(getattr(module, "__version__", "unknown"))
+
+    def close(self) -> None:
+        """Give memory back to the device."""

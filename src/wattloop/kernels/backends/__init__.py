@@ -1,0 +1,1 @@
+"""One file per framework; each is imported only when it is used."""

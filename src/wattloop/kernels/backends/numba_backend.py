@@ -1,0 +1,130 @@
+"""Numba: the same loops as scalar code, as SIMD code, and as SIMD code on several threads."""
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from wattloop.kernels.backend import Array, Backend, Run, Unsupported
+from wattloop.kernels.backends.numpy_backend import host_array
+from wattloop.kernels.dist import Dist
+from wattloop.kernels.gemm import Gemm
+from wattloop.kernels.montecarlo import MonteCarlo
+from wattloop.kernels.spmv import Spmv
+from wattloop.kernels.stencil import CENTRE, NEIGHBOUR, Stencil
+from wattloop.kernels.triad import SCALAR, Triad
+
+__all__ = ["NumbaBackend", "packed_instructions"]
+
+PACKED_X86 = re.compile(r"^\s+(v?(?:add|sub|mul|div|sqrt|fn?m(?:add|sub)\d+)p[sd])\b", re.MULTILINE)
+"""Arithmetic on several floats at once: addps, vmulpd, vfmadd213ps ..."""
+PACKED_ARM = re.compile(r"^\s+(f(?:add|sub|mul|div|sqrt|mla|mls))\s+[vz]\d+\.", re.MULTILINE)
+
+
+class NumbaBackend(Backend):
+    """Loops compiled by LLVM.
+
+    scalar: LLVM's vectorisers off, so it needs `NUMBA_LOOP_VECTORIZE=0` and
+    `NUMBA_SLP_VECTORIZE=0` before Numba is imported, as `wattloop bench` sets them in the process
+    it starts. simd: vectorisers on, sums may be reordered. parallel: simd, on several threads.
+    """
+
+    name, package, extra = "numba", "numba", "numba"
+    devices = ("cpu",)
+    styles = ("parallel", "simd", "scalar")
+    dtypes = ("fp64", "fp32")
+    methods: ClassVar = {
+        "gemm": "three loops, rows of B",
+        "spmv": "loop over CSR rows",
+        "triad": "one loop",
+        "stencil": "three loops",
+        "montecarlo": "one loop, hashed points",
+        "dist": "one loop",
+    }
+
+    def __init__(self, device: str = "cpu", style: str = "", threads: int | None = None) -> None:
+        super().__init__(device, style, threads)
+        import numba
+
+        self._numba = numba
+        if self.style == "scalar" and not _vectorisers_off(numba):
+            raise Unsupported(
+                "numba: scalar code needs NUMBA_LOOP_VECTORIZE=0 and NUMBA_SLP_VECTORIZE=0 set "
+                "before numba is imported; 'wattloop bench' does that in a process of its own"
+            )
+        if self.style == "parallel" and threads is not None:
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        self.compiled: dict[str, Any] = {}
+        """Kernel -> Numba's dispatcher, for who wants to see its assembly."""
+
+    def gemm(self, kernel: Gemm) -> Run:
+        """Not blocked for caches: this shows what the compiler makes of loops, BLAS is numpy."""
+        a, b = host_array(kernel.a, kernel.dtype), host_array(kernel.b, kernel.dtype)
+        c, zero = np.empty_like(a), a.dtype.type(0)
+        loop = self._loop("gemm")
+        return lambda: loop(a, b, c, zero)
+
+    def spmv(self, kernel: Spmv) -> Run:
+        """Rows are given to threads."""
+        values, x = host_array(kernel.values, kernel.dtype), host_array(kernel.x, kernel.dtype)
+        columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
+        starts, y = kernel.row_starts(), np.empty_like(x)
+        loop = self._loop("spmv")
+        return lambda: loop(starts, columns, values, x, y)
+
+    def triad(self, kernel: Triad) -> Run:
+        """One pass."""
+        b, c = host_array(kernel.b, kernel.dtype), host_array(kernel.c, kernel.dtype)
+        a, scalar = np.empty_like(b), b.dtype.type(SCALAR)
+        loop = self._loop("triad")
+        return lambda: loop(a, b, c, scalar)
+
+    def stencil(self, kernel: Stencil) -> Run:
+        """Planes are given to threads."""
+        u = host_array(kernel.u, kernel.dtype)
+        v = np.empty((kernel.inner,) * 3, u.dtype)
+        centre, neighbour = u.dtype.type(CENTRE), u.dtype.type(NEIGHBOUR)
+        loop = self._loop("stencil")
+        return lambda: loop(u, v, centre, neighbour)
+
+    def montecarlo(self, kernel: MonteCarlo) -> Run:
+        """Other points in each run: the seed moves on by more than the points used."""
+        real = self._numba.float64 if kernel.dtype.name == "fp64" else self._numba.float32
+        loop = self._loop("montecarlo", real)
+        seeds = iter(range(1, 2**62, 2 * kernel.size + 1))
+        return lambda: 4 * loop(kernel.size, next(seeds) % 2**31) / kernel.size
+
+    def dist(self, kernel: Dist) -> Run:
+        """One pass over eight streams."""
+        x = host_array(kernel.x, kernel.dtype)
+        r = np.empty(kernel.size, x.dtype)
+        loop = self._loop("dist")
+        return lambda: loop(x, r)
+
+    def taken(self, result: Any, flat_indices: Array) -> Array:
+        """Already here."""
+        return np.asarray(result, dtype=np.float64).reshape(-1)[flat_indices]
+
+    def _loop(self, name: str, *types: Any) -> Callable[..., Any]:
+        from wattloop.kernels.backends import numba_kernels
+
+        function: Callable[..., Any] = getattr(numba_kernels, name)
+        compiled: Callable[..., Any] = self._numba.njit(
+            function(*types) if types else function,
+            fastmath=self.style != "scalar",
+            parallel=self.style == "parallel",
+            error_model="numpy",
+            nogil=True,
+        )
+        self.compiled[name] = compiled
+        return compiled
+
+
+def packed_instructions(assembly: str) -> list[str]:
+    """Instructions in `assembly` that compute on several floats at once (x86 and ARM)."""
+    return PACKED_X86.findall(assembly) + PACKED_ARM.findall(assembly)
+
+
+def _vectorisers_off(numba: Any) -> bool:
+    return not numba.config.LOOP_VECTORIZE and not numba.config.SLP_VECTORIZE

@@ -1,0 +1,67 @@
+"""DIST: distance from the origin of points with eight coordinates. Memory and arithmetic.
+
+    r_i = sqrt( x_1i^2 + ... + x_8i^2 )
+
+    FLOP   16 n            eight squares, seven sums, one root per point
+    bytes  9 n s           eight coordinates read, a distance written
+    FLOP/B 16 / (9 s)
+
+The thesis does not say how many coordinates its "generalised Euclidean distance from origin" has;
+eight is what its low intensity and its vectorised accesses suggest. Coordinates lie one after
+the other (8 x n), so that neighbouring points are neighbours in memory. Checked at sampled points
+against float64; allowed are four steps of the format.
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from wattloop.kernels.dtypes import Dtype
+from wattloop.kernels.kernel import Kernel
+from wattloop.kernels.operand import Operand
+
+__all__ = ["COORDINATES", "Dist"]
+
+COORDINATES = 8
+Array = Any
+
+
+class Dist(Kernel):
+    """Norm of many short vectors."""
+
+    name = "dist"
+    equation = "r = sqrt(sum of 8 squares)"
+    size_means = "points with 8 coordinates"
+    sizes: ClassVar = {"small": 2**21, "medium": 2**24, "large": 2**27, "huge": 2**29}
+    smallest, largest = 2, 2**38
+
+    def __init__(self, size: int, dtype: Dtype) -> None:
+        super().__init__(size, dtype)
+        self.x = Operand(1, (COORDINATES, size), dtype.name)
+
+    @property
+    def flops(self) -> int:
+        """Eight squares, seven sums, a root."""
+        return 2 * COORDINATES * self.size
+
+    @property
+    def bytes_read(self) -> int:
+        """All coordinates."""
+        return COORDINATES * self.size * self.dtype.itemsize
+
+    @property
+    def bytes_written(self) -> int:
+        """A distance each."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def result_length(self) -> int:
+        """Points."""
+        return self.size
+
+    def expected(self, flat_indices: Array) -> tuple[Array, Array]:
+        """Those points in float64."""
+        points = np.asarray(flat_indices, dtype=np.int64)
+        lines = np.arange(COORDINATES)[:, None] * self.size
+        right = np.sqrt((self.x.at(lines + points) ** 2).sum(axis=0))
+        return right, 4 * self.dtype.epsilon * right + 1e-300

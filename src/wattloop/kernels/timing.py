@@ -1,0 +1,129 @@
+"""How long one run takes: warm-up, batches, the median and its interval.
+
+Runs are started in batches that end with a synchronisation, so that the wait for the device is
+paid once per batch and not per run. The number of batches follows from the time asked for, which
+has to be long against the energy sensor's update (100 ms on NVIDIA), never from a fixed count.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+__all__ = ["Timing", "median_interval", "timed"]
+
+BATCH_S = 0.05
+"""A batch is long against the cost of waiting for a device, about 10 us."""
+MIN_BATCHES = 5
+"""As many as the thesis repeats each experiment."""
+MAX_RUNS = 100_000
+"""Per batch, should a run take no time at all."""
+
+
+class Runnable(Protocol):
+    """What can be timed."""
+
+    def run(self) -> None:
+        """Start one run."""
+        ...
+
+    def synchronise(self) -> None:
+        """Wait for all of them."""
+        ...
+
+
+class Timing(NamedTuple):
+    """Times of many runs.
+
+    Attributes:
+        begin_s, end_s: the measured stretch on the machine's monotonic clock, warm-up excluded.
+        runs: how many lie in it.
+        per_batch: runs in each batch.
+        batch_s: seconds per run, one value for each batch.
+    """
+
+    begin_s: float
+    end_s: float
+    runs: int
+    per_batch: int
+    batch_s: tuple[float, ...]
+
+    @property
+    def time_s(self) -> float:
+        """Median seconds per run."""
+        return statistics.median(self.batch_s)
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """95% interval of the median."""
+        return median_interval(self.batch_s)
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the measured stretch."""
+        return self.end_s - self.begin_s
+
+
+def timed(
+    work: Runnable,
+    seconds: float,
+    *,
+    now_s: Callable[[], float],
+    warmup_s: float = 0.3,
+    each_waits: bool = False,
+) -> Timing:
+    """Run `work` for about so many seconds.
+
+    Args:
+        work: what to run.
+        seconds: how long to measure; at least five batches are run, however long they take.
+        now_s: the clock.
+        warmup_s: how long to run before measuring; at least once.
+        each_waits: whether to wait after every run; for frameworks that would queue up results.
+    """
+
+    def batch(runs: int) -> float:
+        begin_s = now_s()
+        for _ in range(runs):
+            work.run()
+            if each_waits:
+                work.synchronise()
+        work.synchronise()
+        return now_s() - begin_s
+
+    per_batch = _warmed_up(batch, warmup_s, min(BATCH_S, seconds / MIN_BATCHES), now_s)
+    begin_s = now_s()
+    times_s: list[float] = []
+    while len(times_s) < MIN_BATCHES or now_s() - begin_s < seconds:
+        times_s.append(batch(per_batch) / per_batch)
+    return Timing(begin_s, now_s(), per_batch * len(times_s), per_batch, tuple(times_s))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95% interval of the median that assumes nothing about the distribution.
+
+    The k-th smallest and k-th largest value enclose the median unless fewer than k of n values
+    lie on one side of it, which has the probability of a binomial(n, 1/2). Below six values no
+    pair reaches 95%: the extremes are given.
+    """
+    ordered = sorted(values)
+    number, tail, below = len(ordered), 0.0, 0
+    while below < number // 2:
+        tail += math.comb(number, below) / 2**number
+        if tail > 0.025:
+            break
+        below += 1
+    rank = max(0, below - 1)
+    return ordered[rank], ordered[number - 1 - rank]
+
+
+def _warmed_up(
+    batch: Callable[[int], float], warmup_s: float, batch_s: float, now_s: Callable[[], float]
+) -> int:
+    """Run until warm; returns how many runs make a batch."""
+    begin_s, runs = now_s(), 1
+    while True:
+        took_s = batch(runs)
+        runs = max(1, min(MAX_RUNS, round(runs * batch_s / max(took_s, 1e-9)), 10 * runs))
+        if now_s() - begin_s >= warmup_s:
+            return runs
