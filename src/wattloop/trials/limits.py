@@ -10,11 +10,12 @@ __all__ = ["TimeIsOver", "stops_raise", "time_limit"]
 
 
 class TimeIsOver(BaseException):
-    """A function took too long. Not an Exception: a function that catches those must not swallow it."""
+    """A function took too long. No Exception: one that catches those must not swallow it."""
 
 
 @contextmanager
 def time_limit(timeout_s: float | None) -> Iterator[None]:
+    """Raise `TimeIsOver` in the block after this long; in the main thread only."""
     if timeout_s is None or threading.current_thread() is not threading.main_thread():
         yield
         return
