@@ -10,7 +10,8 @@
         ├── StoreUnwritable
         ├── StoreTooNew
         ├── StoreLocked
-        └── RunNotFound
+        ├── RunNotFound
+        └── ExperimentNotFound
 
 Every message says what is wrong, where, and what to do next. Errors of other libraries are
 translated where they are caught; a user never needs to know which library we use.
@@ -20,6 +21,7 @@ __all__ = [
     "CommandError",
     "ConfigError",
     "DeviceBusy",
+    "ExperimentNotFound",
     "LeverError",
     "MeterUnavailable",
     "RunNotFound",
@@ -97,3 +99,7 @@ class StoreLocked(StoreError):
 
 class RunNotFound(StoreError):
     """No stored run has that identifier."""
+
+
+class ExperimentNotFound(StoreError):
+    """No stored sweep or search has that identifier."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult
     from wattloop.measure.session import Session
 
-__all__ = ["CommandRun", "run_command"]
+__all__ = ["CommandRun", "child_environment", "run_command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run_command(
     with Supervisor(follow=follow) as supervisor:
         session = _opened(settings, name or _short_name(command), command, tags or {}, warnings)
         try:
-            outcome = supervisor.run(command, _child_environment(session))
+            outcome = supervisor.run(command, child_environment(session))
         except BaseException:
             _closed(session, Outcome(126, started=False), warnings)
             raise
@@ -99,7 +99,7 @@ def _closed(session: "Session | None", outcome: Outcome, warnings: list[str]) ->
         return None
 
 
-def _child_environment(session: "Session | None") -> dict[str, str]:
+def child_environment(session: "Session | None") -> dict[str, str]:
     """Ours, and which run already counts the devices, so that nothing is counted twice."""
     environment = dict(os.environ)
     if session is not None:

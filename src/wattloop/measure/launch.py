@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from wattloop.core.errors import CommandError
 
@@ -17,21 +18,42 @@ RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(
 
 
 def launch(
-    command: Sequence[str], environment: Mapping[str, str], signal_mask: Iterable[int]
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    signal_mask: Iterable[int],
+    *,
+    setsid: bool = False,
+    streams: Mapping[int, int] | None = None,
 ) -> int:
     """Start `command` with our streams, terminal and process group; its process number.
+
+    Args:
+        command: program and arguments.
+        environment: all of its variables.
+        signal_mask: signals that it finds blocked.
+        setsid: whether it leads a session of its own, without our terminal, so that the whole
+            group can be ended.
+        streams: its descriptors that are ours, such as {1: file} for its standard output.
 
     Raises:
         CommandError: with the exit code a shell would give and what to do.
     """
     program = command[0]
+    options: dict[str, Any] = {"setsigmask": signal_mask, "setsigdef": RESTORED}
+    if setsid:
+        options["setsid"] = True
+    if streams:
+        options["file_actions"] = [
+            (os.POSIX_SPAWN_DUP2, ours, its) for its, ours in streams.items()
+        ]
     try:
-        return _spawn(list(command), environment, signal_mask)
+        return os.posix_spawnp(program, list(command), environment, **options)
     except OSError as error:
         if error.errno == errno.ENOEXEC and _looks_like_text(program):
             # A script without '#!' is handed to sh, as every shell does.
             path = shutil.which(program) or program
-            return _spawn(["/bin/sh", path, *command[1:]], environment, signal_mask)
+            shell = ["/bin/sh", path, *command[1:]]
+            return os.posix_spawnp(shell[0], shell, environment, **options)
         raise _explained(program, error) from None
     except ValueError as error:
         raise CommandError(f"{program!r} cannot be started: {error}", NOT_EXECUTABLE) from None
@@ -42,12 +64,6 @@ def find_program(program: str) -> None:
     if shutil.which(program) is None:
         number = errno.EACCES if Path(program).exists() or _on_path(program) else errno.ENOENT
         raise _explained(program, OSError(number, os.strerror(number)))
-
-
-def _spawn(command: list[str], environment: Mapping[str, str], signal_mask: Iterable[int]) -> int:
-    return os.posix_spawnp(
-        command[0], command, environment, setsigmask=signal_mask, setsigdef=RESTORED
-    )
 
 
 def _explained(program: str, error: OSError) -> CommandError:

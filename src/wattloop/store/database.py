@@ -115,6 +115,8 @@ def _prepare(store: Store) -> None:
     with store.reading() as connection:
         if schema.is_current(connection, store.where):
             return
+        if store.read_only and schema.is_readable(connection, store.where):
+            return  # a store of an earlier release: it lacks tables that nobody filled
     if store.read_only:
         raise StoreUnwritable(
             f"{store.where}: holds no runs this version can read and cannot be written; allow "

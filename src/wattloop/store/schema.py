@@ -33,6 +33,7 @@ __all__ = [
     "MIGRATIONS",
     "VERSION",
     "events",
+    "experiments",
     "metadata",
     "prepare",
     "run_tags",
@@ -40,6 +41,7 @@ __all__ = [
     "sample_chunks",
     "sample_levels",
     "steps",
+    "trials",
     "windows",
 ]
 
@@ -151,6 +153,35 @@ sample_levels = Table(
     Column("payload", LargeBinary, nullable=False),
 )
 
+experiments = Table(
+    "experiments",
+    metadata,
+    Column("experiment_id", String, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("created_wall_s", Double, nullable=False),
+    Column("fingerprint", String, nullable=False),
+    Column("body", Text, nullable=False),
+    Index("experiments_by_fingerprint", "fingerprint"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column(
+        "experiment_id",
+        String,
+        ForeignKey("experiments.experiment_id", ondelete="CASCADE"),
+        primary_key=True,
+    ),
+    Column("key", String, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("status", String, nullable=False),
+    Column("run_id", String),  # no foreign key: a run comes into the store after its trial ended
+    Column("body", Text, nullable=False),
+)
+
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 """From version N (the key) to N + 1, in the same transaction as everything else."""
 
@@ -164,6 +195,12 @@ def is_current(connection: Connection, where: str) -> bool:
             "--store or WATTLOOP_STORE"
         )
     return set(metadata.tables) <= present and _version(connection, where) == VERSION
+
+
+def is_readable(connection: Connection, where: str) -> bool:
+    """Whether runs can be read as it is: tables that came later may be missing."""
+    present = set(inspect(connection).get_table_names())
+    return {meta.name, runs.name} <= present and _version(connection, where) == VERSION
 
 
 def prepare(connection: Connection, where: str) -> None:

@@ -13,12 +13,25 @@ from typing import Any
 
 import pytest
 
-from wattloop.core.errors import RunNotFound
+from wattloop.core.errors import ExperimentNotFound, RunNotFound
 from wattloop.core.records import RunStatus
 from wattloop.store.chunks import read_samples
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps, read_windows
+from wattloop.store.experiments import (
+    Experiment,
+    TrialRecord,
+    begin_trial,
+    create_experiment,
+    delete_experiment,
+    end_trial,
+    find_experiment,
+    list_experiments,
+    read_trials,
+    same_experiments,
+    set_experiment_status,
+)
 from wattloop.store.fold import Outcome, fold, recover
 from wattloop.store.runs import (
     RunFilter,
@@ -218,6 +231,68 @@ class StoreContract:
             for table in metadata.tables.values():
                 rows = connection.execute(select(func.count()).select_from(table)).scalar_one()
                 assert rows == (1 if table.name == "meta" else 0), table.name
+
+    def test_an_experiment_comes_back_as_it_was_kept(self, store: Store) -> None:
+        """Specification and facts survive; its status can be changed and facts added."""
+        kept = _experiment("sweep-a", name="caps", fingerprint="f", spec={"caps": [100, None]})
+        create_experiment(store, kept)
+        assert find_experiment(store, "caps") == kept
+        set_experiment_status(store, "sweep-a", "finished", {"host": "h"})
+        changed = replace(kept, status="finished", facts={"host": "h"})
+        assert same_experiments(store, "f") == [changed]
+        assert same_experiments(store, "g") == []
+
+    def test_an_experiment_is_found_by_what_tells_it_apart(self, store: Store) -> None:
+        """Beginning, end, name, `last`; what is not there or not unique is said."""
+        with pytest.raises(ExperimentNotFound, match="no sweep yet"):
+            find_experiment(store, "last", "sweep")
+        create_experiment(store, _experiment("sweep-1-aa", created_wall_s=1.0))
+        create_experiment(store, _experiment("sweep-1-ab", created_wall_s=2.0))
+        create_experiment(store, _experiment("cap-1-ac", kind="cap", created_wall_s=3.0))
+        assert find_experiment(store, "last", "sweep").experiment_id == "sweep-1-ab"
+        assert find_experiment(store, "aa").experiment_id == "sweep-1-aa"
+        assert find_experiment(store, "cap").experiment_id == "cap-1-ac"
+        listed = [e.experiment_id for e in list_experiments(store, "sweep")]
+        assert listed == ["sweep-1-ab", "sweep-1-aa"]
+        with pytest.raises(ExperimentNotFound, match=r"any of sweep-1-ab, sweep-1-aa"):
+            find_experiment(store, "sweep-1")
+        with pytest.raises(ExperimentNotFound, match="the newest is sweep-1-ab"):
+            find_experiment(store, "zz", "sweep")
+
+    def test_a_trial_that_ended_is_never_begun_again(self, store: Store) -> None:
+        """Its outcome is handed back; one that was under way keeps its number and begins anew."""
+        create_experiment(store, _experiment("e"))
+        first = begin_trial(store, "e", "cap=100#0", {"cap": 100})
+        second = begin_trial(store, "e", "cap=200#0", {"cap": 200})
+        assert [(t.number, t.status) for t in read_trials(store, "e")] == [
+            (0, "running"),
+            (1, "running"),
+        ]
+        ended_trial = replace(first, status="ok", outcome={"time_s": 1.5}, run_id="r1")
+        end_trial(store, "e", ended_trial)
+        assert begin_trial(store, "e", first.key, {"cap": 999}) == ended_trial
+        assert begin_trial(store, "e", second.key, {"cap": 201}) == TrialRecord(
+            key=second.key, number=1, settings={"cap": 201}
+        )
+        assert begin_trial(store, "e", "new", {}).number == 2
+        assert [t.key for t in read_trials(store, "e")] == [first.key, second.key, "new"]
+
+    def test_deleting_an_experiment_removes_its_trials_and_keeps_its_runs(
+        self, store: Store
+    ) -> None:
+        """What was measured is a run like any other."""
+        insert_run(store, _record("r1"))
+        create_experiment(store, _experiment("e"))
+        record = begin_trial(store, "e", "k", {})
+        end_trial(store, "e", replace(record, status="ok", run_id="r1"))
+        assert delete_experiment(store, "e")
+        assert not delete_experiment(store, "e")
+        assert read_trials(store, "e") == []
+        assert _ids(store) == ["r1"]
+
+
+def _experiment(experiment_id: str, **changes: Any) -> Experiment:
+    return replace(Experiment(experiment_id=experiment_id, kind="sweep"), **changes)
 
 
 def _record(run_id: str, **changes: Any) -> RunRecord:

@@ -1,0 +1,263 @@
+"""Experiments and their trials: what was tried, and what came of it, written as it happens.
+
+An experiment (a sweep, a search for a cap, a benchmark) is a record with a specification; a trial
+is one setting tried once. A trial is written when it begins and again when it ends, each in a
+transaction of its own: after `kill -9` everything that ended is there, and what was under way is
+marked `running`.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import delete, func, insert, inspect, select, update
+
+from wattloop.core.errors import ExperimentNotFound
+from wattloop.store.database import Store
+from wattloop.store.schema import experiments, trials
+from wattloop.store.text import json_text, plain
+
+__all__ = [
+    "RUNNING",
+    "Experiment",
+    "TrialRecord",
+    "begin_trial",
+    "create_experiment",
+    "delete_experiment",
+    "end_trial",
+    "find_experiment",
+    "list_experiments",
+    "new_experiment_id",
+    "read_trials",
+    "same_experiments",
+    "set_experiment_status",
+]
+
+RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What is tried and why.
+
+    Attributes:
+        experiment_id: unique; sorts by time of creation.
+        kind: `sweep`, `cap`, `bench` or `search`.
+        status: `running`, `finished`, `interrupted` or `failed`.
+        fingerprint: the same for the same specification and command; finds what to resume.
+        spec: the whole specification as plain data.
+        facts: about the machine on which it ran.
+    """
+
+    experiment_id: str
+    kind: str
+    name: str = ""
+    status: str = RUNNING
+    created_wall_s: float = 0.0
+    fingerprint: str = ""
+    spec: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One setting tried once.
+
+    Attributes:
+        key: unique within its experiment, and the same whenever that trial is planned again.
+        number: its place in the order in which trials were begun.
+        status: `running` until it ended, then that of its outcome.
+        settings: what was tried.
+        outcome: what came of it; empty while it runs.
+        run_id: the measured run, if there is one.
+    """
+
+    key: str
+    number: int
+    status: str = RUNNING
+    settings: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is an outcome, good or bad."""
+        return self.status != RUNNING
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def new_experiment_id(kind: str, wall_s: float) -> str:
+    """Sortable by time and unique: `sweep-20261115-031500-3f9a`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(wall_s))
+    return f"{kind}-{stamp}-{os.urandom(2).hex()}"
+
+
+def create_experiment(store: Store, experiment: Experiment) -> None:
+    """Keep a new experiment."""
+    with store.writing() as connection:
+        connection.execute(insert(experiments).values(**_columns(experiment)))
+
+
+def find_experiment(store: Store, reference: str, kind: str | None = None) -> Experiment:
+    """The experiment with this identifier, the only one that begins or ends with it, or `last`.
+
+    Raises:
+        ExperimentNotFound: none, or several.
+    """
+    known = list_experiments(store, kind)
+    what = kind or "experiment"
+    if not known:
+        raise ExperimentNotFound(f"{store.where}: no {what} yet")
+    if reference == "last":
+        return known[0]
+    exact = [e for e in known if e.experiment_id == reference]
+    found = exact or [
+        e
+        for e in known
+        if reference and (_begins(e.experiment_id, reference) or e.name == reference)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ExperimentNotFound(
+            f"no {what} {reference!r} in {store.where}; the newest is {known[0].experiment_id}"
+        )
+    several = ", ".join(e.experiment_id for e in found)
+    raise ExperimentNotFound(f"{reference!r} could be any of {several}; give more of it")
+
+
+def list_experiments(store: Store, kind: str | None = None) -> list[Experiment]:
+    """Experiments, newest first."""
+    query = select(experiments.c.body, experiments.c.status)
+    if kind is not None:
+        query = query.where(experiments.c.kind == kind)
+    query = query.order_by(experiments.c.created_wall_s.desc(), experiments.c.experiment_id.desc())
+    with store.reading() as connection:
+        if store.read_only and not inspect(connection).has_table(experiments.name):
+            return []  # written by an earlier release, and cannot be given the table
+        return [_experiment(*row) for row in connection.execute(query)]
+
+
+def same_experiments(store: Store, fingerprint: str) -> list[Experiment]:
+    """Experiments of the same specification and command, newest first."""
+    query = (
+        select(experiments.c.body, experiments.c.status)
+        .where(experiments.c.fingerprint == fingerprint)
+        .order_by(experiments.c.created_wall_s.desc())
+    )
+    with store.reading() as connection:
+        return [_experiment(*row) for row in connection.execute(query)]
+
+
+def set_experiment_status(
+    store: Store, experiment_id: str, status: str, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Say how far it is; `facts` are added to those that are known."""
+    with store.writing() as connection:
+        query = select(experiments.c.body, experiments.c.status)
+        row = connection.execute(
+            query.where(experiments.c.experiment_id == experiment_id)
+        ).one_or_none()
+        if row is None:
+            raise ExperimentNotFound(f"{store.where}: no experiment {experiment_id!r}")
+        known = _experiment(*row)
+        changed = replace(known, status=status, facts={**known.facts, **(facts or {})})
+        connection.execute(
+            update(experiments)
+            .where(experiments.c.experiment_id == experiment_id)
+            .values(**_columns(changed))
+        )
+
+
+def delete_experiment(store: Store, experiment_id: str) -> bool:
+    """Remove it with its trials; the runs that were measured stay. False when it is not there."""
+    query = delete(experiments).where(experiments.c.experiment_id == experiment_id)
+    with store.writing() as connection:
+        return connection.execute(query).rowcount > 0
+
+
+def begin_trial(
+    store: Store, experiment_id: str, key: str, settings: Mapping[str, Any]
+) -> TrialRecord:
+    """Write down that a trial begins. One that ended before is handed back as it is.
+
+    One that was under way when its process died keeps its number and begins again.
+    """
+    with store.writing() as connection:
+        mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(key))
+        row = connection.execute(select(trials.c.body).where(mine)).one_or_none()
+        if row is not None:
+            known = TrialRecord(**json.loads(row[0]))
+            if known.ended:
+                return known
+            connection.execute(delete(trials).where(mine))
+            number = known.number
+        else:
+            count = select(func.max(trials.c.number)).where(trials.c.experiment_id == experiment_id)
+            last = connection.execute(count).scalar()
+            number = 0 if last is None else int(last) + 1
+        record = TrialRecord(key=key, number=number, settings=dict(settings))
+        connection.execute(insert(trials).values(**_trial_columns(experiment_id, record)))
+        return record
+
+
+def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
+    """Write down what came of a trial that was begun."""
+    mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
+    with store.writing() as connection:
+        connection.execute(
+            update(trials).where(mine).values(**_trial_columns(experiment_id, record))
+        )
+
+
+def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:
+    """All trials in the order in which they were begun."""
+    query = (
+        select(trials.c.body)
+        .where(trials.c.experiment_id == experiment_id)
+        .order_by(trials.c.number)
+    )
+    with store.reading() as connection:
+        return [TrialRecord(**json.loads(body)) for (body,) in connection.execute(query)]
+
+
+def _begins(experiment_id: str, reference: str) -> bool:
+    """`sweep-2026`, or the last letters, which are what tells two apart."""
+    return experiment_id.startswith(reference) or experiment_id.endswith(f"-{reference}")
+
+
+def _experiment(body: str, status: str) -> Experiment:
+    return Experiment(**{**json.loads(body), "status": status})
+
+
+def _columns(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "experiment_id": experiment.experiment_id,
+        "kind": plain(experiment.kind),
+        "name": plain(experiment.name),
+        "status": plain(experiment.status),
+        "created_wall_s": experiment.created_wall_s,
+        "fingerprint": plain(experiment.fingerprint),
+        "body": json_text(experiment.to_dict()),
+    }
+
+
+def _trial_columns(experiment_id: str, record: TrialRecord) -> dict[str, Any]:
+    return {
+        "experiment_id": experiment_id,
+        "key": plain(record.key),
+        "number": record.number,
+        "status": plain(record.status),
+        "run_id": record.run_id,
+        "body": json_text(record.to_dict()),
+    }

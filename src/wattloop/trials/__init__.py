@@ -1,0 +1,9 @@
+"""The one runner that sweeps, the cap finder and searches share.
+
+- `trial`    what is tried
+- `outcome`  what came of it: time, energy by scope, peaks, temperatures, or why there is none
+- `process`  a program in a group of its own, ended as a whole when its time is over
+- `claim`    one process per experiment; what a dead one left running is ended
+- `peaks`    highest power and temperatures from the readings of a run
+- `runner`   holds the levers, sets them, runs and measures, writes everything down
+"""

@@ -1,0 +1,75 @@
+"""One process at a time runs an experiment, and what a dead one left running is ended first."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wattloop.core.errors import DeviceBusy, StoreUnwritable
+from wattloop.store.database import Store
+
+__all__ = ["TRIAL_VARIABLE", "claimed", "end_leftovers"]
+
+TRIAL_VARIABLE = "WATTLOOP_TRIAL"
+"""Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
+
+
+@contextmanager
+def claimed(store: Store, experiment_id: str) -> Iterator[None]:
+    """Hold the experiment; the kernel lets go of it for us, however we end.
+
+    Raises:
+        DeviceBusy: another living process runs it.
+    """
+    path = store.journals / f"{experiment_id}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise StoreUnwritable(
+            f"{path}: cannot be created ({error.strerror}); choose another store with --store or "
+            "WATTLOOP_STORE"
+        ) from None
+    try:
+        _lock(file, experiment_id)
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        yield
+        with suppress(OSError):
+            path.unlink()
+    finally:
+        os.close(file)
+
+
+def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
+    """End programs that a runner of this experiment left when it was killed; their numbers.
+
+    Call it while the experiment is claimed: then every program that bears its name is left over.
+    """
+    mark = f"{TRIAL_VARIABLE}={experiment_id}/".encode()
+    ended = []
+    for folder in procfs.iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == os.getpid():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # somebody else's, or gone
+            continue
+        if any(variable.startswith(mark) for variable in variables):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(folder.name), signal.SIGKILL)
+                ended.append(int(folder.name))
+    return ended
+
+
+def _lock(file: int, experiment_id: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(file, 32, 0).decode(errors="replace").strip()
+        raise DeviceBusy(
+            f"{experiment_id} is being run by process {owner or '?'}; wait for it, or stop it "
+            f"with 'kill {owner or 'PID'}': what has ended is kept"
+        ) from None

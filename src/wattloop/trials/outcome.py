@@ -1,0 +1,170 @@
+"""What came of a trial. A program that fails, hangs or is killed is an outcome, not an error."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope, WindowResult
+from wattloop.core.settings import Settings
+
+__all__ = ["SCOPES", "Outcome", "ScopeEnergy", "TrialStatus", "scope_energies"]
+
+SCOPES = ("gpu", "cpu", "dram", "node")
+"""Parts of a machine whose energy a trial reports, each where it is known."""
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """The program ended with an exit code other than 0, or the function raised."""
+    TIMEOUT = "timeout"
+    """It did not end in time and was ended."""
+    KILLED = "killed"
+    """A signal ended it that we did not send."""
+    NOT_STARTED = "not_started"
+    """The program could not be started."""
+    NOT_SET = "not_set"
+    """A lever refused its value; nothing was run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeEnergy:
+    """Energy of one part of the machine over a trial.
+
+    Attributes:
+        energy_j: joules.
+        uncertainty_j: half-width for this one trial, from its sensors.
+        provenance: of the weakest domain in it.
+        sources: where it was read, and for a model what it assumes.
+        average_w: energy over time.
+        peak_w: highest reading; None where it cannot be told.
+    """
+
+    energy_j: float
+    uncertainty_j: float
+    provenance: str
+    sources: tuple[str, ...] = ()
+    average_w: float | None = None
+    peak_w: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__} | {
+            "sources": list(self.sources)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one trial found.
+
+    Attributes:
+        status: how it ended; numbers of a trial that is not `ok` describe what ran until then.
+        time_s: from start to end of the program.
+        scopes: energy by scope (`gpu`, `cpu`, `dram`, `node`); a scope nobody reads is absent.
+        domains: energy by domain, as the measured run has it.
+        signals: first, mean, highest and last of temperatures (degC), clocks (MHz), utilisation.
+        missing: parts of the machine that were not read, with reasons.
+        run_id: the stored run.
+        message: what went wrong, for people.
+        metrics: what a function returned, or a program reported.
+    """
+
+    status: TrialStatus
+    time_s: float | None = None
+    scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
+    domains: tuple[Mapping[str, Any], ...] = ()
+    signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    missing: tuple[Mapping[str, str], ...] = ()
+    exit_code: int | None = None
+    signal: int | None = None
+    run_id: str | None = None
+    message: str = ""
+    started_wall_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran to its end."""
+        return self.status is TrialStatus.OK
+
+    def energy_j(self, scope: str) -> float | None:
+        """Joules of one scope; None when it was not read."""
+        found = self.scopes.get(scope)
+        return None if found is None else found.energy_j
+
+    def temperature_c(self) -> float | None:
+        """The highest temperature of any device during the trial."""
+        values = [s["highest"] for n, s in self.signals.items() if n.endswith("/temperature")]
+        return max(values) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = {name: getattr(self, name) for name in self.__slots__}
+        return data | {
+            "status": self.status.value,
+            "scopes": {name: scope.to_dict() for name, scope in self.scopes.items()},
+            "domains": [dict(d) for d in self.domains],
+            "signals": {name: dict(s) for name, s in self.signals.items()},
+            "missing": [dict(m) for m in self.missing],
+            "metrics": dict(self.metrics),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Inverse of `to_dict`; fields of later versions are left out."""
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        known["status"] = TrialStatus(known["status"])
+        known["scopes"] = {
+            name: ScopeEnergy(**{**scope, "sources": tuple(scope["sources"])})
+            for name, scope in known.get("scopes", {}).items()
+        }
+        for name in ("domains", "missing"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+def scope_energies(
+    result: WindowResult, settings: Settings, peaks_w: Mapping[str, float]
+) -> dict[str, ScopeEnergy]:
+    """Energy by scope of a measured window.
+
+    `node` is what a meter of the whole node read, else the stated model over the parts
+    (`measure.accounting.node`).
+    """
+    from wattloop.measure.accounting.node import node_energy
+
+    found: dict[str, ScopeEnergy] = {}
+    for scope in (Scope.GPU, Scope.CPU, Scope.DRAM):
+        parts = result.scope_domains(scope)
+        if parts:
+            found[scope.value] = ScopeEnergy(
+                energy_j=sum(d.energy_j or 0.0 for d in parts),
+                uncertainty_j=sum(d.uncertainty_j**2 for d in parts) ** 0.5,
+                provenance=Provenance.weakest(d.provenance for d in parts).value,
+                sources=tuple(dict.fromkeys(d.source for d in parts)),
+            )
+    node = node_energy(result, settings)
+    if node.energy_j is not None and node.provenance is not None:
+        found["node"] = ScopeEnergy(
+            energy_j=node.energy_j,
+            uncertainty_j=node.uncertainty_j,
+            provenance=node.provenance.value,
+            sources=node.assumptions,
+        )
+    lasted_s = result.duration_s
+    return {
+        name: ScopeEnergy(
+            energy_j=scope.energy_j,
+            uncertainty_j=scope.uncertainty_j,
+            provenance=scope.provenance,
+            sources=scope.sources,
+            average_w=scope.energy_j / lasted_s if lasted_s > 0 else None,
+            peak_w=peaks_w.get(name),
+        )
+        for name, scope in found.items()
+    }

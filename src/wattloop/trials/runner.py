@@ -1,0 +1,253 @@
+"""Runs trials: levers set, program measured, outcome written down before the next one begins."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from wattloop.control.lever import Lever, Setting
+from wattloop.core.errors import CommandError, LeverError, StoreLocked
+from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.measure.closing import close_journal
+from wattloop.measure.command import child_environment
+from wattloop.measure.session import Session
+from wattloop.store.database import Store
+from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.fold import recover
+from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
+from wattloop.trials.limits import TimeIsOver, stops_raise, time_limit
+from wattloop.trials.outcome import Outcome, TrialStatus, scope_energies
+from wattloop.trials.peaks import readings_of
+from wattloop.trials.process import run_group, status_of
+from wattloop.trials.trial import Trial
+
+__all__ = ["TrialRunner"]
+
+RUN_STATUS = {
+    TrialStatus.OK: RunStatus.FINISHED,
+    TrialStatus.FAILED: RunStatus.FAILED,
+    TrialStatus.NOT_STARTED: RunStatus.FAILED,
+}
+
+
+class Held(Protocol):
+    """What `control.hold` gives: levers that are ours until we leave."""
+
+    def set(self, values: Mapping[str, Setting]) -> object:
+        """Set levers by name, checked and read back."""
+        ...
+
+
+class TrialRunner:
+    """Runs the trials of one experiment, each once, whatever is killed in between.
+
+    Use it as a context manager: entering takes the levers, leaving puts back what they were.
+    Between trials they keep the last trial's values.
+
+    Args:
+        store: where trials and runs are kept.
+        experiment_id: an experiment that `store.experiments.create_experiment` made.
+        settings: how to measure.
+        levers: those that trials set.
+        state_directory: where levers are journaled, for tests.
+        outputs: folder for what programs print; None lets them print where we do.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        experiment_id: str,
+        settings: Settings,
+        *,
+        levers: Sequence[Lever] = (),
+        state_directory: Path | None = None,
+        outputs: Path | None = None,
+    ) -> None:
+        self._store = store
+        self._experiment_id = experiment_id
+        self._settings = settings
+        self._levers = list(levers)
+        self._state_directory = state_directory
+        self._outputs = outputs
+        self._held: Held | None = None
+        self._stack = ExitStack()
+        self._ended: dict[str, Outcome] = {}
+
+    def __enter__(self) -> "TrialRunner":
+        with ExitStack() as stack:
+            stack.enter_context(stops_raise())
+            stack.enter_context(claimed(self._store, self._experiment_id))
+            end_leftovers(self._experiment_id)
+            self._ended = self._known()
+            if self._levers:
+                from wattloop.control.hold import hold
+
+                options = {"directory": self._state_directory} if self._state_directory else {}
+                self._held = stack.enter_context(hold(self._levers, **options))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._held = None
+        self._stack.__exit__(kind, error, traceback)
+
+    def ended(self, key: str) -> Outcome | None:
+        """The outcome of a trial that was paid for already, now or before we were started."""
+        return self._ended.get(key)
+
+    def run(self, trial: Trial) -> Outcome:
+        """Run the trial's command measured, or hand back what it gave when it ran before."""
+        return self._once(trial, lambda: self._measured_command(trial))
+
+    def call(self, trial: Trial, function: Callable[[], Mapping[str, float] | None]) -> Outcome:
+        """As `run`, with a function of this process; the numbers it returns are kept as metrics.
+
+        After `timeout_s` the function is interrupted at its next line of Python, if it runs in
+        the main thread; a call that does not return from a library cannot be interrupted.
+        """
+        return self._once(trial, lambda: self._measured_call(trial, function))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _known(self) -> dict[str, Outcome]:
+        return {
+            record.key: Outcome.from_dict(record.outcome)
+            for record in read_trials(self._store, self._experiment_id)
+            if record.ended
+        }
+
+    def _once(self, trial: Trial, measured: Callable[[], Outcome]) -> Outcome:
+        known = self._ended.get(trial.key)
+        if known is not None:
+            return known
+        record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
+        if record.ended:  # somebody else resumed the same experiment meanwhile
+            outcome = Outcome.from_dict(record.outcome)
+        else:
+            outcome = self._set(trial) or measured()
+            self._keep(record, outcome)
+        self._ended[trial.key] = outcome
+        return outcome
+
+    def _set(self, trial: Trial) -> Outcome | None:
+        """Give every lever its value; an outcome when one refuses."""
+        if not trial.settings:
+            return None
+        if self._held is None:
+            raise LeverError("TrialRunner: levers are held inside 'with' only")
+        try:
+            self._held.set(trial.settings)
+        except LeverError as error:
+            return Outcome(status=TrialStatus.NOT_SET, message=str(error))
+        return None
+
+    def _measured_command(self, trial: Trial) -> Outcome:
+        output = self._output_of(trial)
+        session = self._session(trial, kind="command", in_process=False)
+        environment = {
+            **child_environment(session),
+            TRIAL_VARIABLE: f"{self._experiment_id}/{trial.key}",
+            **trial.environment,
+        }
+        window = session.begin("trial")
+        status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
+        try:
+            ended = run_group(trial.command, environment, timeout_s=trial.timeout_s, output=output)
+            status, facts = status_of(ended, trial.timeout_s, output)
+        except CommandError as error:
+            status = TrialStatus.NOT_STARTED
+            facts = {"message": str(error), "exit_code": error.exit_code}
+        finally:
+            window.end()
+            self._close(session, status, facts)
+        return self._outcome(session, window.result, status, facts)
+
+    def _measured_call(
+        self, trial: Trial, function: Callable[[], Mapping[str, float] | None]
+    ) -> Outcome:
+        session = self._session(trial, kind="python", in_process=True)
+        window = session.begin("trial")
+        status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
+        try:
+            with time_limit(trial.timeout_s):
+                metrics = function()
+            status, facts = TrialStatus.OK, {"metrics": dict(metrics or {})}
+        except TimeIsOver:
+            status = TrialStatus.TIMEOUT
+            facts = {"message": f"did not end within {trial.timeout_s:g} s"}
+        except Exception as error:  # noqa: BLE001 - a function that fails is an outcome
+            status = TrialStatus.FAILED
+            facts = {"message": f"{type(error).__name__}: {error}"}
+        finally:
+            window.end()
+            self._close(session, status, facts)
+        return self._outcome(session, window.result, status, facts)
+
+    def _session(self, trial: Trial, *, kind: str, in_process: bool) -> Session:
+        return Session.open(
+            self._settings,
+            name=trial.name or trial.key,
+            command=list(trial.command) or None,
+            kind=kind,
+            in_process=in_process,
+            tags={"experiment": self._experiment_id, "trial": trial.key},
+        )
+
+    def _close(self, session: Session, status: TrialStatus, facts: Mapping[str, Any]) -> None:
+        session.close(
+            RUN_STATUS.get(status, RunStatus.KILLED),
+            exit_code=facts.get("exit_code"),
+            signal=facts.get("signal"),
+        )
+
+    def _outcome(
+        self, session: Session, result: WindowResult, status: TrialStatus, facts: dict[str, Any]
+    ) -> Outcome:
+        readings = readings_of(session.journal_path, result.begin_s, result.end_s)
+        return Outcome(
+            status=status,
+            time_s=result.duration_s,
+            scopes=scope_energies(result, self._settings, readings.peaks_w(result)),
+            domains=tuple(_domain(d) for d in result.to_dict()["domains"]),
+            signals=readings.signals(),
+            missing=tuple(m._asdict() for m in result.missing),
+            run_id=session.run_id,
+            started_wall_s=session.started_wall_s,
+            **facts,
+        )
+
+    def _keep(self, record: TrialRecord, outcome: Outcome) -> None:
+        end_trial(
+            self._store,
+            self._experiment_id,
+            TrialRecord(
+                key=record.key,
+                number=record.number,
+                status=outcome.status.value,
+                settings=record.settings,
+                outcome=outcome.to_dict(),
+                run_id=outcome.run_id,
+            ),
+        )
+        # While the store is busy the run waits in its journal for whoever comes next.
+        with suppress(StoreLocked):
+            recover(self._store, close_journal)
+
+    def _output_of(self, trial: Trial) -> Path | None:
+        if self._outputs is None:
+            return None
+        self._outputs.mkdir(parents=True, exist_ok=True)
+        name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in trial.key)
+        return self._outputs / f"{name[:150]}.log"
+
+
+def _domain(data: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("name", "scope", "energy_j", "uncertainty_j", "provenance", "source", "in_total")
+    return {key: data[key] for key in (*kept, "tdp_w", "device", "covered")}

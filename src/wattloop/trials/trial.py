@@ -1,0 +1,43 @@
+"""One thing to try once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.control.lever import Setting
+
+__all__ = ["Trial"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A command (or, for `TrialRunner.call`, a function) under given settings.
+
+    Attributes:
+        key: names it within its experiment; the same trial planned again has the same key, which
+            is how a resumed experiment knows what it has paid for.
+        settings: value for each lever, by the lever's name.
+        command: program and arguments; empty for a function.
+        environment: variables added to ours.
+        timeout_s: after this long the program is ended; None waits for ever.
+        facts: whatever else describes the trial (number of GPUs, repeat); written down with it.
+        name: what the measured run is called.
+    """
+
+    key: str
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "levers": dict(self.settings),
+            "command": list(self.command),
+            "environment": dict(self.environment),
+            "timeout_s": self.timeout_s,
+            **self.facts,
+        }

@@ -1,0 +1,93 @@
+"""Promises of `process`: a group of its own, ended as a whole, whatever happens to us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import CommandError
+from wattloop.trials.process import run_group
+
+ENVIRONMENT = dict(os.environ)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended within a while."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_exit_codes_and_signals_are_the_programs_own(tmp_path: Path) -> None:
+    """What a shell would report, and the signal's number."""
+    assert run_group(["sh", "-c", "exit 7"], ENVIRONMENT).exit_code == 7
+    killed = run_group(["sh", "-c", "kill -9 $$"], ENVIRONMENT)
+    assert (killed.exit_code, killed.signal, killed.timed_out) == (137, 9, False)
+
+
+def test_what_it_prints_goes_to_the_file_and_it_has_no_input(tmp_path: Path) -> None:
+    """A program that asks something reads the end of its input instead of waiting for ever."""
+    output = tmp_path / "out"
+    ended = run_group(["sh", "-c", "cat; echo out; echo err >&2"], ENVIRONMENT, output=output)
+    assert ended.exit_code == 0
+    assert output.read_text() == "out\nerr\n"
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    """Also one that ignores SIGTERM, and the processes that it started."""
+    script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; wait; sleep 60"
+    ended = run_group(["sh", "-c", script], ENVIRONMENT, timeout_s=0.3, grace_s=0.2)
+    assert ended.timed_out
+    assert ended.signal == signal.SIGKILL
+    assert ended.lasted_s >= 0.3
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_what_it_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
+    """Or it would draw power during the trials that follow."""
+    script = f"sleep 60 & echo $! > {tmp_path}/child"
+    assert run_group(["sh", "-c", script], ENVIRONMENT).exit_code == 0
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_kernel_without_process_handles_is_asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels before 5.3 have no pidfd_open; trials run there too."""
+
+    def refused(pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert run_group(["sh", "-c", "exit 3"], ENVIRONMENT, timeout_s=10).exit_code == 3
+    assert run_group(["sleep", "60"], ENVIRONMENT, timeout_s=0.05).timed_out
+
+
+def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
+    """Ctrl-C reaches us alone; the group must not outlive it."""
+    script = (
+        "import os, sys\n"
+        "from wattloop.trials.process import run_group\n"
+        "run_group(['sh', '-c', f'echo $$ > {sys.argv[1]}; sleep 60'], dict(os.environ))\n"
+    )
+    noted = tmp_path / "pid"
+    ours = subprocess.Popen([sys.executable, "-c", script, str(noted)], stderr=subprocess.DEVNULL)
+    while not (noted.exists() and noted.read_text().strip()):
+        time.sleep(0.02)
+    ours.send_signal(signal.SIGINT)
+    assert ours.wait(20) != 0
+    assert gone(int(noted.read_text()))
+
+
+def test_a_program_that_is_not_there_is_said() -> None:
+    """The message and code a shell would give."""
+    with pytest.raises(CommandError, match="command not found"):
+        run_group(["no-such-program"], ENVIRONMENT)

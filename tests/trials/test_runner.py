@@ -1,0 +1,138 @@
+"""Promises of `runner`: each trial once, measured, and written down whatever becomes of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.trials.test_process import gone
+from wattloop.core.errors import DeviceBusy
+from wattloop.core.settings import Settings
+from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import read_trials
+from wattloop.store.runs import find_run, list_runs
+from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+
+
+def test_a_trial_is_a_measured_run(store: Store, settings: Settings) -> None:
+    """Time, energy by scope with provenance and peak; the run is stored under its tags."""
+    with TrialRunner(store, "e", settings) as runner:
+        outcome = runner.run(Trial(key="k", command=["sleep", "0.5"], name="short"))
+    assert outcome.ok
+    assert outcome.time_s is not None
+    assert outcome.time_s >= 0.5
+    cpu = outcome.scopes["cpu"]
+    assert cpu.energy_j == pytest.approx(50.0 * outcome.time_s, rel=0.1)
+    assert cpu.average_w == pytest.approx(50.0, rel=0.1)
+    assert cpu.peak_w == pytest.approx(50.0, rel=0.3)
+    assert cpu.provenance == "measured"
+    assert "gpu" not in outcome.scopes
+    run = find_run(store, outcome.run_id or "")
+    assert (run.name, run.tags) == ("short", {"experiment": "e", "trial": "k"})
+    assert Outcome.from_dict(outcome.to_dict()) == outcome
+
+
+def test_failing_hanging_and_killed_programs_are_outcomes(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """Each with its status and what can be said of it; the runner goes on."""
+    with TrialRunner(store, "e", settings, outputs=tmp_path / "out") as runner:
+        failed = runner.run(Trial(key="1", command=["sh", "-c", "echo no memory; exit 3"]))
+        hung = runner.run(Trial(key="2", command=["sleep", "60"], timeout_s=0.2))
+        killed = runner.run(Trial(key="3", command=["sh", "-c", "kill -SEGV $$"]))
+        absent = runner.run(Trial(key="4", command=["no-such-program"]))
+    assert (failed.status, failed.exit_code) == (TrialStatus.FAILED, 3)
+    assert failed.message == "exit code 3; it said: no memory"
+    assert (hung.status, hung.message) == (TrialStatus.TIMEOUT, "did not end within 0.2 s")
+    assert (killed.status, killed.signal) == (TrialStatus.KILLED, signal.SIGSEGV)
+    assert (absent.status, absent.exit_code) == (TrialStatus.NOT_STARTED, 127)
+    assert [t.status for t in read_trials(store, "e")] == [
+        "failed",
+        "timeout",
+        "killed",
+        "not_started",
+    ]
+    assert len(list_runs(store)) == 4
+
+
+def test_a_trial_is_never_paid_twice(store: Store, settings: Settings, tmp_path: Path) -> None:
+    """Run again, in the same process or the next, it hands back what it gave."""
+    trial = Trial(key="k", command=["sh", "-c", f"echo x >> {tmp_path}/paid"])
+    with TrialRunner(store, "e", settings) as runner:
+        first = runner.run(trial)
+        assert runner.run(trial) == first
+    with TrialRunner(store, "e", settings) as runner:
+        assert runner.ended("k") == first
+        assert runner.run(trial) == first
+    assert (tmp_path / "paid").read_text() == "x\n"
+
+
+def test_a_function_is_a_trial_too(store: Store, settings: Settings) -> None:
+    """Its numbers are kept; one that raises or takes too long is an outcome."""
+    with TrialRunner(store, "e", settings) as runner:
+        fine = runner.call(Trial(key="1"), lambda: {"gflops": 2.5})
+        broken = runner.call(Trial(key="2"), lambda: {"x": 1 / 0})
+        slow = runner.call(Trial(key="3", timeout_s=0.1), lambda: time.sleep(30))
+    assert (fine.status, fine.metrics) == (TrialStatus.OK, {"gflops": 2.5})
+    assert (broken.status, broken.message) == (
+        TrialStatus.FAILED,
+        "ZeroDivisionError: division by zero",
+    )
+    assert slow.status is TrialStatus.TIMEOUT
+
+
+def test_the_program_gets_its_environment(store: Store, settings: Settings, tmp_path: Path) -> None:
+    """Ours, the trial's own variables, and which run counts it."""
+    command = ["sh", "-c", 'test -n "$PATH" -a "$N" = 4 -a -n "$WATTLOOP_RUN"']
+    with TrialRunner(store, "e", settings) as runner:
+        assert runner.run(Trial(key="k", command=command, environment={"N": "4"})).ok
+
+
+INTERRUPTED = """
+import sys
+from wattloop.core.settings import Settings
+from wattloop.store.database import open_store
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+with open_store(sys.argv[1]) as store:
+    with TrialRunner(store, "e", Settings(store=sys.argv[1], meters=("rapl",))) as runner:
+        runner.run(Trial(key="quick", command=["true"]))
+        runner.run(Trial(key="long", command=["sh", "-c", "echo $$ > %s; sleep 60"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_after_any_death_the_rest_is_left_to_do(
+    store: Store, settings: Settings, tmp_path: Path, number: int
+) -> None:
+    """What ended is known, what was under way is not: the next runner does only that."""
+    noted = tmp_path / "pid"
+    ours = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED % noted, settings.store_location],
+        stderr=subprocess.DEVNULL,
+    )
+    while not (noted.exists() and noted.read_text().strip()):
+        time.sleep(0.02)
+    ours.send_signal(number)
+    assert ours.wait(20) != 0
+    with open_store(settings.store_location) as again:
+        assert [(t.key, t.status) for t in read_trials(again, "e")] == [
+            ("quick", "ok"),
+            ("long", "running"),
+        ]
+        with TrialRunner(again, "e", settings) as runner:
+            assert runner.ended("quick") is not None
+            assert runner.run(Trial(key="long", command=["true"])).ok
+    assert gone(int(noted.read_text()))
+
+
+def test_two_processes_do_not_run_one_experiment(store: Store, settings: Settings) -> None:
+    """The second is told who does."""
+    with TrialRunner(store, "e", settings), pytest.raises(DeviceBusy, match=str(os.getpid())):
+        TrialRunner(store, "e", settings).__enter__()
