@@ -14,6 +14,7 @@ from tests.cli.conftest import SRC
 from tests.control.conftest import Rig, eventually, rig, stub, stub_folder
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
 from tests.control.test_restore import dead_owner
+from wattloop.cli.main import main
 from wattloop.testing.nvml_stub import Call, StubNvml
 from wattloop.testing.powercap_tree import PowercapTree
 
@@ -125,28 +126,28 @@ def test_no_permission(rig: Rig, stub: StubNvml) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_no_permission_of_a_plain_user() -> None:
+def test_no_permission_of_a_plain_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who may not write the file gets the command that would allow it; exit code 2."""
-    if any(folder.stat().st_mode & 0o005 != 0o005 for folder in (SRC, *SRC.parents)):
-        pytest.skip(f"{SRC} is closed to other users")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         PowercapTree(Path(folder) / "sys").add_package(0, max_power_w=200, limit_w=150)
-        done = subprocess.run(
-            [sys.executable, "-m", "wattloop.cli.main", "set", f"{LIMIT}=100", "--", "true"],
-            env={
-                "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(SRC),
-                "WATTLOOP_SYSFS_ROOT": f"{folder}/sys",
-                "WATTLOOP_STATE_DIR": f"{folder}/state",
-            },
-            capture_output=True,
-            text=True,
-            user=65534,
-            check=False,
-        )
-    assert done.returncode == 2, done.stderr
-    assert "writable by root only; run as root, or 'sudo chmod a+w" in done.stderr
+        monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", f"{folder}/sys")
+        monkeypatch.setenv("WATTLOOP_STATE_DIR", f"{folder}/state")
+        # now, since the other user may not be able to read our installation
+        assert main(["set", "--dry-run", f"{LIMIT}=100"]) == 0
+        with Path(folder, "said").open("w+") as said:
+            child = os.fork()
+            if child == 0:
+                os.setresuid(65534, 65534, 65534)
+                sys.stderr = said
+                code = main(["set", f"{LIMIT}=100", "--", "/bin/true"])
+                said.flush()
+                os._exit(code)
+            _, status = os.waitpid(child, 0)
+            said.seek(0)
+            text = said.read()
+    assert os.waitstatus_to_exitcode(status) == 2, text
+    assert "writable by root only; run as root, or 'sudo chmod a+w" in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
