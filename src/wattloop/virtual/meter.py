@@ -13,7 +13,7 @@ from wattloop.measure.meter import Context, Meter, Reading
 from wattloop.virtual.faults import refusal_to_read
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.machine import shared_machine
-from wattloop.virtual.node_meter import NodePower
+from wattloop.virtual.node_meter import NodeEnergy, NodePower
 from wattloop.virtual.noise import normal
 
 __all__ = ["VirtualEnergy", "VirtualPower", "detect", "first_number"]
@@ -35,6 +35,7 @@ def detect(context: Context) -> Sequence[Meter]:
         VirtualPower(machine.gpus, context.clock, first),
     ]
     if machine.node is not None:
+        meters.append(NodeEnergy(machine.node, machine.gpus, context.clock))
         meters.append(NodePower(machine.node, machine.gpus, context.clock))
     return meters
 
