@@ -9,7 +9,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.devices_report import as_dict, print_report
 from wattloop.cli.options import Config, Devices, JsonFile, Meters
 from wattloop.cli.output import check_target, is_terminal, write_json
-from wattloop.control.inventory import find_levers
+from wattloop.control.registry import inventory as levers_here
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
@@ -48,7 +48,7 @@ def devices(
     context = Context(Host.from_environment(), settings)
     inventory = detect(context)
     try:
-        levers = find_levers(context.host)
+        levers = levers_here(context).states()
         checks = _checks(context, inventory, seconds, json_file) if check else None
         if json_file is not None:
             write_json(as_dict(inventory, levers, checks), json_file)

@@ -1,7 +1,10 @@
-"""Levers: what can be set to make a device use less. For now they are only looked at.
+"""Levers: what can be set to make a device use less, and that it is put back to what it was.
 
-- `lever`          what is known of one lever
-- `inventory`      all levers of this machine
-- `sysfs_levers`   levers that are files: RAPL limits, cpufreq, AMD GPU power caps
-- `nvidia_levers`  power limit and clocks of NVIDIA GPUs
+- `lever`          the contract of a lever
+- `registry`       all levers of this machine; `names` finds one by its name
+- `values`         `70%`, `1.4 GHz`, `default` as a device takes them
+- `hold`           set levers for the time of a block: lock, journal, read back, restore
+- `restore`        put back what a killed process left
+- `journal`, `lock`, `place`, `owner`, `guardian`, `ending`  how `hold` keeps its promises
+- `nvidia_levers`, `amd_levers`, `rapl_levers`, `cpufreq_levers`  the levers
 """

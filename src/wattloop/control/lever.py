@@ -1,17 +1,20 @@
 """A lever: what is known of it, and how it is read and written."""
 
-import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from wattloop.hardware.text_file import read_whole
+from wattloop.core.errors import LeverError
 
-__all__ = ["Lever", "LeverState", "Setting", "read_number", "writable_or_why"]
+__all__ = ["Lever", "LeverState", "Setting", "WaitsForAnother", "shown"]
 
 Setting = float | str | None
 """Watts or MHz, the name of a choice, or None: left to the device (a clock that is not locked)."""
+
+
+class WaitsForAnother(LeverError):
+    """Cannot be written before another lever is: a lower bound that would pass the upper one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class LeverState:
         value: its present value; None when it cannot be read.
         unit: `W`, `MHz`, or `name` for a choice.
         low, high: the device's own limits.
+        default: the value it leaves the factory with; None when the device does not say.
         choices: for a lever that is a choice.
         source: file or library call it was read from.
         note: what a reader should know beside.
@@ -39,6 +43,7 @@ class LeverState:
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    default: float | str | None = None
     choices: tuple[str, ...] = ()
     source: str = ""
     note: str = ""
@@ -54,14 +59,23 @@ class Lever(ABC):
     Programs do not call `write`: they use `control.hold`, which locks the device, journals the
     previous value, checks the new one, reads it back and restores.
 
+    A lever that is one file or one call implements the abstract methods and nothing else. One
+    that is made of several (a governor is a file per core) also says what its *parts* are, since
+    each part is restored to its own previous value.
+
     Attributes:
         name: unique on this machine, `gpu:0/power_limit`.
         device: what two processes must not set at once, and what finds the same card again after
-            a restart: `nvidia:GPU-5e8c...` (its UUID), `cpu`, `virtual:/path:0`.
+            a restart: `nvidia:GPU-5e8c...` (its UUID), `cpu`, `virtual:/path:0`. Up to the first
+            colon it names the kind of device.
+        reads_back: whether `read` shows what was written; NVML has no getter for locked clocks.
+        tolerance: how far a value read may lie from the value written and still be the same.
     """
 
     name: str
     device: str
+    reads_back: bool = True
+    tolerance: float = 1e-6
 
     @abstractmethod
     def state(self) -> LeverState:
@@ -95,21 +109,49 @@ class Lever(ABC):
     def write_text(self, value: Setting) -> str:
         """What `write` would do, for people: the file and what goes into it, or the call."""
 
+    def conflict(self, settings: Mapping[str, Setting]) -> str:
+        """Why `settings` (lever name -> value, this one among them) cannot be had together."""
+        return ""
 
-def read_number(path: Path, per_unit: float = 1.0) -> float | None:
-    """The number in a file divided by `per_unit`; None when there is none."""
-    number = read_whole(path)
-    return None if number is None else number / per_unit
+    def where(self) -> Mapping[str, str]:
+        """Environment variables with which another process finds this lever again."""
+        return {}
+
+    def parts(self) -> Mapping[str, Setting]:
+        """Part -> present value.
+
+        Raises:
+            LeverError: it cannot be read now.
+        """
+        return {"": self.read()}
+
+    def parts_of(self, value: Setting) -> Mapping[str, Setting]:
+        """Part -> what `write(value)` would leave there."""
+        return {"": value}
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """Raise ConfigError for a value that must not be put back: outside the device's limits."""
+        self.accepted(value)
+
+    def write_part(self, part: str, value: Setting) -> None:
+        """Put a part's previous value back."""
+        self.write(value)
+
+    def write_part_text(self, part: str, value: Setting) -> str:
+        """What `write_part` would do, for people."""
+        return self.write_text(value)
+
+    def same(self, one: Setting, other: Setting) -> bool:
+        """Whether two values are one to the device."""
+        if isinstance(one, float | int) and isinstance(other, float | int):
+            return abs(one - other) <= self.tolerance
+        return one == other
 
 
-def writable_or_why(path: Path) -> tuple[bool, str, str]:
-    """(may be written, reason why not, remedy). Asks the kernel; never tries."""
-    if os.access(path, os.W_OK):
-        return True, "", ""
-    if os.geteuid() == 0:
-        return (
-            False,
-            f"{path} is read-only, even for root",
-            "in a container mount the host's /sys writable and set WATTLOOP_SYSFS_ROOT",
-        )
-    return False, f"{path} is writable by root only", f"run as root, or 'sudo chmod a+w {path}'"
+def shown(value: Setting, unit: str = "") -> str:
+    """A value for people."""
+    if value is None:
+        return "not set"
+    if isinstance(value, str):
+        return value
+    return f"{value:g} {unit}".rstrip() if unit != "name" else f"{value:g}"

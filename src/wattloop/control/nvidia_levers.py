@@ -1,108 +1,207 @@
-"""Power limit and clocks of NVIDIA GPUs, through NVML's getters only."""
+"""Power limit and locked clocks of NVIDIA GPUs, through NVML."""
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from wattloop.control.lever import LeverState
-from wattloop.core.errors import MeterUnavailable
-from wattloop.hardware.host import Host
-from wattloop.measure.meters.nvml_library import open_nvml, shut_down
+from wattloop.control.file_lever import number_within
+from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.nvidia_card import ROOT_REMEDY, Card, Library
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.measure.meter import Context
+from wattloop.measure.meters.nvml_library import LIBRARY_VARIABLE, open_nvml
 
-__all__ = ["nvidia_levers"]
+__all__ = ["LockedClock", "PowerLimit", "detect"]
 
 ROOT_ONLY = "the NVIDIA driver lets only root set it"
-ROOT_REMEDY = "run as root, or let an administrator set it with 'sudo nvidia-smi {option}'"
+NO_GETTER = (
+    "NVML does not tell whether a clock is locked: it is taken as not locked before, and is "
+    "unlocked when restored"
+)
 
 
-def nvidia_levers(host: Host) -> Iterator[LeverState]:
-    """Levers of every card; one that says why, when the library cannot be opened."""
-    try:
-        nvml = open_nvml(host)
-    except MeterUnavailable as refusal:
-        if refusal.parts:  # without any sign of a card there is nothing to say
-            yield LeverState(
-                name="gpu/power_limit",
-                available=False,
-                reason=refusal.reason,
-                remedy=refusal.remedy,
-                unit="W",
-            )
-        return
-    try:
-        for index in range(nvml.nvmlDeviceGetCount()):
-            yield from _card(nvml, index)
-    finally:
-        shut_down(nvml)
+def detect(context: Context) -> Iterator[Lever]:
+    """Levers of every card.
+
+    Raises:
+        MeterUnavailable: the library cannot be opened.
+    """
+    library = Library(open_nvml(context.host))
+    for index in range(library.nvml.nvmlDeviceGetCount()):
+        try:
+            handle = library.nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = library.nvml.nvmlDeviceGetUUID(handle)
+        except library.nvml.NVMLError:
+            continue  # a card that has fallen off the bus has no levers
+        card = Card(library, handle, index, str(uuid))
+        yield PowerLimit(card)
+        yield LockedClock(card, "sm")
+        yield LockedClock(card, "memory")
 
 
-def _card(nvml: Any, index: int) -> Iterator[LeverState]:
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    except nvml.NVMLError as error:
-        yield LeverState(name=f"gpu:{index}/power_limit", available=False, reason=str(error))
-        return
-    yield _power_limit(nvml, handle, index)
-    yield _clocks(nvml, handle, index)
+class NvidiaLever(Lever):
+    """What the levers of a card share."""
+
+    option: str
+    """What an administrator gives to nvidia-smi."""
+
+    def __init__(self, card: Card, leaf: str) -> None:
+        self._card = card
+        self.name = f"{card.name}/{leaf}"
+        self.device = card.device
+
+    def where(self) -> dict[str, str]:
+        """The library, where it is not the machine's own."""
+        library = os.environ.get(LIBRARY_VARIABLE)
+        return {LIBRARY_VARIABLE: library} if library else {}
+
+    def _permission(self, fault: str) -> tuple[bool, str, str]:
+        if fault:
+            return False, fault, ""
+        if os.geteuid() != 0:
+            return False, ROOT_ONLY, ROOT_REMEDY.format(option=self.option)
+        return True, "", ""
 
 
-def _power_limit(nvml: Any, handle: Any, index: int) -> LeverState:
-    value_mw, fault = _asked(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
-    limits, _ = _asked(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
-    default_mw, _ = _asked(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
-    available, reason, remedy = _settable(fault, "-pl WATTS")
-    return LeverState(
-        name=f"gpu:{index}/power_limit",
-        available=available,
-        reason=reason,
-        remedy=remedy,
-        value=None if value_mw is None else value_mw / 1_000,
-        unit="W",
-        low=None if limits is None else limits[0] / 1_000,
-        high=None if limits is None else limits[1] / 1_000,
-        source="NVML power management limit",
-        note="" if default_mw is None else f"default {default_mw / 1_000:g} W",
-    )
+class PowerLimit(NvidiaLever):
+    """`gpu:N/power_limit`."""
 
+    option = "-pl WATTS"
+    tolerance = 0.001
 
-def _clocks(nvml: Any, handle: Any, index: int) -> LeverState:
-    clock = nvml.NVML_CLOCK_SM
-    now_mhz, fault = _asked(nvml, lambda h: nvml.nvmlDeviceGetClockInfo(h, clock), handle)
-    high_mhz, _ = _asked(nvml, lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, clock), handle)
-    memory, _ = _asked(nvml, nvml.nvmlDeviceGetSupportedMemoryClocks, handle)
-    steps = None
-    if memory:
-        steps, _ = _asked(
-            nvml, lambda h: nvml.nvmlDeviceGetSupportedGraphicsClocks(h, memory[0]), handle
+    def __init__(self, card: Card) -> None:
+        super().__init__(card, "power_limit")
+
+    def state(self) -> LeverState:
+        """Limit, range and default as the card gives them."""
+        value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
+        low, high = self._range()
+        default_mw, _ = self._card.asked("nvmlDeviceGetPowerManagementDefaultLimit")
+        available, reason, remedy = self._permission(fault)
+        if available and high is None:
+            available, reason = False, "the card does not state its limits"
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=None if value_mw is None else value_mw / 1_000,
+            unit="W",
+            low=low,
+            high=high,
+            default=None if default_mw is None else default_mw / 1_000,
+            source="NVML power management limit",
+            note="" if default_mw is None else f"default {default_mw / 1_000:g} W",
         )
-    available, reason, remedy = _settable(fault, "-lgc MIN,MAX")
-    return LeverState(
-        name=f"gpu:{index}/sm_clock",
-        available=available,
-        reason=reason,
-        remedy=remedy,
-        value=None if now_mhz is None else float(now_mhz),
-        unit="MHz",
-        low=float(min(steps)) if steps else None,
-        high=float(max(steps)) if steps else (None if high_mhz is None else float(high_mhz)),
-        source="NVML clock info",
-        note=f"{len(steps)} supported steps" if steps else "",
-    )
+
+    def read(self) -> Setting:
+        """Watts."""
+        value_mw, fault = self._card.asked("nvmlDeviceGetPowerManagementLimit")
+        if value_mw is None:
+            raise LeverError(f"{self.name}: {fault}")
+        return float(value_mw / 1_000)
+
+    def accepted(self, value: Setting) -> Setting:
+        """Whole milliwatts within the card's range."""
+        low, high = self._range()
+        if low is None or high is None:
+            _, fault = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
+            raise LeverError(f"{self.name}: the card does not state its limits: {fault}")
+        return round(number_within(self.name, value, low, high, "W"), 3)
+
+    def write(self, value: Setting) -> None:
+        """`nvmlDeviceSetPowerManagementLimit`."""
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        setter = "nvmlDeviceSetPowerManagementLimit"
+        self._card.told(self.name, self.option, setter, round(value * 1_000))
+
+    def write_text(self, value: Setting) -> str:
+        """The call."""
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        return f"nvmlDeviceSetPowerManagementLimit({self._card.name}, {round(value * 1_000)} mW)"
+
+    def _range(self) -> tuple[float | None, float | None]:
+        limits, _ = self._card.asked("nvmlDeviceGetPowerManagementLimitConstraints")
+        return (None, None) if limits is None else (limits[0] / 1_000, limits[1] / 1_000)
 
 
-def _settable(fault: str, option: str) -> tuple[bool, str, str]:
-    if fault:
-        return False, fault, ""
-    if os.geteuid() != 0:
-        return False, ROOT_ONLY, ROOT_REMEDY.format(option=option)
-    return True, "", ""
+class LockedClock(NvidiaLever):
+    """`gpu:N/sm_clock` and `gpu:N/memory_clock`: lowest and highest clock locked to one value."""
 
+    reads_back = False
 
-def _asked(nvml: Any, call: Callable[[Any], Any], handle: Any) -> tuple[Any, str]:
-    """(answer, "") or (None, why the card does not answer)."""
-    try:
-        return call(handle), ""
-    except nvml.NVMLError as error:
-        return None, f"this card or driver does not offer it ({error})"
-    except AttributeError:
-        return None, "this version of nvidia-ml-py does not know it"
+    def __init__(self, card: Card, which: str) -> None:
+        super().__init__(card, f"{which}_clock")
+        self._which = which
+        self._infix = "Gpu" if which == "sm" else "Memory"
+        self.option = "-lgc MHZ,MHZ" if which == "sm" else "-lmc MHZ,MHZ"
+
+    def state(self) -> LeverState:
+        """The clock at this moment; whether it is locked nobody can read."""
+        now_mhz, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
+        steps = self._steps()
+        available, reason, remedy = self._permission(fault)
+        if available and not steps:
+            available, reason = False, "the card does not list the clocks it supports"
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=None if now_mhz is None else float(now_mhz),
+            unit="MHz",
+            low=float(min(steps)) if steps else None,
+            high=float(max(steps)) if steps else None,
+            source="NVML clock info",
+            note=f"{len(steps)} supported steps; {NO_GETTER}" if steps else NO_GETTER,
+        )
+
+    def read(self) -> Setting:
+        """None: whether it is locked cannot be read. Says whether the card answers."""
+        _, fault = self._card.asked("nvmlDeviceGetClockInfo", self._clock_type())
+        if fault:
+            raise LeverError(f"{self.name}: {fault}")
+        return None
+
+    def accepted(self, value: Setting) -> Setting:
+        """None, or the supported clock nearest to a value within the range."""
+        if value is None:
+            return None
+        steps = self._steps()
+        if not steps:
+            raise ConfigError(f"{self.name}: the card does not list the clocks it supports")
+        if isinstance(value, str):
+            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+        wanted = number_within(self.name, value, float(min(steps)), float(max(steps)), "MHz")
+        return float(min(steps, key=lambda step: (abs(step - wanted), step)))
+
+    def write(self, value: Setting) -> None:
+        """Lock, or unlock for None."""
+        if value is None:
+            self._card.told(self.name, self.option, self._resetter())
+            return
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        self._card.told(self.name, self.option, self._setter(), round(value), round(value))
+
+    def write_text(self, value: Setting) -> str:
+        """The call."""
+        if value is None:
+            return f"{self._resetter()}({self._card.name})"
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        return f"{self._setter()}({self._card.name}, {round(value)} MHz, {round(value)} MHz)"
+
+    def _setter(self) -> str:
+        return f"nvmlDeviceSet{self._infix}LockedClocks"
+
+    def _resetter(self) -> str:
+        return f"nvmlDeviceReset{self._infix}LockedClocks"
+
+    def _clock_type(self) -> int:
+        nvml = self._card.nvml
+        return int(nvml.NVML_CLOCK_SM if self._which == "sm" else nvml.NVML_CLOCK_MEM)
+
+    def _steps(self) -> Sequence[int]:
+        memory, _ = self._card.asked("nvmlDeviceGetSupportedMemoryClocks")
+        if not memory or self._which == "memory":
+            return memory or ()
+        steps, _ = self._card.asked("nvmlDeviceGetSupportedGraphicsClocks", max(memory))
+        return steps or ()

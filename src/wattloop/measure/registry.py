@@ -4,12 +4,10 @@ Meters are listed here by hand, best source first. Third parties add theirs thro
 entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Meter]`.
 """
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import Missing
 from wattloop.measure.meter import Context, Meter
@@ -132,7 +130,7 @@ def meter_names(context: Context | None = None) -> list[str]:
 
 
 def _finders(context: Context) -> dict[str, Detect]:
-    plugins = dict(_plugins())
+    plugins = {name: _lazy(target) for name, target in entry_points(ENTRY_POINT_GROUP)}
     # The virtual GPU, when asked for, goes before real ones of the same name.
     ordered: dict[str, Detect] = {}
     if context.settings.virtual_gpus and "virtual" in plugins:
@@ -146,56 +144,10 @@ def _finders(context: Context) -> dict[str, Detect]:
 
 def _lazy(target: str) -> Detect:
     def finder(context: Context) -> Sequence[Meter]:
-        module, _, attribute = target.partition(":")
-        found: Sequence[Meter] = getattr(importlib.import_module(module), attribute)(context)
+        found: Sequence[Meter] = loaded(target)(context)
         return found
 
     return finder
-
-
-def _plugins() -> Iterator[tuple[str, Detect]]:
-    """Entry points of our group.
-
-    Read directly: `importlib.metadata` takes 30 ms and parses every installed package, which is
-    most of what setting up a measurement may cost.
-    """
-    seen: set[str] = set()
-    for folder in sys.path:
-        try:
-            entries = sorted(e.path for e in os.scandir(folder or ".") if _is_metadata(e.name))
-        except OSError:
-            continue
-        for entry in entries:
-            for name, target in _entry_points(f"{entry}/entry_points.txt"):
-                if name not in seen:
-                    seen.add(name)
-                    yield name, _lazy(target)
-
-
-def _is_metadata(name: str) -> bool:
-    return name.endswith((".dist-info", ".egg-info"))
-
-
-def _entry_points(path: str) -> Iterator[tuple[str, str]]:
-    # Plain system calls: a hundred packages are looked at for each measured program.
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        data = os.read(file, os.fstat(file).st_size)
-    finally:
-        os.close(file)
-    if ENTRY_POINT_GROUP.encode() not in data:
-        return
-    text = data.decode(errors="replace")
-    inside = False
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("["):
-            inside = line == f"[{ENTRY_POINT_GROUP}]"
-        elif inside and "=" in line:
-            name, _, target = line.partition("=")
-            yield name.strip(), target.strip()
 
 
 def _covered(part: str, offered: set[str]) -> bool:

@@ -1,0 +1,163 @@
+"""Power cap and clocks of AMD GPUs: files of the amdgpu driver."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from wattloop.control.file_lever import (
+    LimitFiles,
+    NumberLever,
+    number_within,
+    writable_or_why,
+    write_file,
+)
+from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_text
+from wattloop.measure.meter import Context
+from wattloop.measure.meters.amd_gpu import AmdCard, find_cards
+
+__all__ = ["DpmClock", "detect"]
+
+MICROWATTS_PER_W = 1e6
+LIMITS = ("min", "max", "default")
+MANUAL = "manual"
+LEVELS_PART, MODE_PART = "levels", "mode"
+MODES = (
+    *("auto", "low", "high", MANUAL, "profile_standard", "profile_min_sclk", "profile_min_mclk"),
+    *("profile_peak", "perf_determinism"),
+)
+CLOCKS = (("sm_clock", "pp_dpm_sclk"), ("memory_clock", "pp_dpm_mclk"))
+
+
+def detect(context: Context) -> Iterator[Lever]:
+    """Levers of every card of the amdgpu driver, numbered as the meter numbers them."""
+    for card in find_cards(context.host):
+        for cap in sorted(card.device.glob("hwmon/hwmon*/power1_cap")):
+            yield _power_cap(card, cap, context.host)
+        for leaf, file in CLOCKS:
+            clock = DpmClock(card, leaf, card.device / file, context.host)
+            if clock.levels():
+                yield clock
+
+
+def _power_cap(card: AmdCard, cap: Path, host: Host) -> NumberLever:
+    return NumberLever(
+        f"{card.name}/power_limit",
+        f"amd:{card.pci_address}",
+        host.sysfs,
+        cap,
+        MICROWATTS_PER_W,
+        "W",
+        limits=LimitFiles(*(cap.with_name(f"power1_cap_{what}") for what in LIMITS)),
+        tolerance=1.0,  # the firmware counts in whole watts
+    )
+
+
+class DpmClock(Lever):
+    """One level of `pp_dpm_sclk` or `pp_dpm_mclk`, with the driver's mode set to `manual`.
+
+    The driver shows the level in use, not those that are allowed, so the choice itself cannot be
+    read back; the mode can. Restoring allows all levels again, then puts the mode back.
+    """
+
+    reads_back = False
+
+    def __init__(self, card: AmdCard, leaf: str, path: Path, host: Host) -> None:
+        self.name = f"{card.name}/{leaf}"
+        self.device = f"amd:{card.pci_address}"
+        self._path = path
+        self._mode = card.device / "power_dpm_force_performance_level"
+        self._host = host
+
+    def levels(self) -> dict[int, float]:
+        """Number -> MHz, as in `1: 800Mhz *`."""
+        found = re.findall(r"^(\d+):\s*(\d+)\s*mhz", read_text(self._path), re.M | re.I)
+        return {int(number): float(mhz) for number, mhz in found}
+
+    def state(self) -> LeverState:
+        """The level in use and the range."""
+        available, reason, remedy = writable_or_why(self._path)
+        if available:
+            available, reason, remedy = writable_or_why(self._mode)
+        levels = self.levels()
+        in_use = re.search(r"^\d+:\s*(\d+)\s*mhz\s*\*", read_text(self._path), re.M | re.I)
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=float(in_use.group(1)) if in_use else None,
+            unit="MHz",
+            low=min(levels.values(), default=None),
+            high=max(levels.values(), default=None),
+            source=str(self._path),
+            note=f"{len(levels)} levels, mode {read_text(self._mode) or 'unknown'}; "
+            "a choice made by hand before (mode manual) is restored to all levels",
+        )
+
+    def read(self) -> Setting:
+        """None: which levels are allowed cannot be read. Says whether the card is there."""
+        if not self.levels() or not read_text(self._mode):
+            raise LeverError(f"{self.name}: {self._path} cannot be read: is the card still there?")
+        return None
+
+    def accepted(self, value: Setting) -> Setting:
+        """None, or the level nearest to a clock within the range."""
+        if value is None:
+            return None
+        clocks = self.levels().values()
+        if not clocks or isinstance(value, str):
+            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+        wanted = number_within(self.name, value, min(clocks), max(clocks), "MHz")
+        return min(clocks, key=lambda mhz: (abs(mhz - wanted), mhz))
+
+    def write(self, value: Setting) -> None:
+        """Mode first: the driver takes levels in `manual` only."""
+        for part, own in sorted(self.parts_of(value).items(), reverse=True):
+            self.write_part(part, own)
+
+    def write_text(self, value: Setting) -> str:
+        """Both files."""
+        parts = sorted(self.parts_of(value).items(), reverse=True)
+        return "\n".join(self.write_part_text(part, own) for part, own in parts)
+
+    def parts(self) -> Mapping[str, Setting]:
+        """The mode, and the levels, which cannot be read."""
+        self.read()
+        return {LEVELS_PART: None, MODE_PART: read_text(self._mode)}
+
+    def parts_of(self, value: Setting) -> Mapping[str, Setting]:
+        """Mode `manual` and the level."""
+        return {LEVELS_PART: value, MODE_PART: MANUAL}
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """A mode that drivers have, or a level of this card."""
+        if part == MODE_PART:
+            if value not in MODES:
+                raise ConfigError(f"{self.name}: {shown(value)!r} is no mode of the amdgpu driver")
+            return
+        self.accepted(value)
+
+    def write_part(self, part: str, value: Setting) -> None:
+        """One of the two files."""
+        if part == LEVELS_PART and read_text(self._mode) != MANUAL:
+            write_file(self.name, self._mode, MANUAL)
+        path, text = self._written(part, value)
+        write_file(self.name, path, text)
+
+    def write_part_text(self, part: str, value: Setting) -> str:
+        """The file and what goes into it."""
+        path, text = self._written(part, value)
+        return f"write {text} to {path}"
+
+    def where(self) -> dict[str, str]:
+        """The sysfs."""
+        return {"WATTLOOP_SYSFS_ROOT": str(self._host.sysfs.absolute())}
+
+    def _written(self, part: str, value: Setting) -> tuple[Path, str]:
+        if part == MODE_PART:
+            return self._mode, str(value)
+        chosen = [number for number, mhz in self.levels().items() if value in (None, mhz)]
+        return self._path, " ".join(map(str, chosen))

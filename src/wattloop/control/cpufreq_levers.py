@@ -1,0 +1,205 @@
+"""Governor and frequency bounds of the CPU: cpufreq's files, one set per policy."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from wattloop.control.cpufreq_policies import PolicyLever, policies
+from wattloop.control.file_lever import read_number
+from wattloop.control.lever import Lever, LeverState, Setting, WaitsForAnother, shown
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.hardware.host import Host
+from wattloop.hardware.text_file import read_text
+from wattloop.measure.meter import Context
+
+__all__ = ["FrequencyBound", "Governor", "detect"]
+
+KHZ_PER_MHZ = 1e3
+
+
+def detect(context: Context) -> Iterator[Lever]:
+    """What the policies of this machine have."""
+    found = policies(context.host)
+    governed = [p for p in found if (p / "scaling_governor").exists()]
+    if governed:
+        yield Governor(governed, context.host)
+    for bound in ("min", "max"):
+        bounded = [p for p in found if (p / f"scaling_{bound}_freq").exists()]
+        if bounded:
+            yield FrequencyBound(bound, bounded, context.host)
+
+
+class Governor(PolicyLever):
+    """`scaling_governor`."""
+
+    name = "cpu/governor"
+    leaf = "scaling_governor"
+
+    def state(self) -> LeverState:
+        """Present governor and the choices that every policy has."""
+        available, reason, remedy = self._permission()
+        values = {read_text(path / self.leaf) for path in self._policies.values()}
+        driver = read_text(next(iter(self._policies.values())) / "scaling_driver") or "unknown"
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=", ".join(sorted(value for value in values if value)) or None,
+            unit="name",
+            choices=self._choices(),
+            source=str(next(iter(self._policies.values())) / self.leaf),
+            note=f"{self._cores()}, driver {driver}",
+        )
+
+    def accepted(self, value: Setting) -> Setting:
+        """One of the choices."""
+        choices = self._choices()
+        if value not in choices:
+            known = ", ".join(choices) or "none"
+            raise ConfigError(f"{self.name}: no governor {shown(value)!r} here; there are: {known}")
+        return value
+
+    def parts_of(self, value: Setting) -> Mapping[str, Setting]:
+        """The same for all."""
+        return dict.fromkeys(self._policies, value)
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """One of the policy's own choices."""
+        choices = read_text(self._file(part).with_name("scaling_available_governors")).split()
+        if value not in choices:
+            raise ConfigError(f"{self.name} of {part}: {shown(value)!r} is not among {choices}")
+
+    def _choices(self) -> tuple[str, ...]:
+        lists = [
+            read_text(path / "scaling_available_governors").split()
+            for path in self._policies.values()
+        ]
+        return tuple(name for name in lists[0] if all(name in other for other in lists))
+
+    def _read(self, part: str, path: Path) -> Setting:
+        text = read_text(path)
+        if not text:
+            raise LeverError(f"{self.name} of {part}: {path} cannot be read")
+        return text
+
+    def _text(self, value: Setting) -> str:
+        return str(value)
+
+
+class FrequencyBound(PolicyLever):
+    """`scaling_min_freq` or `scaling_max_freq`.
+
+    The lower bound never passes the upper one: a write that would is put off until the other
+    bound has moved.
+    """
+
+    tolerance = 0.5
+
+    def __init__(self, bound: str, policies: Sequence[Path], host: Host) -> None:
+        super().__init__(policies, host)
+        self.name = f"cpu/{bound}_frequency"
+        self.leaf = f"scaling_{bound}_freq"
+        self._is_min = bound == "min"
+        self._other_name = f"cpu/{'max' if self._is_min else 'min'}_frequency"
+        self._other_leaf = f"scaling_{'max' if self._is_min else 'min'}_freq"
+
+    def state(self) -> LeverState:
+        """Present bound, and the widest limits of any policy."""
+        available, reason, remedy = self._permission()
+        paths = list(self._policies.values())
+        values = {read_number(path / self.leaf, KHZ_PER_MHZ) for path in paths}
+        known = sorted(value for value in values if value is not None)
+        low, high = self._limits(paths)
+        note = self._cores()
+        if len(known) > 1:
+            note += f" that differ, {known[0]:g} to {known[-1]:g} MHz"
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=None if not known or None in values else known[0 if self._is_min else -1],
+            unit="MHz",
+            low=low,
+            high=high,
+            default=low if self._is_min else high,
+            source=str(paths[0] / self.leaf),
+            note=note,
+        )
+
+    def accepted(self, value: Setting) -> Setting:
+        """Within the limits of at least one policy; the others get the nearest of their own."""
+        low, high = self._limits(list(self._policies.values()))
+        if not isinstance(value, float | int) or math.isnan(value):
+            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+        if low is None or high is None or not low <= value <= high:
+            raise ConfigError(
+                f"{self.name}: {value:g} MHz is outside the device's limits, "
+                f"{low or 0:g} to {high or 0:g} MHz"
+            )
+        return float(value)
+
+    def conflict(self, settings: Mapping[str, Setting]) -> str:
+        """The lower bound above the upper one, whichever of them is set."""
+        mine = self.parts_of(settings[self.name])
+        for part, path in self._policies.items():
+            other = settings.get(self._other_name)
+            if other is None:
+                other = read_number(path / self._other_leaf, KHZ_PER_MHZ)
+            own, limit = mine[part], other
+            if isinstance(own, float) and isinstance(limit, float) and self._passes(own, limit):
+                return (
+                    f"{self.name}={own:g} MHz would pass {self._other_name}={limit:g} MHz of "
+                    f"{part}; set both"
+                )
+        return ""
+
+    def parts_of(self, value: Setting) -> Mapping[str, Setting]:
+        """Each policy's nearest value within its own limits."""
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        parts: dict[str, Setting] = {}
+        for name, path in self._policies.items():
+            low, high = self._limits([path])
+            parts[name] = float(min(max(value, low or value), high or value))
+        return parts
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """Within the policy's own limits."""
+        low, high = self._limits([self._file(part).parent])
+        inside = isinstance(value, float | int) and (low or 0) <= value <= (high or value)
+        if not inside:
+            raise ConfigError(
+                f"{self.name} of {part}: {shown(value, 'MHz')} is outside {low:g} to {high:g} MHz"
+            )
+
+    def write_part(self, part: str, value: Setting) -> None:
+        """To one policy, unless it would pass the other bound."""
+        other = read_number(self._file(part).with_name(self._other_leaf), KHZ_PER_MHZ)
+        if isinstance(value, float | int) and other is not None and self._passes(value, other):
+            raise WaitsForAnother(
+                f"{self.name} of {part}: {value:g} MHz would pass {self._other_name}, {other:g} MHz"
+            )
+        super().write_part(part, value)
+
+    def _passes(self, own: float, other: float) -> bool:
+        return own > other if self._is_min else own < other
+
+    @staticmethod
+    def _limits(policies: Sequence[Path]) -> tuple[float | None, float | None]:
+        lows = [read_number(path / "cpuinfo_min_freq", KHZ_PER_MHZ) for path in policies]
+        highs = [read_number(path / "cpuinfo_max_freq", KHZ_PER_MHZ) for path in policies]
+        return (
+            min((low for low in lows if low is not None), default=None),
+            max((high for high in highs if high is not None), default=None),
+        )
+
+    def _read(self, part: str, path: Path) -> Setting:
+        value = read_number(path, KHZ_PER_MHZ)
+        if value is None:
+            raise LeverError(f"{self.name} of {part}: {path} holds no number")
+        return value
+
+    def _text(self, value: Setting) -> str:
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        return str(round(value * KHZ_PER_MHZ))

@@ -1,0 +1,205 @@
+"""Levers that are files of the kernel: permission, limits, reading and writing."""
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.hardware.text_file import read_text, read_whole
+
+__all__ = [
+    "LimitFiles",
+    "NumberLever",
+    "number_within",
+    "read_number",
+    "writable_or_why",
+    "write_file",
+]
+
+
+class LimitFiles(NamedTuple):
+    """Where a device states its limits and its factory value; zero counts as not stated."""
+
+    low: Path
+    high: Path
+    default: Path
+
+
+class NumberLever(Lever):
+    """A number in one file, between limits in others.
+
+    Args:
+        name: of the lever.
+        device: of the lever.
+        root: the sysfs it lies in.
+        path: the file.
+        per_unit: what is in the file divided by this is W or MHz.
+        unit: `W` or `MHz`.
+        limits: files with the device's own limits and factory value.
+        tolerance: the step in which the device counts.
+        note: for people.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        root: Path,
+        path: Path,
+        per_unit: float,
+        unit: str,
+        *,
+        limits: "LimitFiles",
+        tolerance: float = 1e-6,
+        note: str = "",
+    ) -> None:
+        self.name = name
+        self.device = device
+        self.tolerance = tolerance
+        self._root = root
+        self._path = path
+        self._per_unit = per_unit
+        self._unit = unit
+        self._limits = limits
+        self._note = note
+        self._ceiling: float | None = None
+
+    def state(self) -> LeverState:
+        """Value and limits as the files have them."""
+        available, reason, remedy = writable_or_why(self._path)
+        value = read_number(self._path, self._per_unit)
+        if available and value is None:
+            available, reason = False, f"{self._path} holds no number"
+        notes = [self._note]
+        if self._high() is None:
+            notes.append("the kernel states no maximum: nothing above the present value is taken")
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=remedy,
+            value=value,
+            unit=self._unit,
+            low=self._limit(self._limits.low),
+            high=self._high(),
+            default=self._limit(self._limits.default),
+            source=str(self._path),
+            note="; ".join(filter(None, notes)),
+        )
+
+    def read(self) -> Setting:
+        """The number in the file."""
+        value = read_number(self._path, self._per_unit)
+        if value is None:
+            raise LeverError(_unreadable(self.name, self._path))
+        if self._ceiling is None:
+            self._ceiling = value
+        return value
+
+    def accepted(self, value: Setting) -> Setting:
+        """Within the limits of the files; without a stated maximum, not above what it was."""
+        high = self._high()
+        if high is None:
+            if self._ceiling is None:
+                self._ceiling = read_number(self._path, self._per_unit)
+            high = self._ceiling
+        return number_within(self.name, value, self._limit(self._limits.low), high, self._unit)
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """What the device had is within limits where it states any."""
+        number_within(self.name, value, self._limit(self._limits.low), self._high(), self._unit)
+
+    def write(self, value: Setting) -> None:
+        """Into the file, in its own unit."""
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        write_file(self.name, self._path, str(round(value * self._per_unit)))
+
+    def write_text(self, value: Setting) -> str:
+        """`250000000 > /sys/...`."""
+        assert isinstance(value, float | int), f"{self.name} takes a number, not {value!r}"
+        return f"write {round(value * self._per_unit)} to {self._path}"
+
+    def where(self) -> dict[str, str]:
+        """The sysfs."""
+        return {"WATTLOOP_SYSFS_ROOT": str(self._root.absolute())}
+
+    def _high(self) -> float | None:
+        return self._limit(self._limits.high)
+
+    def _limit(self, path: Path) -> float | None:
+        return read_number(path, self._per_unit) or None
+
+
+def number_within(
+    name: str, value: Setting, low: float | None, high: float | None, unit: str
+) -> float:
+    """`value` as a number inside the limits.
+
+    Raises:
+        ConfigError: naming the limits.
+    """
+    if not isinstance(value, float | int) or isinstance(value, bool) or math.isnan(value):
+        raise ConfigError(f"{name} takes a number of {unit}, not {shown(value)!r}")
+    if value <= 0 or (low is not None and value < low) or (high is not None and value > high):
+        limits = f"{low or 0:g} to {high:g}" if high is not None else f"at least {low or 0:g}"
+        raise ConfigError(
+            f"{name}: {value:g} {unit} is outside the device's limits, {limits} {unit}"
+        )
+    return float(value)
+
+
+def read_number(path: Path, per_unit: float = 1.0) -> float | None:
+    """The number in a file divided by `per_unit`; None when there is none."""
+    number = read_whole(path)
+    return None if number is None else number / per_unit
+
+
+def write_file(name: str, path: Path, text: str) -> None:
+    """One `write` to an existing file.
+
+    Raises:
+        LeverError: with what the kernel answered and what to do.
+    """
+    try:
+        # never O_CREAT: a file that is gone must not be made up
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, f"{text}\n".encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise LeverError(f"{name}: {_explained(path, text, error)}") from None
+
+
+def writable_or_why(path: Path) -> tuple[bool, str, str]:
+    """(may be written, reason why not, remedy). Asks the kernel; never tries."""
+    if os.access(path, os.W_OK):
+        return True, "", ""
+    if not path.exists():
+        return False, f"{path} is gone", ""
+    if os.geteuid() == 0:
+        return (
+            False,
+            f"{path} is read-only, even for root",
+            "in a container mount the host's /sys writable and set WATTLOOP_SYSFS_ROOT",
+        )
+    return False, f"{path} is writable by root only", f"run as root, or 'sudo chmod a+w {path}'"
+
+
+def _explained(path: Path, text: str, error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        _, reason, remedy = writable_or_why(path)
+        reason = reason or f"the kernel does not allow writing {path}"
+        return f"{reason}; {remedy}" if remedy else reason
+    if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+        return f"{path} is gone: the device or its driver has been removed"
+    return f"the kernel refuses {text!r} for {path}: {error.strerror}"
+
+
+def _unreadable(name: str, path: Path) -> str:
+    if not path.exists():
+        return f"{name}: {path} is gone: the device or its driver has been removed"
+    return f"{name}: {path} holds no number but {read_text(path)!r}"

@@ -1,0 +1,125 @@
+"""A process that outlives its owner by a moment, to put levers back after `kill -9`.
+
+`python -m wattloop.control.guardian JOURNAL PIPE PIDFD` waits until the other end of the pipe is
+closed or the owner's process has ended. If the journal is still there and nobody holds it, the
+owner died: what it set is restored. Asleep it costs no processor time; it has a session of its own
+(ctrl-C does not reach it) and none of the user's files open.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Guardian"]
+
+GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
+TRY_FOR_S = 10.0
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""It ends when its owner has; whoever stops both must not stop it first."""
+
+
+class Guardian:
+    """The owner's side."""
+
+    def __init__(self, journal: Path) -> None:
+        import subprocess
+
+        from wattloop.control.descriptors import keep_private
+
+        ours, theirs = os.pipe()
+        self._pipe = keep_private(theirs)
+        watched = [ours, *_own_pidfd()]
+        words = ["-m", "wattloop.control.guardian", str(journal), *map(str, watched)]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+                start_new_session=True,
+                pass_fds=watched,
+            )
+        finally:
+            for descriptor in watched:
+                os.close(descriptor)
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    def dismiss(self) -> None:
+        """The journal is settled; let it go."""
+        import subprocess
+
+        from wattloop.control.descriptors import close_private
+
+        close_private(self._pipe)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(TRY_FOR_S)
+
+
+def guardian_wanted() -> bool:
+    """Whether the user has not switched it off with `WATTLOOP_GUARDIAN=0`."""
+    return os.environ.get(GUARDIAN_VARIABLE, "1") != "0"
+
+
+def main(words: list[str]) -> None:
+    """Wait, look, restore."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    journal, watched = Path(words[0]), list(map(int, words[1:]))
+    waiting = select.poll()
+    for descriptor in watched:
+        waiting.register(descriptor, select.POLLIN)
+    waiting.poll()
+    give_up_s = time.monotonic() + TRY_FOR_S
+    while journal.exists() and time.monotonic() < give_up_s:
+        if not _held(journal):
+            from wattloop.control.restore import restore
+
+            restore(journal.parent, journal=journal)
+            return
+        time.sleep(0.01)
+
+
+def _held(journal: Path) -> bool:
+    """Whether its owner, or another who restores it, has its lock."""
+    import fcntl
+
+    try:
+        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _own_pidfd() -> list[int]:
+    """Tells of our end even where a child of ours keeps the pipe open; Linux 5.3 has it."""
+    try:
+        return [os.pidfd_open(os.getpid())]
+    except (AttributeError, OSError):
+        return []
+
+
+def _import_path() -> list[str]:
+    """Ours, so that the same Wattloop and the same plug-ins are found from anywhere."""
+    return [str(Path(folder or ".").absolute()) for folder in sys.path]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    os._exit(0)  # nothing is left to tidy up, and nobody to wait for it

@@ -1,0 +1,96 @@
+"""One process at a time sets a device."""
+
+import hashlib
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from wattloop.control.descriptors import close_private, keep_private, try_lock
+from wattloop.control.owner import Owner
+from wattloop.core.errors import DeviceBusy, LeverError
+
+__all__ = ["DeviceLock"]
+
+
+class DeviceLock:
+    """Held until `release`, or until this process ends in whatever way.
+
+    The file stays; what counts is the kernel's lock on it. Its content names the owner for
+    others to read. A forked child does not hold it.
+    """
+
+    def __init__(self, device: str, descriptor: int) -> None:
+        self.device = device
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, device: str, directory: Path, owner: Owner, wait_s: float = 0.0) -> "DeviceLock":
+        """The lock of `device`.
+
+        Raises:
+            DeviceBusy: another process has it; the message names it.
+        """
+        path = lock_path(device, directory)
+        descriptor = keep_private(_opened(path))
+        if not try_lock(descriptor, wait_s):
+            close_private(descriptor)
+            raise DeviceBusy(_busy(device, path))
+        data = json.dumps(owner.to_dict()).encode()
+        with suppress(OSError):  # a full disk costs others our name, not us the lock
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, data, 0)
+        return cls(device, descriptor)
+
+    def release(self) -> None:
+        """Let others have it."""
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        close_private(self._descriptor)
+
+
+def lock_path(device: str, directory: Path) -> Path:
+    """A file name for any device."""
+    readable = re.sub(r"[^\w.-]+", "-", device)[:60].strip("-")
+    return directory / f"{readable}-{hashlib.sha256(device.encode()).hexdigest()[:8]}.lock"
+
+
+def holder(device: str, directory: Path) -> Owner | None:
+    """Who says to hold it; None when nobody does."""
+    try:
+        return Owner.from_dict(json.loads(lock_path(device, directory).read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+def _opened(path: Path) -> int:
+    # Not O_CREAT alone: in a directory for everybody the kernel refuses that for files of others.
+    for _ in range(2):
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptor = os.open(path, flags, 0o666)
+                os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
+                return descriptor
+        except OSError as error:
+            raise LeverError(
+                f"{path} cannot be opened to lock the device: {error.strerror}"
+            ) from None
+    raise LeverError(f"{path} cannot be made to lock the device")
+
+
+def _busy(device: str, path: Path) -> str:
+    owner = holder(device, path.parent)
+    if owner is None:
+        return f"{device} is held by another process; try again when it has ended"
+    if owner.pid == os.getpid() and owner.alive:
+        return f"{device} is already held by this process; use the hold that it has"
+    if not owner.alive:
+        return (
+            f"{device} was held by {owner}, which has ended, but a process that it started still "
+            "holds its files; end that one"
+        )
+    return f"{device} is held by {owner}; wait until it has ended"

@@ -1,0 +1,84 @@
+"""Levers by the names people give them: one, or all of a kind."""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from wattloop.control.lever import Lever
+from wattloop.core.errors import ConfigError
+
+__all__ = ["lever_named", "levers_named"]
+
+NO_LEVER = (
+    "there is no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
+    "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "
+    "missing. WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
+)
+
+
+def lever_named(levers: Sequence[Lever], name: str) -> Lever:
+    """The lever `gpu:0/power_limit`.
+
+    Raises:
+        ConfigError: there is none of that name, or several; the message has the nearest.
+    """
+    found = levers_named(levers, name)
+    if len(found) > 1:
+        names = ", ".join(lever.name for lever in found)
+        raise ConfigError(f"{name} means several levers here ({names}); name one")
+    return found[0]
+
+
+def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
+    """`gpu:0/power_limit`, `gpu:0,1,3/power_limit` or, for all GPUs, `gpu/power_limit`.
+
+    Raises:
+        ConfigError: there is none of that name; the message has the nearest.
+    """
+    by_name = {lever.name: lever for lever in levers}
+    if name in by_name:
+        return [by_name[name]]
+    if not levers:
+        raise ConfigError(f"{name}: {NO_LEVER}")
+    match = re.fullmatch(r"([a-z]+)(?::([\d,]+))?/(.+)", name)
+    if match is None:
+        raise _unknown(name, by_name)
+    family, numbers, leaf = match.groups()
+    if numbers is None:
+        group = [lever for lever in levers if _is(lever.name, family, leaf)]
+        if not group:
+            raise _unknown(name, by_name)
+        return group
+    return [
+        _numbered(by_name, name, f"{family}:{int(number)}", leaf)
+        for number in dict.fromkeys(filter(None, numbers.split(",")))
+    ]
+
+
+def _numbered(by_name: dict[str, Lever], name: str, device: str, leaf: str) -> Lever:
+    lever = by_name.get(f"{device}/{leaf}")
+    if lever is not None:
+        return lever
+    family = device.partition(":")[0]
+    present = list(
+        dict.fromkeys(n.partition("/")[0] for n in by_name if n.startswith(f"{family}:"))
+    )
+    if device not in present:
+        there = (
+            f"there are {', '.join(present)}" if present else f"there is no {family} with levers"
+        )
+        raise ConfigError(f"{name}: there is no {device} here; {there}")
+    raise _unknown(name, by_name)
+
+
+def _is(name: str, family: str, leaf: str) -> bool:
+    device, _, own_leaf = name.partition("/")
+    return device.partition(":")[0] == family and own_leaf == leaf
+
+
+def _unknown(name: str, by_name: dict[str, Lever]) -> ConfigError:
+    kinds = dict.fromkeys(re.sub(r":\d+", "", known) for known in by_name)
+    near = difflib.get_close_matches(name, [*by_name, *kinds], n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else ""
+    known = f"there are: {', '.join(by_name)}"
+    return ConfigError(f"unknown lever {name!r}; " + "; ".join(filter(None, (hint, known))))

@@ -1,0 +1,124 @@
+"""Which levers exist here. Third parties add theirs through the entry-point group
+`wattloop.levers`: an object `detect(context) -> Iterable[Lever]`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from wattloop.control.lever import Lever, LeverState
+from wattloop.control.names import lever_named, levers_named
+from wattloop.core.entry_points import entry_points, loaded
+from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+
+__all__ = ["LeverInventory", "find_levers", "inventory", "lever_named", "levers_named"]
+
+ENTRY_POINT_GROUP = "wattloop.levers"
+
+LEVERS: dict[str, str] = {
+    "rapl": "wattloop.control.rapl_levers:detect",
+    "cpu": "wattloop.control.cpufreq_levers:detect",
+    "nvidia": "wattloop.control.nvidia_levers:detect",
+    "amd": "wattloop.control.amd_levers:detect",
+}
+"""Kind of device (its name up to the first colon) -> who finds its levers."""
+
+ABSENT: dict[str, tuple[str, str, str]] = {
+    "rapl": (
+        "cpu/power_limit",
+        "no power limit under {sysfs}/class/powercap",
+        "load it with 'sudo modprobe intel_rapl_msr'; virtual machines have none",
+    ),
+    "cpu": (
+        "cpu/governor",
+        "no cpufreq under {sysfs}/devices/system/cpu",
+        "enable frequency scaling in the firmware; virtual machines have none",
+    ),
+    "nvidia": ("gpu/power_limit", "no NVIDIA GPU that NVML can see", ""),
+    "amd": ("gpu/power_limit", "no AMD GPU under {sysfs}/class/drm", ""),
+}
+"""Kind -> lever a person would look for, why it is not there, and what would help."""
+
+
+@dataclass(slots=True)
+class LeverInventory:
+    """What can be set here, and a line for each kind that cannot, with the reason."""
+
+    levers: list[Lever] = field(default_factory=list)
+    absent: list[LeverState] = field(default_factory=list)
+
+    def states(self) -> list[LeverState]:
+        """Every lever as it stands now, then those that are not there."""
+        return [lever.state() for lever in self.levers] + self.absent
+
+
+def find_levers(
+    where: Context | Host | None = None, settings: Settings | None = None
+) -> list[Lever]:
+    """Every lever of the machine: real ones, then those of third parties and the virtual GPU."""
+    return inventory(where, settings).levers
+
+
+def inventory(
+    where: Context | Host | None = None,
+    settings: Settings | None = None,
+    kinds: Collection[str] | None = None,
+) -> LeverInventory:
+    """What there is and what there is not. Sets nothing.
+
+    Args:
+        where: the machine; this one unless given.
+        settings: the user's; those of `where` unless given.
+        kinds: look for these kinds of devices only.
+    """
+    context = _context(where, settings)
+    found = LeverInventory()
+    names: set[str] = set()
+    for kind, target in _finders(kinds):
+        try:
+            levers = list(loaded(target)(context))
+        except MeterUnavailable as refusal:
+            # without any sign of a card there is nothing to say but that there is none
+            levers = []
+            if refusal.parts or kind not in ABSENT:
+                found.absent.append(_refused(kind, refusal.reason, refusal.remedy))
+                continue
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the others
+            reason = f"{kind} failed to start: {type(error).__name__}: {error}"
+            found.absent.append(_refused(kind, reason, "report it to whoever wrote it"))
+            continue
+        if not levers and kind in ABSENT:
+            name, reason, remedy = ABSENT[kind]
+            reason = reason.format(sysfs=context.host.sysfs)
+            found.absent.append(
+                LeverState(name=name, available=False, reason=reason, remedy=remedy)
+            )
+        for lever in levers:
+            if lever.name not in names:  # the first one wins, as among meters
+                names.add(lever.name)
+                found.levers.append(lever)
+    return found
+
+
+def _context(where: Context | Host | None, settings: Settings | None) -> Context:
+    if isinstance(where, Context):
+        return where if settings is None else where._replace(settings=settings)
+    return Context(where or Host.from_environment(), settings or Settings())
+
+
+def _finders(kinds: Collection[str] | None) -> Iterator[tuple[str, str]]:
+    finders: Iterable[tuple[str, str]] = (*LEVERS.items(), *entry_points(ENTRY_POINT_GROUP))
+    seen: set[str] = set()
+    for kind, target in finders:
+        if kind not in seen and (kinds is None or kind in kinds):
+            seen.add(kind)
+            yield kind, target
+
+
+def _refused(kind: str, reason: str, remedy: str) -> LeverState:
+    name = ABSENT[kind][0] if kind in ABSENT else kind
+    return LeverState(name=name, available=False, reason=reason, remedy=remedy)

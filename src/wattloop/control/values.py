@@ -1,0 +1,75 @@
+"""Values of levers as people write them."""
+
+import math
+import re
+
+from wattloop.control.lever import Lever, LeverState, Setting
+from wattloop.core.errors import ConfigError
+
+__all__ = ["parse_setting"]
+
+DEFAULT = "default"
+SCALES = {"W": {"w": 1.0, "kw": 1e3}, "MHz": {"mhz": 1.0, "ghz": 1e3}}
+"""Unit of the lever -> unit as written -> factor."""
+
+
+def parse_setting(text: str | float, lever: Lever) -> Setting:
+    """`250`, `250 W`, `70%`, `1.4 GHz`, `performance` or `default` as the device would take it.
+
+    A share is of the default power limit (the TDP), else of the highest value; `default` is what
+    the device leaves the factory with, and for a clock that it is not locked.
+
+    Raises:
+        ConfigError: not a value of this lever, or outside the device's limits.
+    """
+    state = lever.state()
+    if isinstance(text, str):
+        words = text.strip()
+        if words.lower() == DEFAULT:
+            return _default(lever, state)
+        if state.unit == "name":
+            return lever.accepted(words)
+        return lever.accepted(_number(words, lever, state))
+    if isinstance(text, bool) or not isinstance(text, int | float):
+        raise ConfigError(f"{lever.name}: {text!r} is neither a number nor a word")
+    if state.unit == "name":
+        raise ConfigError(f"{lever.name} takes a name ({', '.join(state.choices)}), not {text:g}")
+    return lever.accepted(float(text))
+
+
+def _default(lever: Lever, state: LeverState) -> Setting:
+    if lever.name.endswith("_clock"):
+        return lever.accepted(None)
+    if state.unit == "name" and state.default is None:
+        raise ConfigError(f"{lever.name} has no default; name one of {', '.join(state.choices)}")
+    value = state.default if state.default is not None else state.high
+    if value is None:
+        raise ConfigError(f"{lever.name}: the device states no default; give a value")
+    return lever.accepted(value)
+
+
+def _number(text: str, lever: Lever, state: LeverState) -> float:
+    match = re.fullmatch(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([a-z%]*)", text, re.IGNORECASE)
+    scales = SCALES.get(state.unit, {})
+    try:
+        number = float(match.group(1)) if match else math.nan
+    except ValueError:
+        number = math.nan
+    unit = match.group(2).lower() if match else ""
+    if not math.isfinite(number) or (unit not in scales and unit not in ("", "%")):
+        raise ConfigError(
+            f"{lever.name}: {text!r} is not a value; write it as {_example(state)}, 70% or default"
+        )
+    if unit == "%":
+        whole = state.default if isinstance(state.default, float | int) else state.high
+        if whole is None:
+            raise ConfigError(f"{lever.name}: the device states no maximum to take {text} of")
+        # cpu/min_frequency's own default is its lowest value; shares are of the highest
+        if state.unit == "MHz" and state.high is not None:
+            whole = state.high
+        return whole * number / 100
+    return number * scales.get(unit, 1.0)
+
+
+def _example(state: LeverState) -> str:
+    return "250 W" if state.unit == "W" else "1400 MHz or 1.4 GHz"

@@ -1,0 +1,186 @@
+"""Promises of guardian, journal and locks: `kill -9` leaves nothing set."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.control.conftest import Rig, eventually
+from tests.control.test_hold import LIMIT, SLEEPER, is_back
+from wattloop.control.hold import hold
+from wattloop.control.journal import read_journal
+from wattloop.control.restore import restore
+
+
+def guardian_of(owner: subprocess.Popen[str]) -> int:
+    return int(owner.first_line)  # type: ignore[attr-defined]  # set by Rig.start
+
+
+def gone(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return text.rpartition(")")[2].split()[0] == "Z"
+
+
+def test_kill_9_of_the_owner_is_put_right_by_the_guardian(rig: Rig) -> None:
+    """Nobody runs any command: the guardian restores by itself and ends."""
+    owner = rig.start(SLEEPER)
+    assert rig.limit_w() == 90
+    owner.kill()
+    assert eventually(lambda: is_back(rig) and not rig.journals())
+    assert eventually(lambda: gone(guardian_of(owner)))
+
+
+def test_kill_9_of_both_is_put_right_by_restore(rig: Rig) -> None:
+    """With the guardian dead too, the values stay until `restore`, which puts them back."""
+    owner = rig.start(SLEEPER)
+    os.kill(guardian_of(owner), signal.SIGKILL)
+    assert eventually(lambda: gone(guardian_of(owner)))
+    owner.kill()
+    owner.wait()
+    assert rig.limit_w() == 90
+    fates = {(r.lever, r.part): r.fate.value for r in restore(rig.state)}
+    assert set(fates.values()) == {"restored"}
+    assert len(fates) == 3
+    assert is_back(rig)
+    assert rig.journals() == []
+
+
+def test_kill_9_of_both_is_put_right_by_the_next_hold(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next hold of the device restores first, says so, and snapshots the restored value."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    with hold([rig.lever(LIMIT)]) as held:
+        assert held.previous == {LIMIT: 150.0}
+        assert rig.cpufreq.all("scaling_governor") == ["schedutil", "schedutil"], "not its device"
+        assert f"restored {LIMIT} to 150 W, left by process {owner.pid}" in capsys.readouterr().err
+    assert len(rig.journals()) == 1, "the governor is still to be restored"
+    restore(rig.state)
+    assert is_back(rig)
+    assert rig.journals() == []
+
+
+def test_killed_guardian_harms_nobody(rig: Rig) -> None:
+    """The owner goes on and restores by itself."""
+    with hold([rig.lever(LIMIT)]) as held:
+        held.set({LIMIT: 90.0})
+        assert held.guardian_pid is not None
+        os.kill(held.guardian_pid, signal.SIGKILL)
+    assert rig.limit_w() == 150
+    assert rig.journals() == []
+
+
+def test_guardian_ends_with_the_hold(rig: Rig) -> None:
+    """No process stays behind after the block, though the program goes on."""
+    with hold([rig.lever(LIMIT)]) as held:
+        pid = held.guardian_pid
+        assert pid is not None
+        assert not gone(pid)
+    assert gone(pid)
+
+
+def test_guardian_has_nothing_of_the_users_open(rig: Rig) -> None:
+    """Its own session, no terminal, no pipe of the owner's, not its directory."""
+    with hold([rig.lever(LIMIT)]) as held:
+        process = Path(f"/proc/{held.guardian_pid}")
+        assert os.getsid(int(process.name)) == int(process.name)
+        streams = [str((process / f"fd/{number}").readlink()) for number in range(3)]
+        assert streams == ["/dev/null"] * 3
+        assert (process / "cwd").readlink() == Path("/")
+
+
+def test_output_pipe_closes_with_the_program(rig: Rig) -> None:
+    """`program | cat` ends when the program does, whatever the guardian does meanwhile."""
+    owner = rig.start(SLEEPER)
+    os.kill(guardian_of(owner), signal.SIGSTOP)
+    owner.kill()
+    assert owner.stdout is not None
+    assert owner.stdout.read() == "", "end of file although the guardian lives"
+    os.kill(guardian_of(owner), signal.SIGCONT)
+    assert eventually(lambda: not rig.journals())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_guardian_survives_what_ends_its_owner(rig: Rig, number: signal.Signals) -> None:
+    """Sent to it directly, a stop does not stop it before its owner has ended."""
+    with hold([rig.lever(LIMIT)]) as held:
+        assert held.guardian_pid is not None
+        ignored = f"/proc/{held.guardian_pid}/status"
+
+        def is_ready() -> bool:
+            lines = Path(ignored).read_text().splitlines()
+            (mask,) = [int(x.split()[1], 16) for x in lines if x.startswith("SigIgn")]
+            return bool(mask >> (number - 1) & 1)
+
+        assert eventually(is_ready)
+        os.kill(held.guardian_pid, number)
+        assert not gone(held.guardian_pid)
+
+
+def test_forked_child_does_not_keep_the_lock(rig: Rig) -> None:
+    """The owner dies while a child it forked lives on: device and journal are free at once."""
+    owner = rig.start(
+        f"""
+held = hold([lever("{LIMIT}")], guardian=False).__enter__()
+held.set({{"{LIMIT}": 90.0}})
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+    )
+    child = guardian_of(owner)
+    try:
+        owner.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+        assert {result.fate.value for result in restore(rig.state)} == {"restored"}
+        assert rig.limit_w() == 150
+        assert not gone(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_forked_child_does_not_hold_up_the_guardian(rig: Rig) -> None:
+    """Nor does such a child keep the guardian from seeing the owner's end."""
+    owner = rig.start(
+        f"""
+held = hold([lever("{LIMIT}")]).__enter__()
+held.set({{"{LIMIT}": 90.0}})
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+    )
+    child = guardian_of(owner)
+    try:
+        owner.send_signal(signal.SIGKILL)
+        assert eventually(lambda: rig.limit_w() == 150 and not rig.journals())
+        assert not gone(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_torn_record_is_recognised(rig: Rig) -> None:
+    """Half a line at the end is not taken for a value; what is before it is restored."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    (journal,) = rig.journals()
+    with journal.open("ab") as file:
+        file.write(b'12345678 {"set": {"cpu:0/power_limit_long_term": {"": 1')
+    assert read_journal(journal).damaged == 1
+    assert len(restore(rig.state)) == 3
+    assert is_back(rig)
+    assert rig.journals() == []

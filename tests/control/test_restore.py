@@ -1,0 +1,186 @@
+"""Promises of `restore`: only what dead owners left, only what is theirs, never out of limits."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.control.conftest import Rig
+from tests.control.test_hold import LIMIT, SLEEPER, is_back
+from wattloop.control.hold import hold
+from wattloop.control.journal import Entry, Journal, read_journal
+from wattloop.control.owner import Owner
+from wattloop.control.putting_back import Fate
+from wattloop.control.restore import restore
+from wattloop.core.errors import DeviceBusy
+
+
+def dead_owner(rig: Rig, previous: float = 150.0, ours: float = 90.0, boot: str = "") -> Path:
+    """The journal of a process that is no more."""
+    me = Owner.this_process()
+    owner = Owner(2**22 + 1, 1, boot or me.boot_id, "sweep", "root", 0.0)
+    lever = rig.lever(LIMIT)
+    rig.state.mkdir(exist_ok=True)
+    entry = Entry(LIMIT, lever.device, "W", {"": previous})
+    journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
+    journal.about_to_set({LIMIT: {"": ours}})
+    journal.close()
+    return journal.path
+
+
+def test_nothing_to_do(rig: Rig) -> None:
+    """Without leftovers nothing happens, not even where no directory is."""
+    assert restore(rig.state) == []
+    assert not rig.state.exists()
+
+
+def test_living_owner_is_left_alone(rig: Rig) -> None:
+    """Its levers stay as they are, and it is named; nobody else can hold its device."""
+    owner = rig.start(SLEEPER)
+    results = restore(rig.state)
+    assert {result.fate for result in results} == {Fate.IN_USE}
+    assert f"process {owner.pid}" in results[0].message
+    assert rig.limit_w() == 90
+    with pytest.raises(DeviceBusy, match=rf"held by process {owner.pid} \(-c\) of"):
+        hold([rig.lever(LIMIT)]).__enter__()
+
+
+def test_somebody_elses_value_is_left_unless_forced(rig: Rig) -> None:
+    """Neither ours nor the previous one: kept in the journal, and written with force only."""
+    dead_owner(rig)
+    rig.put_limit_w(111)
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.CHANGED
+    assert "stands at 111 W" in result.message
+    assert rig.limit_w() == 111
+    assert len(rig.journals()) == 1
+    (result,) = restore(rig.state, force=True)
+    assert result.fate is Fate.RESTORED
+    assert rig.limit_w() == 150
+    assert rig.journals() == []
+
+
+def test_forget_keeps_the_present_value(rig: Rig) -> None:
+    """`forget` drops the journal and writes nothing."""
+    dead_owner(rig)
+    rig.put_limit_w(111)
+    (result,) = restore(rig.state, forget=True)
+    assert result.fate is Fate.FORGOTTEN
+    assert rig.limit_w() == 111
+    assert rig.journals() == []
+
+
+def test_next_hold_takes_somebody_elses_value_as_the_previous_one(rig: Rig) -> None:
+    """Who changed it last has the last word: the next hold restores to that."""
+    dead_owner(rig)
+    rig.put_limit_w(111)
+    with hold([rig.lever(LIMIT)]) as held:
+        assert held.previous == {LIMIT: 111.0}
+        held.set({LIMIT: 90.0})
+    assert rig.limit_w() == 111
+    assert rig.journals() == []
+
+
+@pytest.mark.parametrize(
+    ("present_w", "fate", "after_w"),
+    [(90, Fate.RESTORED, 150), (150, Fate.ALREADY, 150), (200, Fate.REBOOTED, 200)],
+)
+def test_after_a_reboot_only_our_own_value_is_replaced(
+    rig: Rig, present_w: float, fate: Fate, after_w: float
+) -> None:
+    """What the machine came up with is not overwritten, since our settings went with the boot."""
+    dead_owner(rig, boot="another-boot")
+    rig.put_limit_w(present_w)
+    (result,) = restore(rig.state)
+    assert result.fate is fate
+    assert rig.limit_w() == after_w
+    assert rig.journals() == []
+
+
+def test_previous_value_outside_limits_never_reaches_the_device(rig: Rig) -> None:
+    """Limits that have changed since, or a journal made up by somebody: reported, not written."""
+    dead_owner(rig, previous=900.0)
+    rig.put_limit_w(90)
+    (result,) = restore(rig.state, force=True)
+    assert result.fate is Fate.FAILED
+    assert "outside the device's limits" in result.message
+    assert rig.limit_w() == 90
+    assert len(rig.journals()) == 1
+
+
+def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
+    """The governor is restored although the package is gone, which stays in the journal."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    limit = rig.package / "constraint_0_power_limit_uw"
+    limit.rename(limit.with_name("away"))
+    fates = {r.lever: r.fate for r in restore(rig.state)}
+    assert fates == {LIMIT: Fate.FAILED, "cpu/governor": Fate.RESTORED}
+    limit.with_name("away").rename(limit)
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.RESTORED
+    assert is_back(rig)
+
+
+def test_dry_run_shows_and_writes_nothing(rig: Rig) -> None:
+    """Every write is shown; value and journal stay."""
+    dead_owner(rig)
+    rig.put_limit_w(90)
+    (result,) = restore(rig.state, dry_run=True)
+    assert result.fate is Fate.PLANNED
+    assert result.message.startswith("write 150000000 to ")
+    assert rig.limit_w() == 90
+    assert len(rig.journals()) == 1
+
+
+def test_journal_of_a_stranger_is_not_trusted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's journal would let them choose what root writes; it takes --force."""
+    dead_owner(rig)
+    rig.put_limit_w(90)
+    (journal,) = rig.journals()
+    os.chown(journal, 12345, 12345)
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.FAILED
+    assert "--force" in result.message
+    assert rig.limit_w() == 90
+    assert restore(rig.state, force=True)[0].fate is Fate.RESTORED
+
+
+def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
+    """A journal whose beginning cannot be read is reported with its path, never guessed at."""
+    path = dead_owner(rig)
+    path.write_bytes(b"0" + path.read_bytes()[1:])
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.FAILED
+    assert str(path) in result.message
+    assert path.exists()
+    restore(rig.state, forget=True)
+    assert not path.exists()
+
+
+def test_journal_survives_a_restore_that_is_killed(rig: Rig) -> None:
+    """A part marked as done is not looked at again; the rest is."""
+    path = dead_owner(rig)
+    journal = Journal.take_over(path)
+    assert journal is not None
+    assert Journal.take_over(path) is None, "one at a time"
+    journal.done(LIMIT, "")
+    journal.close()
+    assert read_journal(path).pending() == []
+    assert restore(rig.state) == []
+    assert rig.journals() == []
+
+
+def test_the_same_card_is_found_by_its_device(rig: Rig) -> None:
+    """A lever is matched by device, not by number: gpu:0 of the journal may be gpu:1 today."""
+    lever = rig.lever("gpu:0/power_limit")
+    owner = Owner(2**22 + 1, 1, Owner.this_process().boot_id, "sweep", "root", 0.0)
+    rig.state.mkdir()
+    entry = Entry("gpu:7/power_limit", lever.device, "W", {"": 300.0})
+    journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
+    journal.about_to_set({"gpu:7/power_limit": {"": 200.0}})
+    journal.close()
+    rig.card.put("power1_cap", 200_000_000)
+    assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
+    assert rig.card.read("power1_cap") == "300000000"
