@@ -47,7 +47,7 @@ def read_lined(name: str) -> LinedData:
         raise ConfigError(f"{name}: cannot be read: {reason}") from None
     loader = yaml.SafeLoader(text)
     try:
-        root = loader.get_single_node()
+        root: Any = loader.get_single_node()
         if root is None:
             return LinedData(name, {}, {})
         if root.id != "mapping":

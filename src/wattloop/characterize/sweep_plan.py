@@ -112,12 +112,13 @@ def plan_of(spec: SweepSpec, axes: Sequence[Axis], gpus_here: int | None) -> Pla
     if spec.command and spec.workloads:
         raise ConfigError("give either a command or workloads, not both")
     _check_gpus(spec.gpus, gpus_here)
+    counts: list[int | None] = [*spec.gpus] or [None]
     points = [
         _point(name, work, gpus, axes, levels)
-        for (name, work), gpus in itertools.product(_workloads(spec), spec.gpus or [None])
+        for (name, work), gpus in itertools.product(_workloads(spec), counts)
         for levels in _combinations(axes, spec.combine)
     ]
-    return Plan(spec, tuple(axes), tuple(dict.fromkeys(points)))
+    return Plan(spec, tuple(axes), tuple({p.key: p for p in points}.values()))
 
 
 def fingerprint(plan: Plan) -> str:

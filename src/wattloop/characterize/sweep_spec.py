@@ -95,9 +95,9 @@ class SweepSpec(_Strict):
     levers: dict[str, Values] = Field(default_factory=dict)
     combine: Literal["grid", "each"] = "grid"
     gpus: list[Annotated[int, Field(ge=1, le=1024)]] = Field(default_factory=list)
-    repeats: Repeats = Field(default_factory=Repeats)
+    repeats: Repeats = Repeats()
     warmup: int = Field(1, ge=0, le=100)
-    cooldown: CoolDown = Field(default_factory=CoolDown)
+    cooldown: CoolDown = CoolDown()
     order: Literal["random", "listed"] = "random"
     seed: int = 0
     timeout_s: float | None = Field(None, gt=0, alias="timeout")

@@ -155,7 +155,9 @@ def scaling_rows(result: SweepResult) -> list[Row]:
     rows = []
     counted = [group for group in result.groups if group.key[2] is not None]
     for group in counted:
-        smallest = min((g for g in counted if g.key[:2] == group.key[:2]), key=lambda g: g.key[2])
+        smallest = min(
+            (g for g in counted if g.key[:2] == group.key[:2]), key=lambda g: g.key[2] or 0
+        )
         for point in group.points:
             base = next((p for p in smallest.points if p.label == point.label), None)
             if base is None or base.time_s is None or point.time_s is None:

@@ -243,7 +243,6 @@ def show_command(
     """
     from wattloop.cli import sweep_view
     from wattloop.cli.runs_store import opened
-    from wattloop.cli.sweep_figures import draw
 
     check_target(json_file, "--json")
     wanted = sweep_view.tables_from(tables)
@@ -255,6 +254,8 @@ def show_command(
         if json_file != "-":
             sweep_view.print_results(results, wanted)
         if figures is not None:
+            from wattloop.cli.sweep_figures import draw
+
             draw(results, place, figures)
 
 
