@@ -25,9 +25,9 @@ class Repeats(_Strict):
     below `target_pct` per cent; without a target it is run `most` times.
     """
 
-    least: int = Field(3, ge=1, alias="min")
-    most: int = Field(3, ge=1, alias="max")
-    target_pct: float | None = Field(None, gt=0, le=100, alias="target")
+    least: Annotated[int, Field(ge=1, alias="min")] = 3
+    most: Annotated[int, Field(ge=1, alias="max")] = 3
+    target_pct: Annotated[float | None, Field(gt=0, le=100, alias="target")] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -59,9 +59,9 @@ class CoolDown(_Strict):
     temperature it had before the sweep, for at most `limit` seconds.
     """
 
-    within_c: float | None = Field(None, gt=0, alias="within")
-    limit_s: float = Field(120.0, ge=0, alias="limit")
-    pause_s: float = Field(0.0, ge=0, alias="pause")
+    within_c: Annotated[float | None, Field(gt=0, alias="within")] = None
+    limit_s: Annotated[float, Field(ge=0, alias="limit")] = 120.0
+    pause_s: Annotated[float, Field(ge=0, alias="pause")] = 0.0
 
     @field_validator("limit_s", "pause_s", mode="before")
     @classmethod
@@ -100,7 +100,7 @@ class SweepSpec(_Strict):
     cooldown: CoolDown = CoolDown()
     order: Literal["random", "listed"] = "random"
     seed: int = 0
-    timeout_s: float | None = Field(None, gt=0, alias="timeout")
+    timeout_s: Annotated[float | None, Field(gt=0, alias="timeout")] = None
     scope: Literal["gpu", "cpu", "dram", "node"] | None = None
     metric: str = "edp"
     k: float = Field(2.0, gt=1)

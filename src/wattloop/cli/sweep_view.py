@@ -162,7 +162,7 @@ def _techniques(results: Sequence[SweepResult]) -> None:
         headers += [f"{technique}: EDP", "time", "setting"]
     lines: dict[tuple[str, str], dict[str, tuple[str, str, str]]] = {}
     for row in rows:
-        count = "" if row["gpus"] is None else f", {row['gpus']} GPUs"
+        count = "" if row["gpus"] is None else f", {row['gpus']} GPU" + "s" * (row["gpus"] != 1)
         cells = (f"{row['edp_pct']:+.1f}%", f"{row['time_pct']:+.1f}%", row["setting"])
         key = (f"{row['workload']}{count}", row["library"])
         lines.setdefault(key, {})[row["technique"]] = cells
@@ -277,7 +277,7 @@ def _spread(value: Estimate | None) -> str:
 def _gain(gain: Gain | None, sign: int = 1) -> str:
     if gain is None:
         return "-"
-    value = f"{sign * gain.value_pct:+.2f}"
+    value = f"{sign * gain.value_pct + 0.0:+.2f}".replace("-0.00", "+0.00")
     if gain.half_width_pct:
         return f"{value} ± {gain.half_width_pct:.2f}"
     return value
