@@ -13,7 +13,9 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
 from wattloop.virtual import work
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.gpu import Fault, VirtualGpu, shared_gpus
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.machine import shared_gpus
 from wattloop.virtual.physics import Work
 from wattloop.virtual.timeline import FileTimeline
 

@@ -10,7 +10,8 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.testing.meter_contract import check_meter
-from wattloop.virtual.gpu import Fault, VirtualGpu
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy, VirtualPower, detect
 
 

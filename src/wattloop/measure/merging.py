@@ -19,7 +19,7 @@ __all__ = ["merged_journal"]
 
 LATE_STAMP_S = 1.0
 """A counter that steps back this shortly after a change of process was stamped late."""
-OWN_ZERO = frozenset({"perf", "estimate", "virtual"})
+OWN_ZERO = frozenset({"perf", "estimate", "virtual", "virtual-node"})
 """Meters that count from the moment a process opened them; others show everybody the same."""
 
 Rows = list[tuple[float, list[float]]]

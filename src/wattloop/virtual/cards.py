@@ -1,11 +1,12 @@
-"""Parameters of three virtual cards.
+"""Parameters of the virtual cards.
 
 Peak rates, limits and highest clocks are the maker's. Idle power and the split between arithmetic
 and memory of the H200 are set so that a full matrix product meets what was measured on a real one;
-those of A100 and V100 are assumptions that nothing was compared with. So are all voltages and the
-clock of the knee, which no maker publishes; that voltage is constant up to a knee and linear above
-is the form of Guerreiro et al., "GPGPU Power Modeling for Multi-Domain Voltage-Frequency Scaling"
-(HPCA 2018).
+those of A100, A40 and V100 are assumptions that nothing was compared with. So are all voltages and
+the clock of the knee, which no maker publishes; that voltage is constant up to a knee and linear
+above is the form of Guerreiro et al., "GPGPU Power Modeling for Multi-Domain Voltage-Frequency
+Scaling" (HPCA 2018). Lower memory clocks and the part of idle power that follows them are assumed,
+too. The RTX 6000 was fitted to a published table (docs/benchmarks/document_004.md).
 """
 
 from wattloop.core.errors import ConfigError
@@ -27,6 +28,8 @@ CARDS: dict[str, CardModel] = {
         min_clock_mhz=345.0,
         max_clock_mhz=1980.0,
         memory_clock_mhz=3201.0,
+        lower_memory_clocks_mhz=(1593.0, 810.0),
+        memory_idle_w=15.0,
         knee_mhz=1200.0,
         min_volt=0.70,
         max_volt=1.05,
@@ -48,6 +51,8 @@ CARDS: dict[str, CardModel] = {
         min_clock_mhz=210.0,
         max_clock_mhz=1410.0,
         memory_clock_mhz=1593.0,
+        lower_memory_clocks_mhz=(1215.0, 810.0),
+        memory_idle_w=10.0,
         knee_mhz=900.0,
         min_volt=0.70,
         max_volt=1.00,
@@ -69,6 +74,8 @@ CARDS: dict[str, CardModel] = {
         min_clock_mhz=135.0,
         max_clock_mhz=1530.0,
         memory_clock_mhz=877.0,
+        lower_memory_clocks_mhz=(810.0,),
+        memory_idle_w=5.0,
         knee_mhz=950.0,
         min_volt=0.70,
         max_volt=1.05,
@@ -80,11 +87,67 @@ CARDS: dict[str, CardModel] = {
             "Lang and Ruenger (Euro-Par 2013) found on earlier cards, its window assumed"
         ),
     ),
+    "a40": CardModel(
+        name="virtual A40",
+        flops_per_s=149.7e12,
+        bytes_per_s=0.696e12,
+        memory_b=48e9,
+        idle_w=30.0,
+        compute_w=330.0,
+        memory_w=85.0,
+        default_limit_w=300.0,
+        min_limit_w=100.0,
+        min_clock_mhz=210.0,
+        max_clock_mhz=1740.0,
+        memory_clock_mhz=7251.0,
+        lower_memory_clocks_mhz=(6251.0, 5001.0, 405.0),
+        memory_idle_w=10.0,
+        knee_mhz=1000.0,
+        min_volt=0.70,
+        max_volt=1.05,
+        overshoot=0.01,
+        source=(
+            "NVIDIA A40 datasheet (bf16 dense 149.7 TFLOPS, 696 GB/s, 300 W); power split, idle "
+            "power and voltages assumed. Zeus's published runs show real A40s up to 1% above their "
+            "cap, and 21% above the lowest one: power that no clock can lower, here idle and memory"
+        ),
+    ),
+    "rtx6000": CardModel(
+        name="virtual Quadro RTX 6000",
+        flops_per_s=130.5e12,
+        bytes_per_s=0.672e12,
+        memory_b=24e9,
+        idle_w=20.0,
+        compute_w=590.0,
+        memory_w=40.0,
+        default_limit_w=260.0,
+        min_limit_w=100.0,
+        min_clock_mhz=300.0,
+        max_clock_mhz=2100.0,
+        memory_clock_mhz=7001.0,
+        lower_memory_clocks_mhz=(6501.0, 5001.0, 810.0),
+        memory_idle_w=8.0,
+        knee_mhz=1350.0,
+        min_volt=0.70,
+        max_volt=1.09,
+        volt_exponent=3.0,
+        ramp_s=0.01,
+        source=(
+            "NVIDIA Quadro RTX 6000 datasheet (tensor 130.5 TFLOPS, 672 GB/s, 24 GB); limits of "
+            "100 to 260 W from Koszczal et al. (Euro-Par 2023 Workshops); dynamic power and the "
+            "steepness of the voltage fitted to their figures by benchmarks/document_004.py; idle "
+            "power, memory power and voltages assumed"
+        ),
+    ),
 }
 
 
 def card_named(name: str) -> CardModel:
-    """The card called `h200`, `a100` or `v100`."""
+    """The card called `name`, such as `h200`.
+
+    Raises:
+        ConfigError: there is none.
+    """
     card = CARDS.get(name.lower())
     if card is None:
         raise ConfigError(f"no virtual GPU called '{name}'; known are {', '.join(CARDS)}")

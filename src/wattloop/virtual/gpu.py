@@ -1,55 +1,19 @@
 """A virtual card: its limits, what it works on, its faults, and exactly what it used."""
 
-import os
-import tempfile
-from collections.abc import Mapping
-from enum import IntEnum
-from pathlib import Path
-
 from wattloop.core.clock import Clock, RealClock
-from wattloop.core.errors import ConfigError
-from wattloop.hardware.host import Host
+from wattloop.core.errors import ConfigError, LeverError
 from wattloop.virtual.cards import card_named
-from wattloop.virtual.physics import IDLE, Activity, CardModel, Work
-from wattloop.virtual.timeline import FileTimeline, MemoryTimeline, Segment, Timeline, segment_at
+from wattloop.virtual.faults import Fault, refusal_to_set
+from wattloop.virtual.owner import NOBODY, Owner
+from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint, Work
+from wattloop.virtual.timeline import MemoryTimeline, Segment, Timeline, segment_at
 
-__all__ = ["Fault", "VirtualGpu", "shared_gpus"]
+__all__ = ["VirtualGpu"]
 
-STATE_VARIABLE = "WATTLOOP_VIRTUAL_STATE"
-MODEL_VARIABLE = "WATTLOOP_VIRTUAL_MODEL"
 SLICE_S = 0.1
 """Work looks at the card's limits this often, so that a cap set meanwhile takes effect."""
 CONTEXT_B = 0.5e9
 """What a CUDA context occupies."""
-
-
-class Fault(IntEnum):
-    """Ways in which a card can fail."""
-
-    NONE = 0
-    LOST = 1
-    NO_PERMISSION = 2
-    UNSUPPORTED = 3
-    UNKNOWN_ERROR = 4
-
-
-def shared_gpus(
-    count: int,
-    clock: Clock | None = None,
-    environment: Mapping[str, str] | None = None,
-    host: Host | None = None,
-) -> list["VirtualGpu"]:
-    """The cards that all processes of this user see, as they would real ones.
-
-    They meet in the file named by `WATTLOOP_VIRTUAL_STATE`, or one per user and boot in the
-    directory for temporary files. `WATTLOOP_VIRTUAL_MODEL` is `h200` (default), `a100`, `v100`.
-    """
-    env = os.environ if environment is None else environment
-    boot = (host or Host()).boot_id[:8]
-    default = Path(tempfile.gettempdir()) / f"wattloop-virtual-{os.getuid()}-{boot}.state"
-    timeline = FileTimeline(Path(env.get(STATE_VARIABLE) or default))
-    model = card_named(env.get(MODEL_VARIABLE) or "h200")
-    return [VirtualGpu(index, model, timeline, clock) for index in range(count)]
 
 
 class VirtualGpu:
@@ -79,15 +43,12 @@ class VirtualGpu:
         """Do `work`, waiting on the clock as long as the card takes; returns the seconds."""
         begin_s = self._clock.now_s()
         shortest_s = self.model.shortest_s(work)
+        activity = self.model.activity(work)
         left = 1.0 if shortest_s > 0 else 0.0
-        self._occupy(self.model.activity(work))
+        self.occupy(activity)
         try:
             while left > 1e-12:
-                now = self.now()
-                slowdown = self.model.settle(
-                    self.model.activity(work), now.limit_w, now.max_clock_mhz
-                ).slowdown
-                whole_s = shortest_s * slowdown
+                whole_s = shortest_s * self.settled(activity).slowdown
                 slice_s = min(left * whole_s, max(SLICE_S, whole_s / 50))
                 self._clock.sleep(slice_s)
                 left -= slice_s / whole_s
@@ -95,7 +56,9 @@ class VirtualGpu:
             self.load(0.0)
         return self._clock.now_s() - begin_s
 
-    def load(self, busy: float, compute: float = 1.0, memory: float = 0.4) -> None:
+    def load(
+        self, busy: float, compute: float = 1.0, memory: float = 0.4, owner: Owner = NOBODY
+    ) -> None:
         """Keep the card busy for a share of the time, until told otherwise; 0 is idle.
 
         `compute` and `memory` say how the work splits, as in `Activity`.
@@ -103,27 +66,74 @@ class VirtualGpu:
         for name, value in (("load", busy), ("compute", compute), ("memory", memory)):
             if not 0 <= value <= 1:
                 raise ConfigError(f"virtual GPU: {name} is {value:g}; use a number from 0 to 1")
-        self._occupy(Activity(compute, memory, busy) if busy > 0 else IDLE)
+        self.occupy(Activity(compute, memory, busy) if busy > 0 else IDLE, owner=owner)
+
+    def occupy(
+        self,
+        activity: Activity,
+        at_s: float | None = None,
+        time_scale: float = 1.0,
+        owner: Owner = NOBODY,
+    ) -> None:
+        """Work on `activity` until told otherwise.
+
+        Args:
+            activity: what it does.
+            at_s: since when; now unless given, and never before the last change.
+            time_scale: power and temperature follow this many times faster.
+            owner: whose work it is; it ends with its owner (see `reap`).
+        """
+        self._change(
+            at_s,
+            compute=activity.compute,
+            memory=activity.memory,
+            busy=activity.busy,
+            overlap=activity.overlap,
+            ramp_s=self.model.ramp_s / time_scale,
+            thermal_s=self.model.thermal_s / time_scale,
+            owner_pid=owner.pid,
+            owner_began=owner.began,
+        )
+
+    def reap(self) -> None:
+        """Leave the card idle if the process whose work it does was killed.
+
+        Work ends when somebody looks: the meter does at every reading.
+        """
+        now = self.now()
+        if now.busy > 0 and Owner(now.owner_pid, now.owner_began).gone:
+            self.occupy(IDLE)
+
+    def settled(self, activity: Activity) -> OperatingPoint:
+        """Where the card would settle with `activity` under its present limits."""
+        return self._settled(activity, self.now())
 
     def set_power_cap(self, limit_w: float) -> None:
         """Limit power; only values the card allows."""
-        low_w, high_w = self.model.min_limit_w, self.model.max_limit_w
-        if not low_w <= limit_w <= high_w:
-            raise ConfigError(
-                f"{self.model.name} {self.index}: a power cap of {limit_w:g} W is outside "
-                f"{low_w:g} to {high_w:g} W"
-            )
-        self._change(limit_w=limit_w)
+        self._check("a power cap", limit_w, self.model.min_limit_w, self.model.max_limit_w, "W")
+        self._set(limit_w=limit_w)
 
-    def set_clock(self, max_clock_mhz: float) -> None:
-        """Limit the SM clock; only values the card allows."""
+    def set_clock(self, max_clock_mhz: float | None) -> None:
+        """Lock the highest SM clock; None unlocks it."""
         low, high = self.model.min_clock_mhz, self.model.max_clock_mhz
-        if not low <= max_clock_mhz <= high:
+        if max_clock_mhz is not None:
+            self._check("a clock", max_clock_mhz, low, high, "MHz")
+        locked = max_clock_mhz is not None
+        self._set(
+            max_clock_mhz=high if max_clock_mhz is None else max_clock_mhz, clock_locked=locked
+        )
+
+    def set_memory_clock(self, clock_mhz: float | None) -> None:
+        """Lock the memory clock to one of the card's; None unlocks it."""
+        known = self.model.memory_clocks_mhz
+        if clock_mhz is not None and clock_mhz not in known:
+            names = ", ".join(f"{clock:g}" for clock in known)
             raise ConfigError(
-                f"{self.model.name} {self.index}: a clock of {max_clock_mhz:g} MHz is outside "
-                f"{low:g} to {high:g} MHz"
+                f"{self.model.name} {self.index}: a memory clock of {clock_mhz:g} MHz is none of "
+                f"its own ({names})"
             )
-        self._change(max_clock_mhz=max_clock_mhz)
+        locked = clock_mhz is not None
+        self._set(memory_clock_mhz=clock_mhz or known[0], memory_clock_locked=locked)
 
     def set_memory_used(self, used_b: float) -> None:
         """Pretend that a program holds this many bytes."""
@@ -151,6 +161,15 @@ class VirtualGpu:
         """True power at a moment of the clock."""
         return self.at(at_s).power_w(at_s)
 
+    def temperature_c(self, at_s: float) -> float:
+        """True temperature at a moment of the clock."""
+        model = self.model
+        return model.ambient_c + model.warmth_k_per_w * self.heat_w(at_s)
+
+    def heat_w(self, at_s: float) -> float:
+        """Power as the heat sink feels it, behind by the thermal time constant."""
+        return self.at(at_s).heat_w(at_s)
+
     def energy_j(self, at_s: float) -> float:
         """True energy used up to a moment of the clock."""
         return self.at(at_s).energy_until_j(at_s)
@@ -159,14 +178,32 @@ class VirtualGpu:
         """True energy used between two moments of the clock."""
         return self.energy_j(end_s) - self.energy_j(begin_s)
 
-    def _occupy(self, activity: Activity) -> None:
-        self._change(compute=activity.compute, memory=activity.memory, busy=activity.busy)
+    def _check(self, what: str, value: float, low: float, high: float, unit: str) -> None:
+        if not low <= value <= high:
+            raise ConfigError(
+                f"{self.model.name} {self.index}: {what} of {value:g} {unit} is outside "
+                f"{low:g} to {high:g} {unit}"
+            )
 
-    def _change(self, **changes: float) -> None:
+    def _set(self, **changes: float) -> None:
+        refusal = refusal_to_set(self.now())
+        if refusal:
+            raise LeverError(f"{self.model.name} {self.index}: {refusal}")
+        if self.now().fault != Fault.SET_IGNORED:
+            self._change(**changes)
+
+    def _settled(self, activity: Activity, segment: Segment) -> OperatingPoint:
+        return self.model.settle(
+            activity, segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz
+        )
+
+    def _change(self, at_s: float | None = None, **changes: float) -> None:
         with self._timeline.changing():
-            segment = self.now().followed(self._clock.now_s(), **changes)
-            activity = Activity(segment.compute, segment.memory, segment.busy)
-            point = self.model.settle(activity, segment.limit_w, segment.max_clock_mhz)
+            now = self.now()
+            since_s = max(now.start_s, self._clock.now_s() if at_s is None else at_s)
+            segment = now.followed(since_s, **changes)
+            activity = Activity(segment.compute, segment.memory, segment.busy, segment.overlap)
+            point = self._settled(activity, segment)
             settled = segment.followed(
                 segment.start_s,
                 target_w=point.power_w,
@@ -184,7 +221,9 @@ class VirtualGpu:
             energy_j=0.0,
             start_w=model.idle_w,
             target_w=model.idle_w,
+            start_heat_w=model.idle_w,
             ramp_s=model.ramp_s,
+            thermal_s=model.thermal_s,
             clock_mhz=model.min_clock_mhz,
             compute_utilisation=0.0,
             memory_utilisation=0.0,
@@ -193,5 +232,6 @@ class VirtualGpu:
             busy=0.0,
             limit_w=model.default_limit_w,
             max_clock_mhz=model.max_clock_mhz,
+            memory_clock_mhz=model.memory_clock_mhz,
             memory_used_b=CONTEXT_B,
         )

@@ -1,7 +1,6 @@
 """Meters of the virtual GPU: a counter and a gauge that see it as sensors of real cards would."""
 
 import math
-import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -11,14 +10,17 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.virtual.gpu import Fault, VirtualGpu, shared_gpus
-from wattloop.virtual.timeline import Segment
+from wattloop.virtual.faults import refusal_to_read
+from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.node_meter import NodeEnergy, NodePower
+from wattloop.virtual.noise import normal
 
-__all__ = ["VirtualEnergy", "VirtualPower", "detect"]
+__all__ = ["VirtualEnergy", "VirtualPower", "detect", "first_number"]
 
 
 def detect(context: Context) -> Sequence[Meter]:
-    """The virtual cards that the user asked for."""
+    """The virtual cards that the user asked for, and the node they sit in where it is modelled."""
     count = context.settings.virtual_gpus
     if count <= 0:
         raise MeterUnavailable(
@@ -26,12 +28,16 @@ def detect(context: Context) -> Sequence[Meter]:
             "no virtual GPU was asked for",
             "set 'virtual_gpus: 1' in wattloop.yaml or WATTLOOP_VIRTUAL_GPUS=1 to try one",
         )
-    gpus = shared_gpus(count, context.clock, host=context.host)
-    first = _real_cards(context)
-    return [
-        VirtualEnergy(gpus, context.clock, first),
-        VirtualPower(gpus, context.clock, first),
+    machine = shared_machine(count, context.clock, host=context.host)
+    first = first_number(context)
+    meters: list[Meter] = [
+        VirtualEnergy(machine.gpus, context.clock, first),
+        VirtualPower(machine.gpus, context.clock, first),
     ]
+    if machine.node is not None:
+        meters.append(NodeEnergy(machine.node, machine.gpus, context.clock))
+        meters.append(NodePower(machine.node, machine.gpus, context.clock))
+    return meters
 
 
 class _VirtualMeter(Meter):
@@ -79,9 +85,10 @@ class _VirtualMeter(Meter):
     ) -> Reading:
         if self._closed:
             return Gap(f"{name}: the meter is closed")
-        gap = _fault(name, gpu.now())
-        if gap is not None:
-            return gap
+        gpu.reap()
+        reason, lost = refusal_to_read(gpu.now())
+        if reason:
+            return Gap(f"{name}: {reason}", lost=lost)
         # A sensor holds its value for a period: what is read now was taken at its last tick.
         period_s = gpu.model.sensor_period_s
         tick = math.floor(self._clock.now_s() / period_s)
@@ -122,44 +129,21 @@ class VirtualPower(_VirtualMeter):
     def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
         window_s = gpu.model.sensor_window_s
         power_w = gpu.true_energy_j(tick_s - window_s, tick_s) / window_s
-        return max(0.0, power_w + gpu.model.noise(gpu.index, tick))
+        return max(0.0, power_w + gpu.model.noise_w * normal(gpu.index, tick))
 
     def _domain(self, name: str, gpu: VirtualGpu) -> Domain:
         return _domain(name, gpu, DomainKind.GAUGE, "virtual power sensor")
-
-
-AMBIENT_C = 28.0
-WARMING_S = 20.0
-
-
-def _temperature_c(gpu: VirtualGpu, at_s: float) -> float:
-    """The heat sink follows the mean power of the last seconds."""
-    mean_w = gpu.true_energy_j(at_s - WARMING_S, at_s) / WARMING_S
-    return AMBIENT_C + gpu.model.warmth_k_per_w * mean_w
 
 
 _SIGNALS: tuple[tuple[str, str, Callable[[VirtualGpu, float], float]], ...] = (
     ("utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).busy),
     ("memory_utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).memory_utilisation),
     ("sm_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).clock_mhz),
-    ("memory_clock", "MHz", lambda gpu, at_s: gpu.model.memory_clock_mhz),
-    ("temperature", "degC", _temperature_c),
+    ("memory_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).memory_clock_mhz),
+    ("temperature", "degC", VirtualGpu.temperature_c),
     ("memory_used", "B", lambda gpu, at_s: gpu.at(at_s).memory_used_b),
     ("power_limit", "W", lambda gpu, at_s: gpu.now().limit_w),
 )
-
-
-def _fault(name: str, now: Segment) -> Gap | None:
-    match Fault(int(now.fault)):
-        case Fault.LOST:
-            return Gap(f"{name}: the virtual GPU has fallen off the bus", lost=True)
-        case Fault.NO_PERMISSION:
-            return Gap(f"{name}: permission denied", lost=True)
-        case Fault.UNSUPPORTED:
-            return Gap(f"{name}: the virtual GPU does not support the call", lost=True)
-        case Fault.UNKNOWN_ERROR if random.random() < now.fault_probability:
-            return Gap(f"{name}: unknown error")
-    return None
 
 
 def _domain(name: str, gpu: VirtualGpu, kind: DomainKind, source: str) -> Domain:
@@ -186,8 +170,8 @@ def _domain(name: str, gpu: VirtualGpu, kind: DomainKind, source: str) -> Domain
     )
 
 
-def _real_cards(context: Context) -> int:
-    """How many numbers real GPUs have taken: a simulated card never shares a name with one."""
+def first_number(context: Context) -> int:
+    """Number of the first virtual card, after the real ones: they never share a name."""
     from wattloop.measure.meters.amd_gpu import find_cards, nvidia_count
 
     return nvidia_count(context.host) + sum(1 for _ in find_cards(context.host))

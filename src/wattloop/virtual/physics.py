@@ -1,13 +1,17 @@
 """Power, clock and speed of a GPU under a power cap.
 
-P(f) = idle + C(u_c) f V(f)^2 + M u_m          static, dynamic (CMOS switching) and memory power
-V(f) = V_min up to a knee, then linear to V_max  voltage cannot fall below what transistors need
-t(f) = max(flops / (F f/f_max), bytes / B)     roofline: memory-bound work does not feel the clock
+    P(f, g) = idle + C u_c f V(f)^2 + M u_m g        static, dynamic (CMOS switching), memory
+    V(f)    = V_min up to a knee f_k, then V_min + (V_max - V_min) ((f - f_k) / (f_max - f_k))^e
+    t(f, g) = max(a, b) + (1 - overlap) min(a, b),   a = flops / (F f), b = bytes / (B g)
 
-A capped card runs at the highest clock whose power fits, as GPU Boost does.
+f and g are the SM and memory clocks relative to their highest. With full overlap t is the
+roofline: memory-bound work does not feel the SM clock. A program of many kernels, some bound by
+arithmetic and some by memory, has none: its times add.
+
+A capped card runs at the highest clock whose power fits, as GPU Boost does. Caps are not hard
+limits: a card may settle `overshoot` above its cap, and cannot go below its lowest clock.
 """
 
-import math
 from dataclasses import dataclass
 
 __all__ = ["IDLE", "Activity", "CardModel", "OperatingPoint", "Work"]
@@ -29,11 +33,19 @@ class Activity:
         compute: share of the time at the highest clock that the arithmetic units need, 0 to 1.
         memory: the same for memory; the larger of the two is 1 for a busy card.
         busy: share of the time in which there is work at all.
+        overlap: part of the shorter of both that is hidden behind the longer, 0 to 1.
     """
 
     compute: float = 0.0
     memory: float = 0.0
     busy: float = 0.0
+    overlap: float = 1.0
+
+    def duration(self, speed: float = 1.0, memory_speed: float = 1.0) -> float:
+        """Time at relative clocks, in units of the larger share at the highest ones."""
+        arithmetic, traffic = self.compute / speed, self.memory / memory_speed
+        hidden = (1 - self.overlap) * min(arithmetic, traffic)
+        return max(arithmetic, traffic) + hidden
 
 
 IDLE = Activity()
@@ -41,7 +53,7 @@ IDLE = Activity()
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """Where a card settles: `slowdown` is the time of work relative to the highest clock."""
+    """Where a card settles: `slowdown` is the time of work relative to the highest clocks."""
 
     clock_mhz: float
     power_w: float
@@ -57,8 +69,15 @@ class CardModel:
     Attributes:
         compute_w: dynamic power at the highest clock with all arithmetic units busy.
         memory_w: power of memory at full bandwidth.
+        memory_idle_w: the part of `idle_w` that follows the memory clock.
+        lower_memory_clocks_mhz: what the memory clock can be locked to beside `memory_clock_mhz`.
+        clock_step_mhz: steps of the SM clock.
         knee_mhz: below this clock the voltage no longer falls.
+        volt_exponent: how steeply the voltage rises above the knee, 1 for a straight line.
+        overshoot: a capped card settles this fraction above its cap.
         ramp_s: time constant with which power follows the load.
+        thermal_s: time constant with which temperature follows power.
+        warmth_k_per_w: steady rise of temperature over `ambient_c` per watt.
         sensor_window_s: the part of each `sensor_period_s` at which the sensor looks.
         source: where the numbers come from.
     """
@@ -70,25 +89,37 @@ class CardModel:
     idle_w: float
     compute_w: float
     memory_w: float
+    memory_idle_w: float = 0.0
     default_limit_w: float
     min_limit_w: float
     min_clock_mhz: float
     max_clock_mhz: float
+    clock_step_mhz: float = 15.0
     memory_clock_mhz: float
+    lower_memory_clocks_mhz: tuple[float, ...] = ()
     knee_mhz: float
     min_volt: float
     max_volt: float
+    volt_exponent: float = 1.0
+    overshoot: float = 0.0
     ramp_s: float = 0.02
+    thermal_s: float = 20.0
+    ambient_c: float = 28.0
+    warmth_k_per_w: float = 0.06
     sensor_period_s: float = 0.1
     sensor_window_s: float = 0.025
     noise_w: float = 1.0
-    warmth_k_per_w: float = 0.06
     source: str = ""
 
     @property
     def max_limit_w(self) -> float:
         """Data-centre cards cannot be set above their default limit."""
         return self.default_limit_w
+
+    @property
+    def memory_clocks_mhz(self) -> tuple[float, ...]:
+        """What the memory clock can be, highest first."""
+        return (self.memory_clock_mhz, *self.lower_memory_clocks_mhz)
 
     def activity(self, work: Work) -> Activity:
         """The share of each unit that `work` needs."""
@@ -105,50 +136,48 @@ class CardModel:
     def volt(self, clock_mhz: float) -> float:
         """Supply voltage at a clock."""
         span = (clock_mhz - self.knee_mhz) / (self.max_clock_mhz - self.knee_mhz)
-        return self.min_volt + (self.max_volt - self.min_volt) * min(1.0, max(0.0, span))
+        steepness = float(min(1.0, max(0.0, span)) ** self.volt_exponent)
+        return self.min_volt + (self.max_volt - self.min_volt) * steepness
 
-    def at_clock(self, activity: Activity, clock_mhz: float) -> OperatingPoint:
-        """Power and speed at a given clock."""
+    def at_clock(
+        self, activity: Activity, clock_mhz: float, memory_clock_mhz: float | None = None
+    ) -> OperatingPoint:
+        """Power and speed at given clocks; memory at its highest unless told."""
+        memory_speed = (memory_clock_mhz or self.memory_clock_mhz) / self.memory_clock_mhz
+        idle_w = self.idle_w - self.memory_idle_w * (1 - memory_speed)
         if activity.busy <= 0:
-            return OperatingPoint(self.min_clock_mhz, self.idle_w, 1.0, 0.0, 0.0)
+            return OperatingPoint(self.min_clock_mhz, idle_w, 1.0, 0.0, 0.0)
         speed = clock_mhz / self.max_clock_mhz
-        slowdown = max(activity.compute / speed, activity.memory)
-        compute = activity.busy * activity.compute / speed / slowdown
-        memory = activity.busy * activity.memory / slowdown
-        # C f V^2, normalised to the highest clock
+        duration = activity.duration(speed, memory_speed)
+        compute = activity.busy * activity.compute / speed / duration
+        memory = activity.busy * activity.memory / memory_speed / duration
+        # C f V^2, normalised to the highest clock; memory pays per byte moved
         switching = speed * (self.volt(clock_mhz) / self.max_volt) ** 2
-        power_w = self.idle_w + self.compute_w * compute * switching + self.memory_w * memory
-        return OperatingPoint(clock_mhz, power_w, slowdown, compute, memory)
+        dynamic_w = self.compute_w * compute * switching
+        power_w = idle_w + dynamic_w + self.memory_w * memory * memory_speed
+        return OperatingPoint(clock_mhz, power_w, duration / activity.duration(), compute, memory)
 
-    def settle(self, activity: Activity, limit_w: float, max_clock_mhz: float) -> OperatingPoint:
-        """The highest clock up to `max_clock_mhz` at which power stays within `limit_w`.
+    def settle(
+        self,
+        activity: Activity,
+        limit_w: float,
+        max_clock_mhz: float,
+        memory_clock_mhz: float | None = None,
+    ) -> OperatingPoint:
+        """The highest clock up to `max_clock_mhz` at which power stays within the cap.
 
-        At the lowest clock power may still exceed the limit: caps are not hard limits on real
-        cards either.
+        At the lowest clock power may still exceed it: caps are not hard limits on real cards
+        either.
         """
-        best = self.at_clock(activity, max_clock_mhz)
-        if best.power_w <= limit_w or activity.busy <= 0:
+        ceiling_w = limit_w * (1 + self.overshoot)
+        best = self.at_clock(activity, max_clock_mhz, memory_clock_mhz)
+        if best.power_w <= ceiling_w or activity.busy <= 0:
             return best
         low, high = self.min_clock_mhz, max_clock_mhz
-        for _ in range(40):  # power grows with the clock, so halving finds the crossing
+        for _ in range(30):  # power grows with the clock, so halving finds the crossing
             middle = (low + high) / 2
-            if self.at_clock(activity, middle).power_w <= limit_w:
+            if self.at_clock(activity, middle, memory_clock_mhz).power_w <= ceiling_w:
                 low = middle
             else:
                 high = middle
-        return self.at_clock(activity, low)
-
-    def noise(self, gpu: int, tick: int) -> float:
-        """Sensor noise in watts; the same tick of the same card always reads the same."""
-        u = (_mixed(2 * tick + 1, gpu) + 1) / 2**64
-        v = _mixed(2 * tick + 2, gpu) / 2**64
-        return self.noise_w * math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)
-
-
-def _mixed(value: int, stream: int) -> int:
-    """A well-spread 64-bit number per (value, stream), by splitmix64."""
-    mask = 2**64 - 1
-    x = (value * 0x9E3779B97F4A7C15 + (stream + 1) * 0xD1B54A32D192ED03) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return x ^ (x >> 31)
+        return self.at_clock(activity, low, memory_clock_mhz)

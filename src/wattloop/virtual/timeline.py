@@ -1,9 +1,9 @@
 """What virtual cards did and when, so that energy between any two moments is exact.
 
 A card's life is a list of segments. Within one, power moves exponentially from `start_w` to
-`target_w`, as a card's regulators do, which has an exact integral. Processes share segments
-through a file of fixed-size records, appended under a lock that the kernel releases when its
-holder dies; a torn last record is ignored.
+`target_w`, as a card's regulators do, and temperature follows power; both have exact solutions.
+Processes share segments through a file of fixed-size records, appended under a lock that the
+kernel releases when its holder dies; a torn last record is ignored.
 """
 
 import fcntl
@@ -28,7 +28,9 @@ class Segment:
     """A card's state from `start_s` on.
 
     `energy_j` is what it had used by then; `counter_zero_j` what it had used when its counter was
-    last reset. `fault` is one of `gpu.Fault`.
+    last reset; `start_heat_w` the power that the heat sink felt (temperature above the room's,
+    divided by the card's K/W). Clocks are the highest allowed; `*_locked` is 1 when somebody
+    locked them. `fault` is one of `faults.Fault`. The owner is the process whose work it does.
     """
 
     start_s: float
@@ -44,10 +46,18 @@ class Segment:
     busy: float
     limit_w: float
     max_clock_mhz: float
+    memory_clock_mhz: float
     memory_used_b: float
+    thermal_s: float
+    start_heat_w: float
+    overlap: float = 1.0
+    clock_locked: float = 0.0
+    memory_clock_locked: float = 0.0
     fault: float = 0.0
     fault_probability: float = 0.0
     counter_zero_j: float = 0.0
+    owner_pid: float = 0.0
+    owner_began: float = 0.0
 
     def power_w(self, at_s: float) -> float:
         """Watts at a moment in this segment."""
@@ -63,6 +73,14 @@ class Segment:
         excess_j = (self.start_w - self.target_w) * self.ramp_s * -math.expm1(-dt / self.ramp_s)
         return self.energy_j + self.target_w * dt + excess_j
 
+    def heat_w(self, at_s: float) -> float:
+        """Power as the heat sink feels it at a moment: a low-pass filter of `thermal_s`."""
+        # tau H' + H = P(t), P as in `power_w`: H = P_target + a exp(-dt/ramp) + b exp(-dt/tau)
+        dt = max(0.0, at_s - self.start_s)
+        a = (self.start_w - self.target_w) / (1 - self.thermal_s / self.ramp_s)
+        b = self.start_heat_w - self.target_w - a
+        return self.target_w + a * math.exp(-dt / self.ramp_s) + b * math.exp(-dt / self.thermal_s)
+
     def followed(self, at_s: float, **changes: float) -> "Segment":
         """The segment that begins at `at_s` where this one has arrived."""
         return replace(
@@ -70,6 +88,7 @@ class Segment:
             start_s=at_s,
             energy_j=self.energy_until_j(at_s),
             start_w=self.power_w(at_s),
+            start_heat_w=self.heat_w(at_s),
             **changes,
         )
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.gpu import shared_gpus
+from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.owner import this_process
 
 __all__ = ["main"]
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _leave)
         begin_s = time.monotonic()
         for gpu in gpus:
-            gpu.load(options.load, memory=options.memory)
+            gpu.load(options.load, memory=options.memory, owner=this_process())
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

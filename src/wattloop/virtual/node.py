@@ -1,0 +1,113 @@
+"""A node around virtual cards: host, fans, power supplies, and a job's time and energy on it.
+
+    P_node  = P_dc / eta(P_dc / P_rated),   P_dc = host + sum of GPUs + fans
+    P_fans  = fan_w (Q / Q_full)^3          air flow in proportion to heat, power to its cube
+    t(n)    = sum over phases of t_phase(n) x slowdown of the slowest card
+
+Q is the power that the heat sinks of all cards feel, idle ones included; `Q_full` is every card at
+its default limit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from wattloop.core.errors import ConfigError
+from wattloop.virtual.job import TrainingJob
+from wattloop.virtual.physics import IDLE, CardModel
+
+__all__ = ["GOLD", "NodeModel", "Outcome", "Setting", "steady_outcome"]
+
+GOLD = ((0.0, 0.80), (0.1, 0.84), (0.2, 0.88), (0.5, 0.92), (1.0, 0.88))
+"""(load, efficiency) of an 80 PLUS Gold power supply at 230 V; below 20% load assumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeModel:
+    """Parameters of one node.
+
+    Attributes:
+        card: its GPUs, all alike.
+        gpus: how many it holds; what a job leaves unused is idle.
+        host_w: processors, memory, disks, board and fans at their lowest speed.
+        fan_w: what fans draw more when every card runs at its default limit.
+        supply_w: rated power of all power supplies together.
+        efficiency: (load, efficiency) points of the supplies, linear in between.
+        job: the job its source ran.
+        source: where the numbers come from.
+    """
+
+    name: str
+    card: CardModel
+    gpus: int
+    host_w: float
+    fan_w: float
+    supply_w: float
+    efficiency: tuple[tuple[float, float], ...] = GOLD
+    job: TrainingJob
+    source: str = ""
+
+    def power_w(self, gpus_w: float, heat_w: float) -> float:
+        """What the node draws from its socket.
+
+        Args:
+            gpus_w: power of all its cards now.
+            heat_w: power that their heat sinks feel, which the fans follow.
+        """
+        full_w = self.gpus * self.card.default_limit_w
+        dc_w = self.host_w + gpus_w + self.fan_w * (heat_w / full_w) ** 3
+        return dc_w / _between(self.efficiency, dc_w / self.supply_w)
+
+
+class Setting(NamedTuple):
+    """Limits of every card in use; None leaves the card's own."""
+
+    limit_w: float | None = None
+    clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+
+
+class Outcome(NamedTuple):
+    """What a job took: simulated seconds and joules."""
+
+    time_s: float
+    node_energy_j: float
+    gpu_energy_j: float
+
+
+def steady_outcome(
+    node: NodeModel, job: TrainingJob, gpus: int, setting: Setting | None = None
+) -> Outcome:
+    """Time and energy of a long job on a warm node, without letting time pass.
+
+    Raises:
+        ConfigError: the node has not that many cards.
+    """
+    if not 1 <= gpus <= node.gpus:
+        raise ConfigError(f"{node.name} has {node.gpus} GPUs, not {gpus}; use 1 to {node.gpus}")
+    card, setting = node.card, setting or Setting()
+    limit_w = setting.limit_w or card.default_limit_w
+    clock_mhz = setting.clock_mhz or card.max_clock_mhz
+    idle_w = card.settle(IDLE, limit_w, clock_mhz).power_w
+    time_s = 0.0
+    phases_w: list[tuple[float, float]] = []
+    for phase in job.phases(gpus):
+        point = card.settle(phase.activity, limit_w, clock_mhz, setting.memory_clock_mhz)
+        duration_s = phase.duration_s * point.slowdown
+        phases_w.append((duration_s, gpus * point.power_w + (node.gpus - gpus) * idle_w))
+        time_s += duration_s
+    gpus_j = sum(duration_s * power_w for duration_s, power_w in phases_w)
+    heat_w = gpus_j / time_s  # steps are short against the heat sinks' time constant
+    node_j = sum(duration_s * node.power_w(power_w, heat_w) for duration_s, power_w in phases_w)
+    return Outcome(time_s, node_j, gpus_j)
+
+
+def _between(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Linear interpolation, constant outside."""
+    if x <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]
