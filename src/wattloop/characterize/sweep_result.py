@@ -11,7 +11,7 @@ from wattloop.characterize.repeats import Repeated, repeated
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.trials.outcome import SCOPES, Outcome
 
-__all__ = ["Group", "PointResult", "SweepResult", "chosen_scope", "result_of"]
+__all__ = ["Group", "PointResult", "SweepResult", "chosen_scope", "gpu_count", "result_of"]
 
 GroupKey = tuple[str, str, int | None]
 
@@ -94,8 +94,7 @@ class Group:
         """`gemm jax, 8 GPUs`; empty for the only one."""
         workload, library, gpus = self.key
         parts = " ".join(filter(None, (workload, library)))
-        count = f"{gpus} GPU{'s' if gpus != 1 else ''}" if gpus is not None else ""
-        return ", ".join(filter(None, (parts, count)))
+        return ", ".join(filter(None, (parts, gpu_count(gpus))))
 
     @property
     def reference(self) -> PointResult | None:
@@ -193,6 +192,11 @@ class SweepResult:
             "temperature_c": point.temperature_c(),
             "gains": gains,
         }
+
+
+def gpu_count(gpus: int | None) -> str:
+    """`8 GPUs`; empty when it was not varied."""
+    return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
 
 
 def result_of(

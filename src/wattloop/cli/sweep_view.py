@@ -8,7 +8,7 @@ from wattloop.analyze.intervals import Estimate
 from wattloop.characterize import sweep_tables as tables
 from wattloop.characterize.gains import Gain
 from wattloop.characterize.lined_yaml import nearest
-from wattloop.characterize.sweep_result import SweepResult, result_of
+from wattloop.characterize.sweep_result import SweepResult, gpu_count, result_of
 from wattloop.cli.output import print_table, say
 from wattloop.core.errors import ConfigError
 from wattloop.store.experiments import Experiment, TrialRecord, find_experiment, read_trials
@@ -162,9 +162,9 @@ def _techniques(results: Sequence[SweepResult]) -> None:
         headers += [f"{technique}: EDP", "time", "setting"]
     lines: dict[tuple[str, str], dict[str, tuple[str, str, str]]] = {}
     for row in rows:
-        count = "" if row["gpus"] is None else f", {row['gpus']} GPU" + "s" * (row["gpus"] != 1)
+        name = ", ".join(filter(None, (row["workload"], gpu_count(row["gpus"]))))
         cells = (f"{row['edp_pct']:+.1f}%", f"{row['time_pct']:+.1f}%", row["setting"])
-        key = (f"{row['workload']}{count}", row["library"])
+        key = (name, row["library"])
         lines.setdefault(key, {})[row["technique"]] = cells
     print_table(
         headers,
@@ -186,7 +186,7 @@ def _powers(results: Sequence[SweepResult]) -> None:
         ["workload", "library", *(f"{t} {label} (W)" for t in known for _, label in parts)],
         [
             (
-                row["workload"] + ("" if row["gpus"] is None else f", {row['gpus']} GPUs"),
+                ", ".join(filter(None, (row["workload"], gpu_count(row["gpus"])))),
                 row["library"],
                 *(_spread(row.get(t, {}).get(part)) for t in known for part, _ in parts),
             )

@@ -45,11 +45,8 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
         )
     )
     color = colour("run", order)
-    y = alt.Y(
-        "power_w:Q",
-        title=f"Power of {scope.upper() if len(scope) == 3 else scope} (W)",
-        scale=alt.Scale(domainMin=0),
-    )
+    part = scope.upper() if scope in ("gpu", "cpu") else scope
+    y = alt.Y("power_w:Q", title=f"Power of {part} (W)", scale=alt.Scale(domainMin=0))
     layers = [
         base.mark_area(opacity=0.15).encode(y=alt.Y("power_w:Q", stack=None), color=color),
         base.mark_line(strokeWidth=1.5).encode(y=y, color=color),
@@ -65,7 +62,7 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
     chart = alt.layer(*layers).properties(width=WIDTH * 1.5, height=HEIGHT)
     kinds = {d.provenance.value for r in runs.values() for d in _domains(r, scope)}
     said = f"energy is the area under the curve; {', '.join(sorted(kinds)) or 'not measured'}"
-    return styled(chart, f"Power of {scope} over time against the TDP", said)
+    return styled(chart, f"Power of {part} over time against the TDP", said)
 
 
 def _rows(store: Store, run: RunRecord, scope: str) -> list[dict[str, float]]:

@@ -22,7 +22,7 @@ def technique_figures(results: Sequence[SweepResult]) -> dict[str, Any]:
 def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     import altair as alt
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for result in results:
         for group in result.groups:
             best = group.best(EDP)
