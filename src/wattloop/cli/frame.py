@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
+    "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""

@@ -9,7 +9,7 @@ marked `running`.
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ __all__ = [
     "delete_experiment",
     "end_trial",
     "find_experiment",
+    "forget_trials",
     "list_experiments",
     "new_experiment_id",
     "read_trials",
@@ -218,6 +219,15 @@ def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
         connection.execute(
             update(trials).where(mine).values(**_trial_columns(experiment_id, record))
         )
+
+
+def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:
+    """Remove trials whose status is not one of `keep`, so that they are run again; how many."""
+    query = delete(trials).where(
+        trials.c.experiment_id == experiment_id, trials.c.status.not_in(list(keep))
+    )
+    with store.writing() as connection:
+        return connection.execute(query).rowcount
 
 
 def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:

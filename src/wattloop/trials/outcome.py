@@ -42,6 +42,7 @@ class ScopeEnergy:
         sources: where it was read, and for a model what it assumes.
         average_w: energy over time.
         peak_w: highest reading; None where it cannot be told.
+        modelled: whether this is the stated model over other parts, and not their readings.
     """
 
     energy_j: float
@@ -50,6 +51,7 @@ class ScopeEnergy:
     sources: tuple[str, ...] = ()
     average_w: float | None = None
     peak_w: float | None = None
+    modelled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -155,6 +157,7 @@ def scope_energies(
             uncertainty_j=node.uncertainty_j,
             provenance=node.provenance.value,
             sources=node.assumptions,
+            modelled=not any(d.scope is Scope.NODE for d in result.counted),
         )
     lasted_s = result.duration_s
     return {
@@ -164,7 +167,9 @@ def scope_energies(
             provenance=scope.provenance,
             sources=scope.sources,
             average_w=scope.energy_j / lasted_s if lasted_s > 0 else None,
-            peak_w=peaks_w.get(name),
+            # the model is of energy over a run, not of a moment
+            peak_w=None if scope.modelled else peaks_w.get(name),
+            modelled=scope.modelled,
         )
         for name, scope in found.items()
     }

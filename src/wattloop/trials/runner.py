@@ -84,9 +84,8 @@ class TrialRunner:
             if self._levers:
                 from wattloop.control.hold import hold
 
-                self._held = stack.enter_context(
-                    hold(self._levers, directory=self._state_directory)
-                )
+                held = hold(self._levers, directory=self._state_directory)
+                self._held = stack.enter_context(held)
             self._stack = stack.pop_all()
         return self
 

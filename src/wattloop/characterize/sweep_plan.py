@@ -1,0 +1,212 @@
+"""Every point of a sweep, the order in which they are run, and what runs at each."""
+
+import hashlib
+import itertools
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.characterize.sweep_axes import Axis, Level
+from wattloop.characterize.sweep_spec import SweepSpec, Workload
+from wattloop.control.lever import Setting
+from wattloop.core.errors import ConfigError
+from wattloop.trials.trial import Trial
+
+__all__ = ["Plan", "Point", "fingerprint", "plan_of"]
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination: a workload, a number of GPUs, a level on each axis."""
+
+    workload: str
+    library: str
+    gpus: int | None
+    levels: Mapping[str, str]
+    is_default: bool
+    settings: Mapping[str, Setting] = field(compare=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """The same for the same point of the same sweep."""
+        parts = [self.workload] if self.workload else []
+        parts += [self.library] if self.library else []
+        parts += [f"gpus={self.gpus}"] if self.gpus is not None else []
+        parts += [f"{name}={label}" for name, label in self.levels.items()]
+        return " ".join(parts) or "default"
+
+    @property
+    def group(self) -> tuple[str, str, int | None]:
+        """Points that are compared with each other: same work on as many GPUs."""
+        return self.workload, self.library, self.gpus
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; written into every trial of the point."""
+        return {
+            "workload": self.workload,
+            "library": self.library,
+            "gpus": self.gpus,
+            "levels": dict(self.levels),
+            "is_default": self.is_default,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A specification on this machine."""
+
+    spec: SweepSpec
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def references(self) -> tuple[Point, ...]:
+        """The default setting of each group."""
+        return tuple(point for point in self.points if point.is_default)
+
+    def block(self, number: int) -> list[Point]:
+        """Every point once, in the order of one round.
+
+        Each round has an order of its own, drawn from the seed: what drifts over hours (warmth of
+        the room, dust, a neighbour) falls on all points alike instead of on the last ones.
+        """
+        points = list(self.points)
+        if self.spec.order == "random":
+            random.Random(f"{self.spec.seed}/{number}").shuffle(points)
+        return points
+
+    def trial(self, point: Point, label: str) -> Trial:
+        """A point's trial number `label`."""
+        return Trial(
+            key=f"{point.key} #{label}",
+            settings=point.settings,
+            command=_command(self.spec, point),
+            environment=_environment(point.gpus),
+            timeout_s=self.spec.timeout_s,
+            facts={"point": point.to_dict(), "repeat": label},
+            name=f"{self.spec.name or 'sweep'}: {point.key}",
+        )
+
+
+def plan_of(spec: SweepSpec, axes: Sequence[Axis], gpus_here: int | None) -> Plan:
+    """All points.
+
+    Args:
+        spec: what was asked for.
+        axes: its levers on this machine.
+        gpus_here: how many GPUs there are; None when nobody knows.
+
+    Raises:
+        ConfigError: more GPUs than there are, or nothing to run.
+    """
+    if not spec.command and not spec.workloads:
+        raise ConfigError(
+            "no command to sweep; write it after --, such as 'wattloop sweep SPEC.yaml -- python "
+            "train.py', or as 'command:' in the file"
+        )
+    if spec.command and spec.workloads:
+        raise ConfigError("give either a command or workloads, not both")
+    _check_gpus(spec.gpus, gpus_here)
+    counts: list[int | None] = [*spec.gpus] or [None]
+    points = [
+        _point(name, work, gpus, axes, levels)
+        for (name, work), gpus in itertools.product(_workloads(spec), counts)
+        for levels in _combinations(axes, spec.combine)
+    ]
+    return Plan(spec, tuple(axes), tuple({p.key: p for p in points}.values()))
+
+
+def fingerprint(plan: Plan) -> str:
+    """The same for the same points, commands and rules: what finds the sweep to resume."""
+    rules = plan.spec.to_dict()
+    for name in ("name", "metric", "k", "scope"):
+        rules.pop(name)  # how results are read does not change what is run
+    data = {"rules": rules, "points": [[p.key, dict(p.settings)] for p in plan.points]}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_gpus(wanted: Sequence[int], here: int | None) -> None:
+    if not wanted:
+        return
+    if len(set(wanted)) < len(wanted):
+        raise ConfigError(f"gpus: {', '.join(map(str, wanted))}: a number is given twice")
+    if here is not None and max(wanted) > here:
+        raise ConfigError(
+            f"gpus: {max(wanted)} asked for, but there {'is' if here == 1 else 'are'} {here} here; "
+            "'wattloop devices' lists them"
+        )
+
+
+def _workloads(spec: SweepSpec) -> list[tuple[str, Workload]]:
+    if spec.workloads:
+        return [_split(name, work) for name, work in spec.workloads.items()]
+    return [("", Workload(command=spec.command))]
+
+
+def _split(name: str, work: Workload) -> tuple[str, Workload]:
+    """`gemm/jax` is the kernel gemm of the library jax."""
+    kernel, _, library = name.partition("/")
+    if library and not work.library:
+        return kernel, Workload(command=work.command, library=library)
+    return name, work
+
+
+def _combinations(axes: Sequence[Axis], combine: str) -> Iterator[tuple[Level, ...]]:
+    if combine == "grid":
+        yield from itertools.product(*(axis.levels for axis in axes))
+        return
+    defaults = tuple(axis.default for axis in axes)
+    yield defaults
+    for number, axis in enumerate(axes):
+        for level in axis.levels:
+            if not level.is_default:
+                yield (*defaults[:number], level, *defaults[number + 1 :])
+
+
+def _point(
+    name: str, work: Workload, gpus: int | None, axes: Sequence[Axis], levels: Sequence[Level]
+) -> Point:
+    settings: dict[str, Setting] = {}
+    for level in levels:
+        settings |= level.settings
+    return Point(
+        workload=name,
+        library=work.library,
+        gpus=gpus,
+        levels={axis.name: level.label for axis, level in zip(axes, levels, strict=True)},
+        is_default=all(level.is_default for level in levels),
+        settings=settings,
+    )
+
+
+def _command(spec: SweepSpec, point: Point) -> list[str]:
+    words = spec.command
+    for name, work in _workloads(spec) if spec.workloads else ():
+        if (name, work.library) == (point.workload, point.library):
+            words = work.command
+    if point.gpus is None:
+        return list(words)
+    listed = ",".join(_visible(point.gpus))
+    return [w.replace("{gpus}", str(point.gpus)).replace("{gpu_list}", listed) for w in words]
+
+
+def _environment(gpus: int | None) -> dict[str, str]:
+    """The first GPUs only; the others stay idle, and are measured all the same."""
+    if gpus is None:
+        return {}
+    shown = ",".join(_visible(gpus))
+    return {"WATTLOOP_GPUS": str(gpus), **dict.fromkeys(VISIBLE, shown)}
+
+
+def _visible(gpus: int) -> list[str]:
+    """Of those that the user left us, when the choice is already narrowed."""
+    for name in VISIBLE:
+        given = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
+        if len(given) >= gpus:
+            return given[:gpus]
+    return [str(number) for number in range(gpus)]

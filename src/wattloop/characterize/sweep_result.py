@@ -1,0 +1,271 @@
+"""What a sweep found: means with intervals per point, metrics against the default, the best."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattloop.analyze.intervals import Estimate, estimate
+from wattloop.analyze.metrics import Point as Cost
+from wattloop.characterize.gains import COMPARED, Compared, Gain, gain_of
+from wattloop.characterize.repeats import Repeated, repeated
+from wattloop.store.experiments import Experiment, TrialRecord
+from wattloop.trials.outcome import SCOPES, Outcome
+
+__all__ = ["Group", "PointResult", "SweepResult", "chosen_scope", "gpu_count", "result_of"]
+
+GroupKey = tuple[str, str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PointResult:
+    """One point: its repeats, and what they say."""
+
+    facts: Mapping[str, Any]
+    repeated: Repeated
+    keys: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Its levels, for people."""
+        return ", ".join(self.facts["levels"].values()) or "default"
+
+    @property
+    def is_default(self) -> bool:
+        """Whether every lever stands at its default."""
+        return bool(self.facts["is_default"])
+
+    @property
+    def group(self) -> GroupKey:
+        """Points that are compared with each other."""
+        return self.facts["workload"], self.facts["library"], self.facts["gpus"]
+
+    @property
+    def time_s(self) -> Estimate | None:
+        """Mean time."""
+        return self.repeated.time_s
+
+    def energy_j(self, scope: str) -> Estimate | None:
+        """Mean energy of one scope."""
+        return _estimate(o.energy_j(scope) for o in self.repeated.used)
+
+    def average_w(self, scope: str) -> Estimate | None:
+        """Mean of the repeats' average power."""
+        return _estimate(o.scopes[scope].average_w for o in self.repeated.used if scope in o.scopes)
+
+    def peak_w(self, scope: str) -> Estimate | None:
+        """Mean of the repeats' highest power."""
+        return _estimate(o.scopes[scope].peak_w for o in self.repeated.used if scope in o.scopes)
+
+    def temperature_c(self) -> float | None:
+        """The highest temperature in any repeat."""
+        found = [t for o in self.repeated.used if (t := o.temperature_c()) is not None]
+        return max(found) if found else None
+
+    def costs(self, scope: str) -> list[Cost]:
+        """Time and energy of every repeat that is used."""
+        found = ((o.time_s, o.energy_j(scope)) for o in self.repeated.used)
+        return [Cost(t, e) for t, e in found if t is not None and e is not None]
+
+    @property
+    def run_id(self) -> str | None:
+        """A typical run: the one whose time is nearest the mean."""
+        time_s = self.time_s
+        used = [o for o in self.repeated.used if o.run_id and o.time_s is not None]
+        if time_s is None or not used:
+            return None
+        return min(used, key=lambda o: abs((o.time_s or 0.0) - time_s.mean)).run_id
+
+    def provenance(self, scope: str) -> str | None:
+        """Of the energy."""
+        kinds = {o.scopes[scope].provenance for o in self.repeated.used if scope in o.scopes}
+        return ", ".join(sorted(kinds)) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Points of one workload on as many GPUs, and the default among them."""
+
+    key: GroupKey
+    scope: str
+    points: tuple[PointResult, ...]
+
+    @property
+    def label(self) -> str:
+        """`gemm jax, 8 GPUs`; empty for the only one."""
+        workload, library, gpus = self.key
+        parts = " ".join(filter(None, (workload, library)))
+        return ", ".join(filter(None, (parts, gpu_count(gpus))))
+
+    @property
+    def reference(self) -> PointResult | None:
+        """The default, when it was measured."""
+        found = [p for p in self.points if p.is_default and p.costs(self.scope)]
+        return found[0] if found else None
+
+    def gain(self, point: PointResult, compared: Compared) -> Gain | None:
+        """What a point gains over the default; None when either was not measured."""
+        reference = self.reference
+        costs = point.costs(self.scope)
+        if reference is None or not costs:
+            return None
+        return gain_of(costs, reference.costs(self.scope), compared, same=point is reference)
+
+    def best(self, compared: Compared) -> tuple[PointResult, Gain] | None:
+        """The point that gains most, which may be the default."""
+        gains = [(p, g) for p in self.points if (g := self.gain(p, compared)) is not None]
+        return max(gains, key=lambda pair: pair[1].value_pct) if gains else None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """All points of a sweep, for one scope of energy."""
+
+    experiment: Experiment
+    scope: str | None
+    points: tuple[PointResult, ...]
+    warm_ups: int = 0
+    unfinished: int = 0
+    axes: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @property
+    def groups(self) -> list[Group]:
+        """By workload, then number of GPUs."""
+        if self.scope is None:
+            return []
+        keys = dict.fromkeys(point.group for point in self.points)
+        ordered = sorted(keys, key=lambda key: (key[0], key[1], key[2] or 0))
+        return [
+            Group(key, self.scope, tuple(p for p in self.points if p.group == key))
+            for key in ordered
+        ]
+
+    @property
+    def provenance(self) -> str:
+        """Of all energies together."""
+        kinds = {p.provenance(self.scope) for p in self.points} if self.scope else set()
+        return ", ".join(sorted(filter(None, kinds))) or "not measured"
+
+    def number(self, point: PointResult, axis: str) -> float | None:
+        """Where a point stands on an axis, for drawing."""
+        label = point.facts["levels"].get(axis)
+        for known in self.axes:
+            if known["name"] == axis:
+                return next((v["number"] for v in known["levels"] if v["label"] == label), None)
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """Means, standard deviations and metrics per point, best per metric: what is stored."""
+        return {
+            "scope": self.scope,
+            "provenance": self.provenance,
+            "points": [self._point(group, p) for group in self.groups for p in group.points],
+            "best": [
+                {
+                    "group": group.label,
+                    "metric": compared.name,
+                    "point": best[0].label,
+                    **best[1].to_dict(),
+                }
+                for group in self.groups
+                for compared in COMPARED
+                if (best := group.best(compared)) is not None
+            ],
+        }
+
+    def _point(self, group: Group, point: PointResult) -> dict[str, Any]:
+        gains = {c.name: g.to_dict() for c in COMPARED if (g := group.gain(point, c)) is not None}
+        outcomes = point.repeated.outcomes
+        return {
+            **point.facts,
+            "runs": len(outcomes),
+            "used": len(point.repeated.used),
+            "failed": [
+                {"status": o.status.value, "message": o.message} for o in outcomes if not o.ok
+            ],
+            "outliers": [
+                key for key, out in zip(point.keys, point.repeated.outlying, strict=True) if out
+            ],
+            "time_s": _plain(point.time_s),
+            "energy_j": _by_scope(point.energy_j),
+            "average_w": _by_scope(point.average_w),
+            "peak_w": _by_scope(point.peak_w),
+            "temperature_c": point.temperature_c(),
+            "gains": gains,
+        }
+
+
+def gpu_count(gpus: int | None) -> str:
+    """`8 GPUs`; empty when it was not varied."""
+    return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
+
+
+def result_of(
+    experiment: Experiment, trials: Sequence[TrialRecord], scope: str | None = None
+) -> SweepResult:
+    """What these trials say, for the scope asked for, the sweep's own, or the best known one."""
+    counted: dict[str, list[TrialRecord]] = {}
+    warm_ups = unfinished = 0
+    for trial in trials:
+        if not trial.ended:
+            unfinished += 1
+        elif not str(trial.settings.get("repeat", "")).isdecimal():
+            warm_ups += 1
+        else:
+            counted.setdefault(trial.key.rpartition(" #")[0], []).append(trial)
+    outcomes = {
+        key: [Outcome.from_dict(t.outcome) for t in group] for key, group in counted.items()
+    }
+    scope = scope or experiment.spec.get("scope")
+    scope = scope or chosen_scope([o for group in outcomes.values() for o in group])
+    points = [
+        PointResult(
+            facts=group[0].settings["point"],
+            repeated=repeated(outcomes[key], scope),
+            keys=tuple(t.key for t in group),
+        )
+        for key, group in counted.items()
+    ]
+    axes = tuple(experiment.facts.get("axes", ()))
+    return SweepResult(experiment, scope, _ordered(points, axes), warm_ups, unfinished, axes)
+
+
+def chosen_scope(outcomes: Iterable[Outcome]) -> str | None:
+    """The widest scope that somebody reads: the node where it has a meter, else GPUs, else CPUs."""
+    good = [outcome for outcome in outcomes if outcome.ok]
+    for name in ("node", "gpu", "cpu", "dram"):
+        found = [o.scopes.get(name) for o in good]
+        if found and all(scope is not None and not scope.modelled for scope in found):
+            return name
+    return "node" if good and all("node" in o.scopes for o in good) else None
+
+
+def _ordered(
+    points: Sequence[PointResult], axes: Sequence[Mapping[str, Any]]
+) -> tuple[PointResult, ...]:
+    """In the order of the levels, numbers rising."""
+    places: dict[tuple[str, str], tuple[float, int]] = {}
+    for axis in axes:
+        for place, level in enumerate(axis["levels"]):
+            number = level["number"]
+            places[axis["name"], level["label"]] = (
+                float("inf") if number is None else number,
+                place,
+            )
+
+    def place_of(point: PointResult) -> list[tuple[float, int]]:
+        levels = point.facts["levels"].items()
+        return [places.get((name, label), (float("inf"), 0)) for name, label in levels]
+
+    return tuple(sorted(points, key=place_of))
+
+
+def _estimate(values: Iterable[float | None]) -> Estimate | None:
+    return estimate([value for value in values if value is not None])
+
+
+def _plain(value: Estimate | None) -> dict[str, float | int | None] | None:
+    return None if value is None else value.to_dict()
+
+
+def _by_scope(of: Any) -> dict[str, Any]:
+    return {scope: value.to_dict() for scope in SCOPES if (value := of(scope)) is not None}

@@ -1,0 +1,283 @@
+"""`wattloop sweep`: which setting of caps, clocks and GPU counts saves what."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+
+__all__ = ["app"]
+
+COMMAND = "wattloop.sweep.command"
+RUN = "run"
+
+
+class SweepGroup(TyperGroup):
+    """`sweep SPEC -- CMD` is `sweep run SPEC -- CMD`; what follows `--` is the user's command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the command off, and add `run` where no other word is meant."""
+        if "--" in args:
+            end = args.index("--")
+            args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
+            args = args or [RUN]
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return list(super().parse_args(ctx, args))
+
+
+app = typer.Typer(
+    cls=SweepGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Try power caps, clocks, governors and GPU counts on a command; find the best.",
+    epilog="Examples: wattloop sweep caps.yaml -- python train.py; "
+    "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
+)
+
+Which = Annotated[
+    str, typer.Argument(metavar="SWEEP", help="Identifier, its beginning or end, name, or 'last'.")
+]
+Several = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SWEEP", help="Identifiers, their beginnings or ends, names, 'last'."),
+]
+Figures = Annotated[
+    str | None, typer.Option("--figures", metavar="DIR", help="Draw figures into this folder.")
+]
+Scope = Annotated[str | None, typer.Option("--scope", help="Energy of gpu, cpu, dram or node.")]
+ShowOutput = Annotated[
+    bool, typer.Option("--show-output", help="Show what the command prints instead of keeping it.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run again what failed before.")]
+
+
+@app.command(RUN)
+def run_command(  # noqa: PLR0913 - one parameter per option
+    ctx: typer.Context,
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[SPEC.yaml]", help="What to vary, and how.")
+    ] = None,
+    *,
+    cap: Annotated[
+        str | None,
+        typer.Option(
+            "--cap", metavar="VALUES", help="GPU power caps: 100:260:10, 150,200 or 50%:100%:10%."
+        ),
+    ] = None,
+    clock: Annotated[
+        str | None, typer.Option("--clock", metavar="VALUES", help="GPU clocks in MHz.")
+    ] = None,
+    lever: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lever", metavar="NAME=VALUES", help="Any lever, such as cpu/governor=powersave."
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="LIST", help="Numbers of GPUs, such as 1,2,4,8.")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", metavar="NAME[/BACKEND]", help="Sweep a kernel of 'bench'."),
+    ] = None,
+    repeats: Annotated[
+        str | None,
+        typer.Option("--repeats", metavar="N or MIN:MAX", help="Runs of each point (default: 3)."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="PCT", help="Stop repeating at this half-width, in %."),
+    ] = None,
+    combine: Annotated[
+        str | None, typer.Option("--combine", help="grid of all levers, or each on its own.")
+    ] = None,
+    warmup: Annotated[int | None, typer.Option("--warmup", help="Runs before the first.")] = None,
+    cooldown: Annotated[
+        float | None,
+        typer.Option("--cooldown", metavar="DEGREES", help="Wait until this near to idle warmth."),
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="End a run after 90 or 10min.")
+    ] = None,
+    order: Annotated[str | None, typer.Option("--order", help="random or listed.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the random order.")] = None,
+    scope: Scope = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="What to be best at.")] = None,
+    k: Annotated[float | None, typer.Option("--k", help="For the metric eds.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="What it is called.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List every point and every write; run nothing.")
+    ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Begin anew, also where the same sweep is unfinished.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only go on with an unfinished sweep.")
+    ] = False,
+    retry_failed: RetryFailed = False,
+    show_output: ShowOutput = False,
+    figures: Figures = None,
+    json_file: JsonFile = None,
+    interval: Interval = None,
+    devices: Devices = None,
+    meters: Meters = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Run a command at every setting, measured, and say which is best.
+
+    The same specification and command again goes on where it was stopped.
+    """
+    from wattloop.cli.chosen import settings_of
+    from wattloop.cli.sweep_request import SweepRequest, execute
+
+    check_target(json_file, "--json")
+    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    request = SweepRequest(
+        spec_file=spec,
+        command=ctx.meta.get(COMMAND, []),
+        levers={"--cap": cap, "--clock": clock},
+        named_levers=lever or [],
+        kernels=kernel or [],
+        gpus=gpus,
+        repeats=repeats,
+        target=target,
+        cooldown_c=cooldown,
+        fields={
+            "combine": combine,
+            "warmup": warmup,
+            "timeout": timeout,
+            "order": order,
+            "seed": seed,
+            "scope": scope,
+            "metric": metric,
+            "k": k,
+            "name": name,
+        },
+        settings=settings,
+        dry_run=dry_run,
+        new=new,
+        resume_only=resume,
+        retry_failed=retry_failed,
+        show_output=show_output,
+        figures=figures,
+        json_file=json_file,
+    )
+    execute(request)
+
+
+@app.command("resume")
+def resume_command(
+    which: Which = "last",
+    *,
+    retry_failed: RetryFailed = False,
+    show_output: ShowOutput = False,
+    figures: Figures = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Go on with a sweep that was stopped."""
+    from wattloop.cli.chosen import settings_of
+    from wattloop.cli.sweep_request import SweepRequest, execute_stored
+
+    check_target(json_file, "--json")
+    request = SweepRequest(
+        settings=settings_of(config, store=store),
+        retry_failed=retry_failed,
+        show_output=show_output,
+        figures=figures,
+        json_file=json_file,
+    )
+    execute_stored(which, request)
+
+
+@app.command("list")
+def list_command(
+    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
+) -> None:
+    """Show sweeps, newest first."""
+    from wattloop.cli import sweep_view
+    from wattloop.cli.runs_store import opened_if_any
+    from wattloop.store.experiments import list_experiments, read_trials
+
+    check_target(json_file, "--json")
+    with opened_if_any(store, config) as place:
+        known = [] if place is None else list_experiments(place, "sweep")
+        rows = [] if place is None else [(e, read_trials(place, e.experiment_id)) for e in known]
+    if json_file is not None:
+        write_json({"sweeps": [sweep_view.brief(e, t) for e, t in rows]}, json_file)
+    if json_file == "-":
+        return
+    if rows:
+        sweep_view.print_list(rows)
+    else:
+        say("no sweep yet; try: wattloop sweep --cap 50%:100%:10% -- python train.py")
+
+
+@app.command("show")
+def show_command(
+    which: Several = None,
+    *,
+    scope: Scope = None,
+    tables: Annotated[
+        str,
+        typer.Option(
+            "--tables",
+            metavar="LIST",
+            help="Of points, best, techniques, powers, scaling, synthesis; or all.",
+        ),
+    ] = "points,best",
+    figures: Figures = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show points with means and intervals, the best per metric, and other tables.
+
+    Several sweeps make one table, by workload and library.
+    """
+    from wattloop.cli import sweep_view
+    from wattloop.cli.runs_store import opened
+
+    check_target(json_file, "--json")
+    wanted = sweep_view.tables_from(tables)
+    with opened(store, config) as place:
+        results = [sweep_view.stored_result(place, name, scope) for name in which or ["last"]]
+        if json_file is not None:
+            data = [sweep_view.as_dict(result) for result in results]
+            write_json(data[0] if len(data) == 1 else data, json_file)
+        if json_file != "-":
+            sweep_view.print_results(results, wanted)
+        if figures is not None:
+            from wattloop.cli.sweep_figures import draw
+
+            draw(results, place, figures)
+
+
+@app.command("export")
+def export_command(
+    which: Which = "last",
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help=".csv or .json; - is CSV.")
+    ] = "-",
+    what: Annotated[
+        str, typer.Option("--what", help="trials (one row each) or points (means).")
+    ] = "trials",
+    scope: Scope = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write every trial, or the means, as CSV or JSON."""
+    from wattloop.cli import sweep_view
+    from wattloop.cli.runs_store import opened
+    from wattloop.cli.sweep_export import export
+
+    check_target(output, "--output")
+    with opened(store, config) as place:
+        export(sweep_view.stored_result(place, which, scope), place, what, output)

@@ -1,0 +1,82 @@
+"""How far a sweep is, with the time and energy that are left."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from wattloop.characterize.sweep import Listener, Progress
+from wattloop.cli.output import is_terminal, say
+from wattloop.core.units import format_duration, format_energy
+from wattloop.trials.outcome import Outcome
+from wattloop.trials.trial import Trial
+
+if TYPE_CHECKING:
+    from wattloop.characterize.sweep_plan import Plan
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener]:
+    """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
+    rule = plan.spec.repeats
+    times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
+    verb = "going on with" if resumed else "beginning"
+    say(f"wattloop: {verb} {identity}: {len(plan.points)} points, {times} runs each")
+    if not is_terminal(sys.stderr):
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
+
+
+class _Lines:
+    """Says only what went wrong."""
+
+    def begins(self, trial: Trial, progress: Progress) -> None:
+        """Nothing to say."""
+
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
+        """Failures."""
+        if not outcome.ok:
+            say(f"wattloop: {trial.key}: {outcome.status.value}: {outcome.message}")
+
+    def cooled(self, waited_s: float) -> None:
+        """Nothing to say."""
+
+
+class _OnTerminal(_Lines):
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def begins(self, trial: Trial, progress: Progress) -> None:
+        """What runs now, and what is left."""
+        self._bar.update(
+            self._task,
+            completed=progress.done,
+            total=progress.done + progress.left,
+            left=_left(progress),
+            description=trial.key,
+        )
+
+
+def _left(progress: Progress) -> str:
+    parts = []
+    if progress.time_left_s is not None:
+        parts.append(format_duration(progress.time_left_s))
+    if progress.energy_left_j is not None:
+        parts.append(f"{format_energy(progress.energy_left_j)} {progress.scope}")
+    return f"left: {', '.join(parts)}" if parts else ""

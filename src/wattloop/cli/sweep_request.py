@@ -1,0 +1,231 @@
+"""What `wattloop sweep` was asked to do, made into a specification and done."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import say, write_json
+from wattloop.core.clock import RealClock
+from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.settings import Settings
+
+if TYPE_CHECKING:
+    from wattloop.characterize.lined_yaml import LinedData
+    from wattloop.characterize.sweep_plan import Plan
+    from wattloop.characterize.sweep_spec import SweepSpec
+    from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
+
+__all__ = ["SweepRequest", "execute", "execute_stored"]
+
+LEVER_OPTIONS = {"--cap": "gpu/power_limit", "--clock": "gpu/sm_clock"}
+
+
+@dataclass(slots=True, kw_only=True)
+class SweepRequest:
+    """Options as they were given; None or empty means not given."""
+
+    settings: Settings
+    spec_file: str | None = None
+    command: list[str] = field(default_factory=list)
+    levers: Mapping[str, str | None] = field(default_factory=dict)
+    named_levers: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    gpus: str | None = None
+    repeats: str | None = None
+    target: str | None = None
+    cooldown_c: float | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    dry_run: bool = False
+    new: bool = False
+    resume_only: bool = False
+    retry_failed: bool = False
+    show_output: bool = False
+    figures: str | None = None
+    json_file: str | None = None
+
+
+def execute(request: SweepRequest) -> None:
+    """Plan, and run or list."""
+    from wattloop.characterize.sweep import open_experiment
+    from wattloop.store.database import open_store
+
+    spec, source = _spec(request)
+    plan = _plan(spec, source, request.settings)
+    if request.dry_run:
+        from wattloop.cli.sweep_dry import print_plan
+
+        print_plan(plan, request.json_file)
+        return
+    _check_drawable(request)
+    with open_store(request.settings.store_location) as store:
+        experiment, resumed = open_experiment(store, plan, RealClock(), resume=not request.new)
+        if request.resume_only and not resumed:
+            raise ExperimentNotFound(
+                "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
+            )
+        _run(plan, experiment, store, request, resumed=resumed)
+
+
+def execute_stored(reference: str, request: SweepRequest) -> None:
+    """Go on with a stored sweep."""
+    from wattloop.characterize.sweep_plan import fingerprint
+    from wattloop.characterize.sweep_spec import spec_from
+    from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
+
+    _check_drawable(request)
+    with open_store(request.settings.store_location) as store:
+        experiment = find_experiment(store, reference, "sweep")
+        plan = _plan(spec_from(experiment.spec), None, request.settings)
+        if fingerprint(plan) != experiment.fingerprint:
+            raise ConfigError(
+                f"{experiment.experiment_id}: this machine does not offer the same points as when "
+                "it was begun (other GPUs, limits or defaults); run it anew with its file"
+            )
+        _run(plan, experiment, store, request, resumed=True)
+
+
+def _run(
+    plan: "Plan", experiment: "Experiment", store: "Store", request: SweepRequest, *, resumed: bool
+) -> None:
+    from wattloop.characterize.sweep import Sweep
+    from wattloop.cli import sweep_view
+    from wattloop.cli.sweep_progress import progress
+
+    identity = experiment.experiment_id
+    with progress(plan, identity, resumed=resumed) as listener:
+        sweep = Sweep(
+            plan,
+            experiment,
+            store,
+            request.settings,
+            listener=listener,
+            outputs=None if request.show_output else _outputs(store, identity),
+        )
+        try:
+            result = sweep.run(retry_failed=request.retry_failed)
+        except (KeyboardInterrupt, SystemExit):
+            say(
+                f"wattloop: interrupted; what ended is kept, levers are as they were. Go on with: "
+                f"wattloop sweep resume {identity}"
+            )
+            raise
+    if request.json_file is not None:
+        write_json(sweep_view.as_dict(result), request.json_file)
+    if request.json_file != "-":
+        sweep_view.print_results([result], ("points", "best"))
+    if request.figures is not None:
+        from wattloop.cli.sweep_figures import draw
+
+        draw([result], store, request.figures)
+
+
+def _check_drawable(request: SweepRequest) -> None:
+    """A library that is missing is said before hours are spent."""
+    if request.figures is not None:
+        from wattloop.report.figures.render import needs_libraries
+
+        needs_libraries()
+
+
+def _outputs(store: "Store", identity: str) -> Path:
+    journals = store.journals
+    return journals.with_name(journals.name.replace("journals", "trials")) / identity
+
+
+def _spec(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
+    from wattloop.characterize.lined_yaml import read_lined
+    from wattloop.characterize.sweep_spec import spec_from
+
+    source = None if request.spec_file is None else read_lined(request.spec_file)
+    data: dict[str, Any] = {} if source is None else dict(source.data)
+    levers = _levers(request)
+    if levers:
+        own = data.get("levers")
+        data["levers"] = {**(own if isinstance(own, Mapping) else {}), **levers}
+    data |= {name: value for name, value in request.fields.items() if value is not None}
+    if request.command:
+        data["command"] = request.command
+    if request.kernels:
+        data["workloads"] = {name: _kernel_command(name) for name in request.kernels}
+    if request.gpus is not None:
+        data["gpus"] = _counts(request.gpus)
+    data |= _repeats(request, data)
+    if request.cooldown_c is not None:
+        data["cooldown"] = {"within": request.cooldown_c}
+    return spec_from(data, source), source
+
+
+def _levers(request: SweepRequest) -> dict[str, str]:
+    given = {LEVER_OPTIONS[o]: text for o, text in request.levers.items() if text is not None}
+    for pair in request.named_levers:
+        name, separator, values = pair.partition("=")
+        if not separator or not values:
+            raise ConfigError(f"--lever {pair}: write NAME=VALUES, such as cpu/governor=powersave")
+        given[name.strip()] = values.strip()
+    return given
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(f"--gpus {text}: write numbers with commas, such as 1,2,4,8") from None
+
+
+def _repeats(request: SweepRequest, data: Mapping[str, Any]) -> dict[str, Any]:
+    if request.repeats is None and request.target is None:
+        return {}
+    own = data.get("repeats")
+    rule: dict[str, Any] = dict(own) if isinstance(own, Mapping) else {}
+    if isinstance(own, int):
+        rule = {"min": own, "max": own}
+    if request.repeats is not None:
+        low, _, high = request.repeats.partition(":")
+        try:
+            rule |= {"min": int(low), "max": int(high or low)}
+        except ValueError:
+            raise ConfigError(
+                f"--repeats {request.repeats}: write a number, or MIN:MAX such as 3:10"
+            ) from None
+    if request.target is not None:
+        rule["target"] = request.target
+        rule.setdefault("max", 10)
+    return {"repeats": rule}
+
+
+def _kernel_command(name: str) -> list[str]:
+    """A kernel of `wattloop bench`, as a program of its own."""
+    kernel, _, backend = name.partition("/")
+    words = [sys.executable, "-m", "wattloop.cli.main", "bench", "--kernels", kernel]
+    return [*words, "--backends", backend] if backend else words
+
+
+def _plan(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> "Plan":
+    from wattloop.characterize.cooling import Thermometer
+    from wattloop.characterize.sweep_axes import axis_of
+    from wattloop.characterize.sweep_plan import plan_of
+    from wattloop.control.registry import find_levers
+    from wattloop.hardware.host import Host
+    from wattloop.measure.meter import Context
+
+    context = Context(Host.from_environment(), settings)
+    levers = find_levers(context, settings) if spec.levers else []
+    axes = [
+        axis_of(name, values, levers, "" if source is None else source.where(("levers", name)))
+        for name, values in spec.levers.items()
+    ]
+    gpus_here = None
+    if spec.gpus:
+        with Thermometer(context) as thermometer:
+            gpus_here = thermometer.gpus
+        numbered = {n.partition("/")[0] for n in (lever.name for lever in levers)}
+        gpus_here = max(gpus_here, sum(name.startswith("gpu:") for name in numbered))
+    try:
+        return plan_of(spec, axes, gpus_here)
+    except ConfigError as error:
+        where = "" if source is None or "gpus" not in str(error) else source.where(("gpus",)) + ": "
+        raise ConfigError(f"{where}{error}") from None

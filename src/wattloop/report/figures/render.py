@@ -1,0 +1,125 @@
+"""Files from definitions: one HTML page that needs no network, and an SVG and a PNG each."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["needs_libraries", "page_of", "save"]
+
+PNG_SCALE = 2.0
+REMEDY = "pip install 'wattloop[figures]'"
+
+
+def needs_libraries() -> None:
+    """Raise ConfigError with the command that installs what is missing."""
+    try:
+        import altair  # noqa: F401 - only whether it is there
+        import vl_convert  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise ConfigError(f"figures need {error.name}, which is not installed: {REMEDY}") from None
+
+
+def save(
+    charts: Mapping[str, Any], folder: Path, *, title: str, notes: Sequence[str] = ()
+) -> list[Path]:
+    """Write `NAME.svg` and `NAME.png` of each chart, and `index.html` with all of them.
+
+    Raises:
+        ConfigError: a library is missing, or the folder cannot be written.
+    """
+    needs_libraries()
+    import vl_convert
+
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, chart in charts.items():
+            spec = chart.to_dict()
+            version = _version()
+            svg = folder / f"{name}.svg"
+            svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=version), encoding="utf-8")
+            png = folder / f"{name}.png"
+            image = vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE)
+            png.write_bytes(image)
+            written += [svg, png]
+        page = folder / "index.html"
+        page.write_text(page_of(charts, title=title, notes=notes), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: figures cannot be written there: {error.strerror or error}"
+        ) from None
+    return [*written, page]
+
+
+def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:
+    """A whole page with everything it needs inside."""
+    needs_libraries()
+    figures = "\n".join(f'<figure id="{name}"></figure>' for name in charts)
+    specs = json.dumps({name: chart.to_dict() for name, chart in charts.items()})
+    said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return PAGE.format(
+        title=html.escape(title),
+        notes=said,
+        figures=figures,
+        bundle=_bundle(),
+        # a text in the data must not end the script
+        specs=specs.replace("</", "<\\/"),
+    )
+
+
+@lru_cache(maxsize=1)
+def _bundle() -> str:
+    import vl_convert
+
+    # its stub demands a snippet; None is the documented default
+    bundle = vl_convert.javascript_bundle(None, vl_version=_version())  # type: ignore[arg-type]
+    return str(bundle).replace("</script", "<\\/script")
+
+
+def _version() -> str:
+    """The version of Vega-Lite that both libraries know."""
+    import altair
+    import vl_convert
+
+    wanted = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    known = [str(version) for version in vl_convert.get_vegalite_versions()]
+    return wanted if wanted in known else known[-1]
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font-family: Helvetica, Arial, "Liberation Sans", sans-serif; color: #111827;
+  margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }}
+h1 {{ font-size: 1.3rem; }}
+p {{ color: #4b5563; margin: 0.2rem 0; font-size: 0.9rem; }}
+main {{ display: flex; flex-wrap: wrap; gap: 2rem; margin-top: 1.5rem; }}
+figure {{ margin: 0; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{notes}
+<main>
+{figures}
+</main>
+<script>{bundle}</script>
+<script>
+const specs = {specs};
+for (const [name, spec] of Object.entries(specs)) {{
+  vegaEmbed("#" + name, spec, {{actions: {{export: true, source: false, compiled: false,
+    editor: false}}}});
+}}
+</script>
+</body>
+</html>
+"""

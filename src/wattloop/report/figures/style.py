@@ -1,0 +1,92 @@
+"""How all figures look: colours that are told apart by everybody, labelled axes, nothing else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "BEST",
+    "GREY",
+    "HEIGHT",
+    "PALETTE",
+    "WIDTH",
+    "colour",
+    "lever_title",
+    "lever_x",
+    "styled",
+]
+
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#7a5195")
+"""Okabe and Ito's, which people with any kind of colour blindness can tell apart."""
+GREY = "#6b7280"
+BEST = "#111827"
+WIDTH, HEIGHT = 460, 280
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+
+CONFIG: dict[str, Any] = {
+    "font": FONT,
+    "background": "white",
+    "view": {"stroke": None},
+    "title": {
+        "fontSize": 14,
+        "subtitleFontSize": 11,
+        "subtitleColor": GREY,
+        "anchor": "start",
+        "offset": 12,
+        "fontWeight": 600,
+    },
+    "axis": {
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": 500,
+        "titlePadding": 8,
+        "gridColor": "#e5e7eb",
+        "domainColor": "#9ca3af",
+        "tickColor": "#9ca3af",
+        "labelColor": "#374151",
+        "titleColor": "#374151",
+    },
+    "legend": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 500},
+    "header": {"labelFontSize": 12, "labelFontWeight": 600, "titleFontSize": 12},
+    "range": {"category": list(PALETTE)},
+    "line": {"strokeWidth": 2},
+    "point": {"size": 45, "filled": True},
+}
+
+
+def lever_title(axis: Mapping[str, Any]) -> str:
+    """`gpu:0/power_limit` as `GPU 0 power limit (W)`."""
+    device, _, leaf = axis["name"].partition("/")
+    family, _, number = device.partition(":")
+    words = filter(None, (family.upper(), number.replace(",", ", "), leaf.replace("_", " ")))
+    unit = f" ({axis['unit']})" if axis["unit"] not in ("", "name") else ""
+    return " ".join(words) + unit
+
+
+def lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Any:
+    """The horizontal axis of one lever: a scale for numbers, places for choices."""
+    import altair as alt
+
+    if numeric:
+        scale = alt.Scale(zero=False, nice=False, padding=14)
+        return alt.X(f"{field}:Q", title=lever_title(axis), scale=scale)
+    order = [level["label"] for level in axis["levels"]]
+    place = alt.Axis(labelAngle=0)
+    return alt.X(f"{field}:O", title=lever_title(axis), sort=order, axis=place)
+
+
+def colour(field: str, order: Sequence[str], *, several: bool = True) -> Any:
+    """One colour per curve, with a legend where there are several."""
+    import altair as alt
+
+    if not several:
+        return alt.value(PALETTE[0])
+    legend = alt.Legend(symbolOpacity=1, symbolType="circle")
+    return alt.Color(f"{field}:N", title=None, sort=list(order), legend=legend)
+
+
+def styled(chart: Any, title: str, subtitle: str) -> Any:
+    """A chart with its title; the subtitle says whose energy it is and where it comes from."""
+    import altair
+
+    text = altair.TitleParams(text=title, subtitle=subtitle)
+    return chart.properties(title=text).configure(**CONFIG)

@@ -1,0 +1,261 @@
+"""Figures 2 to 7 of Koszczal et al. (Euro-Par 2023) and speed-up, from any sweep.
+
+Against a lever: energy decrease, time increase, EDP, EDS, gain minus loss. Against the number of
+GPUs: times, speed-up. The best point of each curve has a ring around it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wattloop.characterize.gains import (
+    EDP,
+    ENERGY,
+    GAIN_MINUS_LOSS,
+    TIME,
+    Compared,
+    Gain,
+)
+from wattloop.characterize.sweep_result import Group, PointResult, SweepResult
+from wattloop.characterize.sweep_tables import scaling_rows
+from wattloop.report.figures.style import (
+    BEST,
+    GREY,
+    HEIGHT,
+    WIDTH,
+    colour,
+    lever_title,
+    lever_x,
+    styled,
+)
+
+__all__ = ["sweep_figures"]
+
+Value = Callable[[Gain], tuple[float, float | None]]
+
+
+def sweep_figures(result: SweepResult) -> dict[str, Any]:
+    """All figures this sweep has the data for, by name."""
+    figures: dict[str, Any] = {}
+    for axis in result.axes:
+        suffix = "" if len(result.axes) == 1 else "-" + axis["name"].replace("/", "-")
+        figures |= {f"{name}{suffix}": chart for name, chart in _against(result, axis).items()}
+    figures |= _scaling(result)
+    return figures
+
+
+def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
+    groups = [group for group in result.groups if group.reference is not None]
+    if len(axis["levels"]) < 2 or not groups:
+        return {}
+    lever = lever_title(axis).partition(" (")[0]
+    largest = _largest(groups)
+    said = _said(result)
+    return {
+        "energy-decrease": _curves(
+            result,
+            axis,
+            [(group, ENERGY, group.label) for group in groups],
+            "Energy decrease (%)",
+            f"Energy decrease against {lever}",
+            said + "; compared with the default setting",
+        ),
+        "time-increase": _curves(
+            result,
+            axis,
+            [(group, TIME, group.label) for group in groups],
+            "Time increase (%)",
+            f"Time increase against {lever}",
+            said + "; compared with the default setting",
+            of=lambda gain: (-gain.value_pct, gain.half_width_pct),
+            best_is_low=True,
+        ),
+        "edp": _curves(
+            result,
+            axis,
+            [(group, EDP, group.label) for group in largest],
+            "EDP (kJ s)",
+            f"Energy-delay product against {lever}",
+            _with_group(said, largest),
+            of=_edp,
+            best_is_low=True,
+        ),
+        "eds": _curves(
+            result,
+            axis,
+            [
+                (group, Compared("eds", k), _both(group.label, f"k = {k:g}", largest))
+                for group in largest
+                for k in (1.5, 2.0)
+            ],
+            "EDS (1 at the default)",
+            f"Energy-delay sum against {lever}",
+            _with_group(said, largest),
+            of=lambda gain: (
+                gain.cost,
+                None if gain.half_width_pct is None else gain.half_width_pct / 100,
+            ),
+            best_is_low=True,
+        ),
+        "gain-minus-loss": _curves(
+            result,
+            axis,
+            [(group, GAIN_MINUS_LOSS, group.label) for group in largest],
+            "Energy gain minus time loss (percentage points)",
+            f"Energy gain minus time loss against {lever}",
+            _with_group(said, largest),
+        ),
+    }
+
+
+def _curves(
+    result: SweepResult,
+    axis: Mapping[str, Any],
+    curves: list[tuple[Group, Compared, str]],
+    y_title: str,
+    title: str,
+    subtitle: str,
+    of: Value = lambda gain: (gain.value_pct, gain.half_width_pct),
+    best_is_low: bool = False,
+) -> Any:
+    """One line per curve over the settings of one lever, with intervals, best points ringed."""
+    import altair as alt
+
+    rows: list[dict[str, Any]] = []
+    for group, compared, label in curves:
+        own = []
+        for point in _along(result, group, axis["name"]):
+            gain = group.gain(point, compared)
+            if gain is None:
+                continue
+            value, half_width = of(gain)
+            own.append(
+                {
+                    "curve": label or "all",
+                    "x": _place(result, point, axis),
+                    "value": value,
+                    "low": value - (half_width or 0.0),
+                    "high": value + (half_width or 0.0),
+                    "setting": point.label,
+                    "best": False,
+                }
+            )
+        if own:
+            (min if best_is_low else max)(own, key=lambda row: row["value"])["best"] = True
+        rows += own
+    x = lever_x(axis, numeric=_is_numeric(axis))
+    order = list(dict.fromkeys(row["curve"] for row in rows))
+    color = colour("curve", order, several=len(order) > 1)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=x, tooltip=["curve:N", "setting:N", alt.Tooltip("value:Q", format=".3f")]
+    )
+    y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False))
+    bars = base.mark_rule(opacity=0.45).encode(
+        y=alt.Y("low:Q", title=y_title), y2="high:Q", color=color
+    )
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True)).encode(y=y, color=color)
+    best = base.transform_filter("datum.best")
+    rings = best.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6).encode(y=y)
+    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text="setting:N")
+    chart = alt.layer(bars, lines, rings, names).properties(width=WIDTH, height=HEIGHT)
+    return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
+
+
+def _scaling(result: SweepResult) -> dict[str, Any]:
+    """Times and speed-up for the default and the setting with the best gain minus loss."""
+    import altair as alt
+
+    rows = scaling_rows(result)
+    counts = sorted({row["gpus"] for row in rows})
+    if len(counts) < 2:
+        return {}
+    largest = _largest([g for g in result.groups if g.reference is not None])
+    chosen = {p.label for g in largest if (found := g.best(GAIN_MINUS_LOSS)) for p in found[:1]}
+    several = len({(row["workload"], row["library"]) for row in rows}) > 1
+    data = [
+        {
+            "gpus": row["gpus"],
+            "setting": " ".join(filter(None, (row["workload"], row["library"])) if several else ())
+            + (" " if several else "")
+            + row["setting"]
+            + (" (default)" if row["is_default"] else ""),
+            "time_s": row["time_s"].mean,
+            "speed_up": row["speed_up"],
+            "shown": f"{row['time_s'].mean:.3g}",
+        }
+        for row in rows
+        if row["is_default"] or row["setting"] in chosen
+    ]
+    base = alt.Chart(alt.Data(values=data))
+    color = colour("setting", list(dict.fromkeys(row["setting"] for row in data)))
+    gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
+    bars = base.mark_bar().encode(
+        x=gpus, xOffset="setting:N", y=alt.Y("time_s:Q", title="Time (s)"), color=color
+    )
+    labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
+        x=gpus, xOffset="setting:N", y="time_s:Q", text="shown:N"
+    )
+    times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
+    ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]
+    x = alt.X("gpus:Q", title="Number of GPUs", axis=alt.Axis(values=counts, format="d"))
+    y = alt.Y("speed_up:Q", title=f"Speed-up over {counts[0]} GPU{'s' if counts[0] > 1 else ''}")
+    line = alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[5, 4], color=GREY)
+    real = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True))
+    scaling = alt.layer(line.encode(x=x, y=y), real.encode(x=x, y=y, color=color)).properties(
+        width=WIDTH, height=HEIGHT
+    )
+    said = f"mean of the repeats; {_said(result)}"
+    return {
+        "times": styled(times, "Time against the number of GPUs", said),
+        "speed-up": styled(scaling, "Speed-up with the number of GPUs", f"{said}; dashed: ideal"),
+    }
+
+
+def _edp(gain: Gain) -> tuple[float, float | None]:
+    """In kJ s, with the interval of its gain."""
+    value = gain.cost / 1_000
+    ratio = 1 - gain.value_pct / 100
+    if gain.half_width_pct is None or not ratio:
+        return value, None
+    return value, value / ratio * gain.half_width_pct / 100
+
+
+def _along(result: SweepResult, group: Group, axis: str) -> list[PointResult]:
+    """Points at which every other lever stands at its default."""
+    others = {a["name"]: a["default"] for a in result.axes if a["name"] != axis}
+    return [
+        p
+        for p in group.points
+        if all(p.facts["levels"][name] == label for name, label in others.items())
+    ]
+
+
+def _place(result: SweepResult, point: PointResult, axis: Mapping[str, Any]) -> Any:
+    if _is_numeric(axis):
+        return result.number(point, axis["name"])
+    return point.facts["levels"][axis["name"]]
+
+
+def _is_numeric(axis: Mapping[str, Any]) -> bool:
+    return all(level["number"] is not None for level in axis["levels"])
+
+
+def _largest(groups: list[Group]) -> list[Group]:
+    """Of each workload the one with most GPUs, where capping pays most."""
+    best: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        known = best.get(group.key[:2])
+        if known is None or (group.key[2] or 0) > (known.key[2] or 0):
+            best[group.key[:2]] = group
+    return list(best.values())
+
+
+def _both(label: str, k: str, groups: list[Group]) -> str:
+    return f"{label}, {k}" if len(groups) > 1 and label else k
+
+
+def _with_group(said: str, groups: list[Group]) -> str:
+    return f"{groups[0].label}; {said}" if len(groups) == 1 and groups[0].label else said
+
+
+def _said(result: SweepResult) -> str:
+    return f"energy of {result.scope}, {result.provenance}"
