@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "devices": ("wattloop.cli.devices", "Show what can be measured and controlled here."),
     "watch": ("wattloop.cli.watch", "Show power and energy live."),
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
+    "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""
