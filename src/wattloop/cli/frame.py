@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
+    "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""
