@@ -64,6 +64,7 @@ class _VirtualLever(Lever):
             unit=self.unit,
             low=low,
             high=high,
+            default=self._default(),
             source=f"{self.gpu.model.name} (simulated)",
             note=self._note(),
         )
@@ -119,6 +120,9 @@ class _VirtualLever(Lever):
     def _rounded(self, value: float | None) -> float | None:
         return value
 
+    def _default(self) -> float | None:
+        return None
+
     def _note(self) -> str:
         return ""
 
@@ -143,8 +147,8 @@ class VirtualPowerLimit(_VirtualLever):
         # NVML takes milliwatts
         return self.gpu.model.default_limit_w if value is None else round(value, 3)
 
-    def _note(self) -> str:
-        return f"default {self.gpu.model.default_limit_w:g} W"
+    def _default(self) -> float | None:
+        return self.gpu.model.default_limit_w
 
 
 class VirtualSmClock(_VirtualLever):
