@@ -41,6 +41,8 @@ def test_each_card_has_three_levers_and_there_are_none_unless_asked_for(context,
         state = lever.state()
         assert state.available
         assert "simulated" in state.source
+        assert "simulated" in state.note
+        assert state.value is not None
         assert "simulated" in lever.write_text(None)
         assert state.low < state.high
     assert detect(context._replace(settings=Settings())) == []
