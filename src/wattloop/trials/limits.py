@@ -77,5 +77,5 @@ def stops_deferred() -> Iterator[None]:
     finally:
         for number, handler in acting.items():
             signal.signal(number, handler)
-        for number in came:
-            acting[signal.Signals(number)](number, None)
+        for late in came:
+            acting[signal.Signals(late)](late, None)
