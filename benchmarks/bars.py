@@ -94,6 +94,12 @@ class Page:
     packages: Sequence[str] = ("wattloop",)
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of what is installed elsewhere; `packages` are looked up here."""
+    machine: str = ""
+    """Where it ran, when that is not here."""
+    made: str = ""
+    """The day it ran, when that is not today."""
+    details: Mapping[str, object] = field(default_factory=dict)
+    """What the page was made from; beside the bars in the JSON file."""
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -116,7 +122,7 @@ def publish(page: Page, args: argparse.Namespace) -> None:
         print(f"\n{table.title}", file=out)
         print(_aligned(table.header, _texts(table.rows)), file=out)
     if args.json:
-        text = json.dumps({"bars": [bar.to_dict() for bar in page.bars]}, indent=2) + "\n"
+        text = json.dumps(_report(page), indent=2, default=str) + "\n"
         if args.json == "-":
             sys.stdout.write(text)
         else:
@@ -126,13 +132,18 @@ def publish(page: Page, args: argparse.Namespace) -> None:
         (args.docs / f"{page.name}.md").write_text(markdown(page))
 
 
+def _report(page: Page) -> dict[str, object]:
+    return {"bars": [bar.to_dict() for bar in page.bars], **page.details}
+
+
 def markdown(page: Page) -> str:
     """The page as written to docs/benchmarks."""
+    made = page.made or f"{datetime.now(UTC):%Y-%m-%d}"
     versions = {**{name: _version(name) for name in page.packages}, **page.versions}
     parts = [
         f"# {page.title}",
-        f"Made by `python benchmarks/{page.name}.py` on {datetime.now(UTC):%Y-%m-%d}.",
-        f"Machine: {machine()}. Versions: "
+        f"Made by `python benchmarks/{page.name}.py` on {made}.",
+        f"Machine: {page.machine or machine()}. Versions: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",
     ]

@@ -1,5 +1,6 @@
 """A machine with levers of every kind that is a file, and two stub GPUs where they are needed."""
 
+import math
 import os
 import subprocess
 import sys
@@ -67,7 +68,9 @@ class Rig:
         return found
 
     def limit_w(self) -> float:
-        return int((self.package / "constraint_0_power_limit_uw").read_text()) / 1e6
+        # unlike in sysfs, a file of the tree is empty for the moment between two system calls
+        text = (self.package / "constraint_0_power_limit_uw").read_text()
+        return int(text) / 1e6 if text else math.nan
 
     def put_limit_w(self, value_w: float) -> None:
         path = self.package / "constraint_0_power_limit_uw"

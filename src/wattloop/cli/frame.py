@@ -15,7 +15,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "devices": ("wattloop.cli.devices", "Show what can be measured and controlled here."),
     "watch": ("wattloop.cli.watch", "Show power and energy live."),
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
+    "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
+    "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
+    "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""

@@ -38,7 +38,7 @@ def detect(context: Context) -> Iterator[Lever]:
             yield _power_cap(card, cap, context.host)
         for leaf, file in CLOCKS:
             clock = DpmClock(card, leaf, card.device / file, context.host)
-            if clock.levels():
+            if clock.levels:
                 yield clock
 
 
@@ -70,18 +70,15 @@ class DpmClock(Lever):
         self._path = path
         self._mode = card.device / "power_dpm_force_performance_level"
         self._host = host
-
-    def levels(self) -> dict[int, float]:
-        """Number -> MHz, as in `1: 800Mhz *`."""
-        found = re.findall(r"^(\d+):\s*(\d+)\s*mhz", read_text(self._path), re.M | re.I)
-        return {int(number): float(mhz) for number, mhz in found}
+        found = re.findall(r"^(\d+):\s*(\d+)\s*mhz", read_text(path), re.M | re.I)
+        self.levels = {int(number): float(mhz) for number, mhz in found}
+        """Number -> MHz, as in `1: 800Mhz *`; fixed for a card."""
 
     def state(self) -> LeverState:
         """The level in use and the range."""
         available, reason, remedy = writable_or_why(self._path)
         if available:
             available, reason, remedy = writable_or_why(self._mode)
-        levels = self.levels()
         in_use = re.search(r"^\d+:\s*(\d+)\s*mhz\s*\*", read_text(self._path), re.M | re.I)
         return LeverState(
             name=self.name,
@@ -90,16 +87,16 @@ class DpmClock(Lever):
             remedy=remedy,
             value=float(in_use.group(1)) if in_use else None,
             unit="MHz",
-            low=min(levels.values(), default=None),
-            high=max(levels.values(), default=None),
+            low=min(self.levels.values(), default=None),
+            high=max(self.levels.values(), default=None),
             source=str(self._path),
-            note=f"{len(levels)} levels, mode {read_text(self._mode) or 'unknown'}; "
+            note=f"{len(self.levels)} levels, mode {read_text(self._mode) or 'unknown'}; "
             "a choice made by hand before (mode manual) is restored to all levels",
         )
 
     def read(self) -> Setting:
         """None: which levels are allowed cannot be read. Says whether the card is there."""
-        if not self.levels() or not read_text(self._mode):
+        if not read_text(self._path) or not read_text(self._mode):
             raise LeverError(f"{self.name}: {self._path} cannot be read: is the card still there?")
         return None
 
@@ -107,9 +104,7 @@ class DpmClock(Lever):
         """None, or the level nearest to a clock within the range."""
         if value is None:
             return None
-        clocks = self.levels().values()
-        if not clocks or isinstance(value, str):
-            raise ConfigError(f"{self.name} takes a number of MHz, not {shown(value)!r}")
+        clocks = self.levels.values()
         wanted = number_within(self.name, value, min(clocks), max(clocks), "MHz")
         return min(clocks, key=lambda mhz: (abs(mhz - wanted), mhz))
 
@@ -159,5 +154,5 @@ class DpmClock(Lever):
     def _written(self, part: str, value: Setting) -> tuple[Path, str]:
         if part == MODE_PART:
             return self._mode, str(value)
-        chosen = [number for number, mhz in self.levels().items() if value in (None, mhz)]
+        chosen = [number for number, mhz in self.levels.items() if value in (None, mhz)]
         return self._path, " ".join(map(str, chosen))

@@ -93,7 +93,7 @@ class Leftover:
         try:
             journal = Journal.take_over(self._path, patience_s)
             if journal is None:
-                return _named(recorded, _in_use(recorded)) if self._path.exists() else []
+                return _named(recorded, _taken(recorded)) if self._path.exists() else []
             try:
                 recorded = read_journal(self._path)
                 return _named(recorded, self._settle(journal, recorded, wanted, busy))
@@ -108,7 +108,7 @@ class Leftover:
     ) -> list[Restored]:
         mine = [e for e in recorded.pending() if e.device in wanted and e.device not in busy]
         results = [
-            Restored(e.name, part, Fate.IN_USE, e.previous[part], message=busy[e.device])
+            Restored(e.name, part, Fate.FAILED, e.previous[part], message=busy[e.device])
             for e in recorded.pending()
             if e.device in busy
             for part in e.pending()
@@ -193,6 +193,15 @@ def _in_use(recorded: Recorded) -> list[Restored]:
         Restored(e.name, part, Fate.IN_USE, e.previous[part], message=message)
         for e in recorded.entries.values()
         for part in e.previous
+    ]
+
+
+def _taken(recorded: Recorded) -> list[Restored]:
+    message = "another process holds the journal; try again when it has ended"
+    return [
+        Restored(e.name, part, Fate.FAILED, e.previous[part], message=message)
+        for e in recorded.pending()
+        for part in e.pending()
     ]
 
 

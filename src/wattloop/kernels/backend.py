@@ -77,12 +77,17 @@ class Backend(ABC):
 
     def accepts(self, kernel: Kernel) -> None:
         """Raise `Unsupported` if the kernel's format does not exist here."""
+        self.accepts_on(kernel, self.device)
+
+    @classmethod
+    def accepts_on(cls, kernel: Kernel, device: str) -> None:
+        """The same without the framework, for plans."""
         dtype = kernel.dtype.name
         if dtype not in kernel.dtypes:
             raise Unsupported(f"{kernel.name} is not run in {dtype}: {kernel.dtype_reason}")
-        if dtype not in self.dtypes:
-            raise Unsupported(f"{self.name} has no {dtype}; it has {', '.join(self.dtypes)}")
-        if dtype == "tf32" and self.device == "cpu":
+        if dtype not in cls.dtypes:
+            raise Unsupported(f"{cls.name} has no {dtype}; it has {', '.join(cls.dtypes)}")
+        if dtype == "tf32" and device == "cpu":
             raise Unsupported("tf32 is a format of NVIDIA's tensor cores; use fp32 on a CPU")
 
     def prepared(self, kernel: Kernel) -> Run:

@@ -23,6 +23,13 @@ class AmdgpuCard:
         """Change a file, as somebody else would."""
         self._path(leaf).write_text(f"{text}\n")
 
+    def render(self) -> None:
+        """What the driver does after a write: list all levels, the highest allowed one in use."""
+        for leaf, clocks_mhz in (("pp_dpm_sclk", SCLK_MHZ), ("pp_dpm_mclk", MCLK_MHZ)):
+            text = self.read(leaf)
+            if "Mhz" not in text:
+                self.put(leaf, _levels(clocks_mhz, max(map(int, text.split()))))
+
     def _path(self, leaf: str) -> Path:
         return (self.hwmon if leaf.startswith("power1_") else self.device) / leaf
 

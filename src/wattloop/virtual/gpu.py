@@ -104,9 +104,15 @@ class VirtualGpu:
         if now.busy > 0 and Owner(now.owner_pid, now.owner_began).gone:
             self.occupy(IDLE)
 
+    @property
+    def limits(self) -> tuple[float, float, float]:
+        """Power cap in watts, highest SM clock and memory clock in MHz."""
+        now = self.now()
+        return now.limit_w, now.max_clock_mhz, now.memory_clock_mhz
+
     def settled(self, activity: Activity) -> OperatingPoint:
         """Where the card would settle with `activity` under its present limits."""
-        return self._settled(activity, self.now())
+        return self.model.settle(activity, *self.limits)
 
     def set_power_cap(self, limit_w: float) -> None:
         """Limit power; only values the card allows."""
@@ -192,18 +198,15 @@ class VirtualGpu:
         if self.now().fault != Fault.SET_IGNORED:
             self._change(**changes)
 
-    def _settled(self, activity: Activity, segment: Segment) -> OperatingPoint:
-        return self.model.settle(
-            activity, segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz
-        )
-
     def _change(self, at_s: float | None = None, **changes: float) -> None:
         with self._timeline.changing():
             now = self.now()
             since_s = max(now.start_s, self._clock.now_s() if at_s is None else at_s)
             segment = now.followed(since_s, **changes)
             activity = Activity(segment.compute, segment.memory, segment.busy, segment.overlap)
-            point = self._settled(activity, segment)
+            point = self.model.settle(
+                activity, segment.limit_w, segment.max_clock_mhz, segment.memory_clock_mhz
+            )
             settled = segment.followed(
                 segment.start_s,
                 target_w=point.power_w,

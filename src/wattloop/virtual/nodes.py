@@ -10,11 +10,11 @@ __all__ = ["NODES", "node_named"]
 
 XCEPTION = TrainingJob(
     name="xception",
-    gpu_s=395.0,
+    gpu_s=395.1,
     activity=Activity(1.0, 0.5, 1.0, overlap=0.0),
     comm_s=16.87,
-    comm_growth=0.49,
-    comm_activity=Activity(0.233, 1.0, 1.0),
+    comm_growth=0.489,
+    comm_activity=Activity(0.232, 1.0, 1.0),
     source=(
         "five epochs of Xception on 10,000 images with Horovod, Koszczal et al. (Euro-Par 2023 "
         "Workshops, doi 10.1007/978-3-031-48803-0_1); fitted by benchmarks/document_004.py"
@@ -26,7 +26,7 @@ NODES: dict[str, NodeModel] = {
         name="node004",
         card=CARDS["rtx6000"],
         gpus=8,
-        host_w=476.0,
+        host_w=474.6,
         fan_w=500.0,
         supply_w=4_000.0,
         job=XCEPTION,

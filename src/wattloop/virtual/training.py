@@ -16,7 +16,7 @@ from wattloop.virtual.job import Phase, TrainingJob
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.node_meter import node_energy_j
 from wattloop.virtual.owner import NOBODY, Owner
-from wattloop.virtual.physics import IDLE
+from wattloop.virtual.physics import IDLE, Activity
 
 __all__ = ["TrainingResult", "TrainingRun"]
 
@@ -102,7 +102,10 @@ class TrainingRun:
             for card in self._used:
                 card.occupy(IDLE, min(self._at_s, self._clock.now_s()), self._scale)
         used_j = sum(card.true_energy_j(begin_s, end_s) for card in self._used)
-        node_j = node_energy_j(self._node, self._cards, begin_s, end_s) if self._node else None
+        step_s = max(0.01, (end_s - begin_s) / 1_000)
+        node_j = (
+            node_energy_j(self._node, self._cards, begin_s, end_s, step_s) if self._node else None
+        )
         return TrainingResult(
             job=" then ".join(dict.fromkeys(job.name for job in jobs)),
             gpus=gpus,
@@ -121,9 +124,13 @@ class TrainingRun:
             card.occupy(phase.activity, self._at_s, self._scale, self._owner)
         left = 1.0
         while left > 1e-9:
-            slowest = max(card.settled(phase.activity).slowdown for card in self._used)
-            whole_s = phase.duration_s * slowest
-            slice_s = min(left * whole_s, SLICE_S)
+            whole_s = phase.duration_s * self._slowdown(phase.activity)
+            slice_s = min(left * whole_s, max(SLICE_S, whole_s / 20))
             self._at_s += slice_s
             self._clock.sleep(max(0.0, self._at_s - self._clock.now_s()))
             left -= slice_s / whole_s
+
+    def _slowdown(self, activity: Activity) -> float:
+        """Of the slowest card; cards under the same limits are asked once."""
+        different = {card.limits: card for card in self._used}
+        return max(card.settled(activity).slowdown for card in different.values())

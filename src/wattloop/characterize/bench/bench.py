@@ -1,0 +1,139 @@
+"""Doing it: workers run kernels, this process measures them from outside."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wattloop.characterize.bench.energies import scope_energies
+from wattloop.characterize.bench.idle_power import Idle
+from wattloop.characterize.bench.plan import Plan
+from wattloop.characterize.bench.result import KernelResult
+from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.launch import Case, Job, Worker
+from wattloop.kernels.registry import KERNELS
+from wattloop.measure.session import Session
+
+__all__ = ["Bench"]
+
+SETTLE_S = 0.25
+"""A slow sensor shows the end of a stretch only some time after it; the worker goes on."""
+TIMEOUT_S = 300.0
+"""Per kernel: three loops in Python's slowest style can take hours at a size made for a GPU."""
+
+Listener = Callable[[str, KernelResult | None], None]
+
+
+@dataclass
+class Bench:
+    """A plan being done.
+
+    Attributes:
+        plan: what to do.
+        session: the watcher whose readings are used.
+        idle: what to take off.
+        listener: told what is being run, and each result as it comes.
+        timeout_s: how long a kernel may take in all.
+    """
+
+    plan: Plan
+    session: Session
+    idle: Idle
+    listener: Listener = lambda text, result: None
+    timeout_s: float = TIMEOUT_S
+    results: list[KernelResult] = field(default_factory=list)
+
+    def run(self) -> list[KernelResult]:
+        """Every job of the plan; results in its order, also in `results` as they come."""
+        for job in self.plan.jobs:
+            for result in self._done(job):
+                self.results.append(result)
+                self.listener("", result)
+        return self.results
+
+    def _done(self, job: Job) -> Iterator[KernelResult]:
+        """A worker that dies or hangs costs the kernel it was at; another does the rest."""
+        left = list(job.cases)
+        while left:
+            count = 0
+            for result in self._by_one_worker(replace(job, cases=tuple(left))):
+                count += 1
+                yield result
+            left = left[count:]
+
+    def _by_one_worker(self, job: Job) -> Iterator[KernelResult]:
+        """Results of its cases, in order; fewer than there are if the worker ends early."""
+        facts: Mapping[str, Any] = {}
+        at = 0
+        self.listener(f"{job.backend} {job.style}: starting", None)
+        with Worker.of(job) as worker:
+            try:
+                for message in worker.messages(self.timeout_s):
+                    kind = message["type"]
+                    if kind == "unavailable":
+                        for case in job.cases:
+                            yield _empty(job, case, "skipped", message["reason"], facts)
+                        return
+                    if kind == "ready":
+                        facts = message
+                    elif kind == "begin":
+                        self.listener(_doing(job, job.cases[at]), None)
+                    elif kind != "measuring":
+                        yield self._result(job, job.cases[at], message, facts)
+                        at += 1
+            except TimeoutError:
+                reason = f"took longer than {self.timeout_s:g} s; use a smaller --sizes"
+                yield _empty(job, job.cases[at], "timeout", reason, facts)
+                return
+            if at < len(job.cases):
+                yield _empty(job, job.cases[at], "failed", worker.end_reason(), facts)
+
+    def _result(
+        self, job: Job, case: Case, message: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> KernelResult:
+        if message["type"] != "measured":
+            return _empty(job, case, message["type"], message["reason"], facts)
+        self.session.clock.sleep(SETTLE_S)
+        window = self.session.between(message["begin_s"], message["end_s"], name=case.kernel)
+        peak_b = message["peak_host_b"] if job.device == "cpu" else message["peak_device_b"]
+        return replace(
+            _empty(job, case, "ok", "", facts),
+            runs=message["runs"],
+            batches=message["batches"],
+            duration_s=message["end_s"] - message["begin_s"],
+            time_s=message["time_s"],
+            time_low_s=message["time_low_s"],
+            time_high_s=message["time_high_s"],
+            scopes=scope_energies(window, self.idle.lines, job.gpu),
+            check=message["check"],
+            check_error=message["check_error"],
+            peak_memory_b=peak_b,
+            run_id=self.session.run_id,
+            warnings=window.warnings,
+        )
+
+
+def _empty(
+    job: Job, case: Case, status: str, reason: str, facts: Mapping[str, Any]
+) -> KernelResult:
+    problem = KERNELS[case.kernel](case.size, DTYPES[case.dtype])
+    return KernelResult(
+        kernel=case.kernel,
+        backend=job.backend,
+        style=job.style,
+        threads=job.threads,
+        device="cpu" if job.gpu is None else f"gpu:{job.gpu}",
+        dtype=case.dtype,
+        size=case.size,
+        status=status,
+        reason=reason,
+        flops=problem.flops,
+        bytes_moved=problem.bytes_moved,
+        method=facts.get("methods", {}).get(case.kernel, ""),
+        version=facts.get("version", ""),
+        device_name=facts.get("device_name", ""),
+    )
+
+
+def _doing(job: Job, case: Case) -> str:
+    threads = f" on {job.threads} thread(s)" if job.device == "cpu" else ""
+    return f"{case.kernel} {case.size} {case.dtype}, {job.backend} {job.style}{threads}"

@@ -1,0 +1,45 @@
+"""Promises of names: one lever, or all of a kind; a wrong name gets the nearest right one."""
+
+import pytest
+
+from tests.control.conftest import Rig
+from wattloop.control.names import lever_named, levers_named
+from wattloop.core.errors import ConfigError
+from wattloop.testing.nvml_stub import StubNvml
+
+
+def test_one_and_all_of_a_kind(rig: Rig, stub: StubNvml) -> None:
+    """`gpu/power_limit` is every GPU's; numbers choose some."""
+    levers = rig.levers()
+    both = ["gpu:0/power_limit", "gpu:1/power_limit"]
+    assert lever_named(levers, "cpu/governor").name == "cpu/governor"
+    assert [lever.name for lever in levers_named(levers, "gpu/power_limit")] == both
+    assert [lever.name for lever in levers_named(levers, "gpu:1,0/power_limit")] == both[::-1]
+    assert len(levers_named(levers, "gpu:1/power_limit")) == 1
+    with pytest.raises(ConfigError, match=r"means several levers .*gpu:0/power_limit, gpu:1"):
+        lever_named(levers, "gpu/power_limit")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gpu:0/powerlimit", "did you mean gpu:0/power_limit"),
+        ("gpu/power_limits", "did you mean gpu/power_limit"),
+        ("cpu/govenor", "did you mean cpu/governor"),
+        ("governor", "did you mean cpu/governor"),
+        ("gpu:9/power_limit", r"there is no gpu:9 here; there are gpu:0, gpu:1"),
+        ("gpu:0,9/power_limit", r"there is no gpu:9 here; there are gpu:0, gpu:1"),
+        ("npu:0/power_limit", "there is no npu:0 here; there is no npu with levers"),
+        ("xyz", "unknown lever 'xyz'; there are: cpu:0/power_limit_long_term"),
+    ],
+)
+def test_wrong_names_are_explained(rig: Rig, stub: StubNvml, name: str, message: str) -> None:
+    """A typo gets the nearest name, a number that is not there those that are."""
+    with pytest.raises(ConfigError, match=message):
+        levers_named(rig.levers(), name)
+
+
+def test_machine_without_any_lever() -> None:
+    """It says what would be needed, and how to try the virtual GPU."""
+    with pytest.raises(ConfigError, match=r"no lever on this machine.*WATTLOOP_VIRTUAL_GPUS=1"):
+        levers_named([], "gpu:0/power_limit")

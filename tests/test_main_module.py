@@ -1,0 +1,16 @@
+"""The package runs as a module."""
+
+import subprocess
+import sys
+
+
+def test_python_m_wattloop_is_the_command():
+    """`python -m wattloop` does what the script does, with its exit code."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "wattloop", "--version"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith("wattloop ")
+    refused = subprocess.run(
+        [sys.executable, "-m", "wattloop", "nonsense"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2

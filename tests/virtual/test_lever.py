@@ -1,0 +1,179 @@
+"""Levers of the virtual card."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.lever import detect
+from wattloop.virtual.meter import detect as detect_meters
+
+POWER, CLOCK, MEMORY = "gpu:0/power_limit", "gpu:0/sm_clock", "gpu:0/memory_clock"
+LOWER = {POWER: 300.0, CLOCK: 990.0, MEMORY: 1593.0}
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
+    host = Host(sysfs=tmp_path / "sys", procfs=tmp_path / "proc")
+    return Context(host=host, settings=Settings(virtual_gpus=2))
+
+
+@pytest.fixture
+def levers(context):
+    return {lever.name: lever for lever in detect(context)}
+
+
+def test_each_card_has_three_levers_and_there_are_none_unless_asked_for(context, levers):
+    """Names as on real cards, simulated said wherever one is shown."""
+    kinds = ("power_limit", "sm_clock", "memory_clock")
+    assert list(levers) == [f"gpu:{n}/{kind}" for n in (0, 1) for kind in kinds]
+    for lever in levers.values():
+        state = lever.state()
+        assert state.available
+        assert "simulated" in state.source
+        assert "simulated" in lever.write_text(None)
+        assert state.low < state.high
+    assert detect(context._replace(settings=Settings())) == []
+
+
+def test_numbers_go_on_after_real_cards_as_those_of_the_meters_do(context, tmp_path):
+    """On a machine with a GPU the first virtual one is gpu:1, for levers and meters alike."""
+    (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+    assert next(iter(detect(context))).name == "gpu:1/power_limit"
+    assert detect_meters(context)[0].domains[0].name == "gpu:1"
+
+
+@pytest.mark.parametrize("name", LOWER)
+def test_what_is_written_is_read_back_by_everybody_and_can_be_put_back(context, levers, name):
+    """Each lever, from its untouched value and back to it."""
+    lever, other = levers[name], {each.name: each for each in detect(context)}[name]
+    before = lever.read()
+    assert before == (700 if name == POWER else None)
+    lever.write(LOWER[name])
+    assert other.read() == LOWER[name] == other.state().value
+    other.write(before)
+    assert lever.read() == before
+
+
+@pytest.mark.parametrize("name", LOWER)
+def test_every_lever_saves_power_of_a_busy_card(levers, name):
+    """A cap, a lower clock and a slower memory all act on the work that is running."""
+    gpu = levers[name].gpu
+    gpu.load(1.0, compute=1.0, memory=1.0)
+    before_w = gpu.now().target_w
+    levers[name].write(LOWER[name])
+    assert gpu.now().target_w < before_w - 20
+
+
+def test_a_killed_process_leaves_what_it_set(levers):
+    """The value survives kill -9 of the setter, as on hardware."""
+    code = (
+        "import time; from wattloop.virtual.lever import detect; from wattloop.measure.meter import"
+        " Context; from wattloop.core.settings import Settings\n"
+        "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
+        "levers[0].write(250.0); levers[1].write(600.0); print(flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    assert levers[POWER].read() == 250
+    assert levers[CLOCK].read() == 600
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        (POWER, 199.0),
+        (POWER, 701.0),
+        (POWER, float("nan")),
+        (POWER, "performance"),
+        (CLOCK, 100.0),
+        (CLOCK, 2000.0),
+        (MEMORY, 9000.0),
+        (MEMORY, True),
+    ],
+)
+def test_no_value_outside_the_cards_range_reaches_it(levers, name, value):
+    """Neither checking nor writing lets it pass; the message names the lever and its range."""
+    before = levers[name].gpu.now()
+    for act in (levers[name].accepted, levers[name].write):
+        with pytest.raises(ConfigError, match=name):
+            act(value)
+    assert levers[name].gpu.now() == before
+
+
+def test_values_are_taken_in_the_cards_own_steps(levers):
+    """Clocks snap to the card's steps; None is its default."""
+    assert levers[CLOCK].accepted(1003.0) == 1005
+    assert levers[CLOCK].accepted(345.0) == 345
+    assert levers[MEMORY].accepted(1500.0) == 1593
+    assert levers[POWER].accepted(300.12345) == 300.123
+    assert levers[POWER].accepted(None) == 700
+    assert levers[CLOCK].accepted(None) is None
+
+
+@pytest.mark.parametrize("name", LOWER)
+@pytest.mark.parametrize(
+    "fault, readable",
+    [
+        (Fault.LOST, False),
+        (Fault.NO_PERMISSION, False),
+        (Fault.UNSUPPORTED, False),
+        (Fault.UNKNOWN_ERROR, False),
+        (Fault.SET_FORBIDDEN, True),
+        (Fault.SET_UNSUPPORTED, True),
+    ],
+)
+def test_a_broken_card_says_why_and_its_neighbour_goes_on(levers, name, fault, readable):
+    """Reading, writing and looking each tell the reason; healing ends it."""
+    lever = levers[name]
+    lever.gpu.inject(fault)
+    with pytest.raises(LeverError):
+        lever.write(LOWER[name])
+    state = lever.state()
+    assert not state.available
+    assert state.reason
+    if not readable:
+        with pytest.raises(LeverError):
+            lever.read()
+    levers[name.replace("0", "1", 1)].write(LOWER[name])
+    lever.gpu.inject(Fault.NONE)
+    lever.write(LOWER[name])
+    assert lever.read() == LOWER[name]
+
+
+def test_a_setting_can_be_accepted_without_effect(levers):
+    """Whoever sets has to read back."""
+    levers[POWER].gpu.inject(Fault.SET_IGNORED)
+    levers[POWER].write(300.0)
+    assert levers[POWER].read() == 700
+
+
+def test_another_process_finds_the_lever_by_what_it_says(levers, tmp_path):
+    """`where` and `device` name the file, the model and the card."""
+    lever = levers["gpu:1/power_limit"]
+    assert lever.where() == {
+        "WATTLOOP_VIRTUAL_STATE": str(tmp_path / "cards"),
+        "WATTLOOP_VIRTUAL_MODEL": "h200",
+        "WATTLOOP_VIRTUAL_GPUS": "2",
+    }
+    assert lever.device == f"virtual:{tmp_path / 'cards'}:1"
+
+
+def test_a_state_file_that_is_not_ours_is_a_reason_not_a_crash(levers, tmp_path):
+    """Looking never raises; reading gives the remedy."""
+    (tmp_path / "cards").write_bytes(b"notes of somebody else\n" * 200)
+    assert "WATTLOOP_VIRTUAL_STATE" in levers[POWER].state().reason
+    with pytest.raises(LeverError, match="WATTLOOP_VIRTUAL_STATE"):
+        levers[POWER].read()
+    with pytest.raises(LeverError, match="WATTLOOP_VIRTUAL_STATE"):
+        levers[POWER].write(300.0)
