@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.trials.test_process import gone
-from wattloop.core.errors import DeviceBusy
+from wattloop.control.lever import Lever, LeverState, Setting
+from wattloop.core.errors import DeviceBusy, LeverError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import read_trials
@@ -18,6 +19,7 @@ from wattloop.store.runs import find_run, list_runs
 from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
+from wattloop.virtual.gpu import VirtualGpu
 
 
 def test_a_trial_is_a_measured_run(store: Store, settings: Settings) -> None:
@@ -100,6 +102,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import open_store
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
+from wattloop.virtual.gpu import VirtualGpu
 with open_store(sys.argv[1]) as store:
     with TrialRunner(store, "e", Settings(store=sys.argv[1], meters=("rapl",))) as runner:
         runner.run(Trial(key="quick", command=["true"]))
@@ -136,3 +139,56 @@ def test_two_processes_do_not_run_one_experiment(store: Store, settings: Setting
     """The second is told who does."""
     with TrialRunner(store, "e", settings), pytest.raises(DeviceBusy, match=str(os.getpid())):
         TrialRunner(store, "e", settings).__enter__()
+
+
+def test_levers_are_set_per_trial_and_put_back_at_the_end(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """Held over all trials; one that refuses is an outcome, and the next trial is tried."""
+    gpu = VirtualGpu()
+    lever = PowerCap(gpu)
+    seen: list[float] = []
+    with TrialRunner(
+        store, "e", settings, levers=[lever], state_directory=tmp_path / "state"
+    ) as runner:
+        for cap_w in (300.0, 400.0):
+            trial = Trial(key=str(cap_w), settings={lever.name: cap_w}, command=["true"])
+            assert runner.run(trial).ok
+            seen.append(gpu.now().limit_w)
+        lever.refuses = True
+        refused = runner.run(Trial(key="r", settings={lever.name: 500.0}, command=["true"]))
+        lever.refuses = False
+        assert runner.run(Trial(key="z", settings={lever.name: 600.0}, command=["true"])).ok
+    assert seen == [300.0, 400.0]
+    assert (refused.status, refused.message) == (TrialStatus.NOT_SET, "the driver says no")
+    assert refused.run_id is None
+    assert gpu.now().limit_w == 700.0
+
+
+class PowerCap(Lever):
+    """The cap of a virtual GPU of this process."""
+
+    name = "gpu:0/power_limit"
+    device = "test:0"
+    refuses = False
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu = gpu
+
+    def state(self) -> LeverState:
+        return LeverState(name=self.name, available=True, value=self._gpu.now().limit_w, unit="W")
+
+    def read(self) -> Setting:
+        return self._gpu.now().limit_w
+
+    def accepted(self, value: Setting) -> Setting:
+        return value
+
+    def write(self, value: Setting) -> None:
+        if self.refuses:
+            raise LeverError("the driver says no")
+        assert isinstance(value, float)
+        self._gpu.set_power_cap(value)
+
+    def write_text(self, value: Setting) -> str:
+        return f"{self.name} = {value}"

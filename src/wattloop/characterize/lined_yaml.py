@@ -24,11 +24,15 @@ class LinedData:
 
     def where(self, place: Sequence[str | int]) -> str:
         """`FILE:LINE`, of the field or of the nearest one around it."""
+        line = self.line(place)
+        return f"{self.path}:{line}" if line else self.path
+
+    def line(self, place: Sequence[str | int]) -> int:
+        """Its line; 0 when it is not in the file."""
         known = list(place)
         while known and tuple(known) not in self.lines:
             known.pop()
-        line = self.lines.get(tuple(known))
-        return self.path if line is None else f"{self.path}:{line}"
+        return self.lines.get(tuple(known), 0)
 
 
 def read_lined(name: str) -> LinedData:
@@ -66,7 +70,7 @@ def read_lined(name: str) -> LinedData:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """What to say of a word that is not known."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
 
 

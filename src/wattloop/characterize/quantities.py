@@ -15,30 +15,30 @@ SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0}
 RANGE_KEYS = ("from", "to", "step")
 
 
-def expanded(value: Any, lever: str) -> Values:
+def expanded(value: Any) -> Values:
     """`[100, 150]`, `{from: 100, to: 260, step: 10}`, `100:260:10` or a single value, as a list.
 
     Raises:
         ValueError: with what to write.
     """
     if isinstance(value, Mapping):
-        return _from_mapping(value, lever)
+        return _from_mapping(value)
     if isinstance(value, str) and value.count(":") == 2:
-        return range_from_text(value, lever)
+        return range_from_text(value)
     if isinstance(value, str) and "," in value:
         value = [part.strip() for part in value.split(",") if part.strip()]
     items = value if isinstance(value, list) else [value]
     if not items:
-        raise ValueError(f"{lever}: no value; write a list such as [200, 250]")
+        raise ValueError("no value; write a list such as [200, 250]")
     for item in items:
         if isinstance(item, bool) or not isinstance(item, int | float | str):
-            raise ValueError(f"{lever}: {item!r} is neither a number nor a word")
+            raise ValueError(f"{item!r} is neither a number nor a word")
     return [float(item) if isinstance(item, int | float) else item for item in items]
 
 
-def range_from_text(text: str, lever: str) -> Values:
+def range_from_text(text: str) -> Values:
     """`100:260:10`, or with a unit, `50%:100%:10%`."""
-    return _from_mapping(dict(zip(RANGE_KEYS, text.split(":"), strict=True)), lever)
+    return _from_mapping(dict(zip(RANGE_KEYS, text.split(":"), strict=True)))
 
 
 def seconds(value: Any) -> Any:
@@ -51,35 +51,35 @@ def seconds(value: Any) -> Any:
     return float(match.group(1)) * SECONDS[match.group(2)]
 
 
-def _from_mapping(value: Mapping[str, Any], lever: str) -> Values:
+def _from_mapping(value: Mapping[str, Any]) -> Values:
     missing = [key for key in RANGE_KEYS if key not in value]
     strange = [str(key) for key in value if key not in RANGE_KEYS]
     if missing or strange:
         raise ValueError(
-            f"{lever}: a range has from, to and step"
+            "a range has from, to and step"
             + (f"; {', '.join(missing)} missing" if missing else "")
             + (f"; '{strange[0]}' is unknown" if strange else "")
         )
-    parts = [_number(value[key], lever) for key in RANGE_KEYS]
+    parts = [_number(value[key]) for key in RANGE_KEYS]
     units = {unit for _, unit in parts if unit} or {""}
     if len(units) > 1:
-        raise ValueError(f"{lever}: from, to and step have different units: {sorted(units)}")
+        raise ValueError(f"from, to and step have different units: {sorted(units)}")
     unit = units.pop()
     low, high, step = (number for number, _ in parts)
     if step == 0 or not all(map(math.isfinite, (low, high, step))):
-        raise ValueError(f"{lever}: the step of a range must not be {step:g}")
+        raise ValueError(f"the step of a range must not be {step:g}")
     step = math.copysign(step, high - low)
     count = math.floor((high - low) / step + 1e-9) + 1
     if count > MOST_VALUES:
-        raise ValueError(f"{lever}: {count} values; at most {MOST_VALUES} make sense")
+        raise ValueError(f"{count} values; at most {MOST_VALUES} make sense")
     numbers = [round(low + i * step, 9) for i in range(count)]
     return [f"{n:g} {unit}".strip() if unit else n for n in numbers]
 
 
-def _number(value: Any, lever: str) -> tuple[float, str]:
+def _number(value: Any) -> tuple[float, str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), ""
     match = re.fullmatch(r"\s*([-+]?\d*\.?\d+)\s*([a-zA-Z%]*)\s*", str(value))
     if match is None:
-        raise ValueError(f"{lever}: {value!r} is not a number")
+        raise ValueError(f"{value!r} is not a number")
     return float(match.group(1)), match.group(2)

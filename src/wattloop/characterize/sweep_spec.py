@@ -4,7 +4,15 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from wattloop.analyze.metrics import METRICS
 from wattloop.characterize.lined_yaml import LinedData, nearest
@@ -92,7 +100,7 @@ class SweepSpec(_Strict):
     name: str = ""
     command: list[str] = Field(default_factory=list)
     workloads: dict[str, Workload] = Field(default_factory=dict)
-    levers: dict[str, Values] = Field(default_factory=dict)
+    levers: dict[str, Annotated[Values, BeforeValidator(expanded)]] = Field(default_factory=dict)
     combine: Literal["grid", "each"] = "grid"
     gpus: list[Annotated[int, Field(ge=1, le=1024)]] = Field(default_factory=list)
     repeats: Repeats = Repeats()
@@ -109,13 +117,6 @@ class SweepSpec(_Strict):
     @classmethod
     def _command_words(cls, value: Any) -> Any:
         return _words(value)
-
-    @field_validator("levers", mode="before")
-    @classmethod
-    def _lever_values(cls, value: Any) -> Any:
-        if not isinstance(value, Mapping):
-            raise ValueError("write one line per lever, such as 'gpu/power_limit: [200, 250]'")
-        return {str(name): expanded(values, str(name)) for name, values in value.items()}
 
     @field_validator("gpus", mode="before")
     @classmethod
@@ -148,7 +149,10 @@ def spec_from(data: Mapping[str, Any], source: LinedData | None = None) -> Sweep
     try:
         return SweepSpec(**{str(key): value for key, value in data.items()})
     except ValidationError as error:
-        raise ConfigError("\n".join(_said(fault, source) for fault in error.errors())) from None
+        faults = error.errors()
+        if source is not None:
+            faults.sort(key=lambda fault: source.line(fault["loc"]))
+        raise ConfigError("\n".join(_said(fault, source) for fault in faults)) from None
 
 
 MODELS: dict[str, type[BaseModel]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["TimeIsOver", "stops_raise", "time_limit"]
+__all__ = ["TimeIsOver", "stops_deferred", "stops_raise", "time_limit"]
 
 
 class TimeIsOver(BaseException):
@@ -52,3 +52,30 @@ def stops_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stops_deferred() -> Iterator[None]:
+    """Signals that would unwind us wait until the block has ended, and act then.
+
+    A mask would not do: another thread takes the signal, and Python still acts on it here.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    acting = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in acting:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in acting.items():
+            signal.signal(number, handler)
+        for late in came:
+            acting[signal.Signals(late)](late, None)

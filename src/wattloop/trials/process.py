@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.measure.launch import launch
+from wattloop.trials.limits import stops_deferred
 from wattloop.trials.outcome import TrialStatus
 
 __all__ = ["Ended", "run_group", "status_of"]
@@ -51,19 +52,22 @@ def run_group(
     Raises:
         CommandError: it cannot be started.
     """
-    with _streams(output) as streams:
-        begin_s = time.monotonic()
-        pid = launch(command, environment, (), setsid=True, streams=streams)
+    pid = 0
     try:
+        # A stop between its start and our knowing its number would leave it running.
+        with stops_deferred(), _streams(output) as streams:
+            begin_s = time.monotonic()
+            pid = launch(command, environment, (), setsid=True, streams=streams)
         in_time = _ends_within(pid, timeout_s)
         lasted_s = time.monotonic() - begin_s
         if not in_time:
             _end_group(pid, grace_s)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except BaseException:
-        _end_group(pid, grace_s)
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        if pid:
+            _end_group(pid, grace_s)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         raise
     # What it left in the background would disturb the trials that follow.
     _signal_group(pid, signal.SIGKILL)
@@ -139,9 +143,11 @@ def _has_ended(pid: int) -> bool:
 def _end_group(pid: int, grace_s: float) -> None:
     _signal_group(pid, signal.SIGTERM)
     _signal_group(pid, signal.SIGCONT)  # a stopped program cannot end
-    with suppress(ChildProcessError):
-        _ends_within(pid, grace_s)
-    _signal_group(pid, signal.SIGKILL)
+    try:
+        with suppress(ChildProcessError):
+            _ends_within(pid, grace_s)
+    finally:  # whoever presses ctrl-C again does not want to wait
+        _signal_group(pid, signal.SIGKILL)
 
 
 def _signal_group(group: int, number: int) -> None:

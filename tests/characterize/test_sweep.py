@@ -1,0 +1,189 @@
+"""Promises of `sweep`: everything is run once, in order, and can be stopped at any moment."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattloop.characterize.quantities import expanded
+from wattloop.characterize.sweep import Progress, Sweep, open_experiment
+from wattloop.characterize.sweep_axes import axis_of
+from wattloop.characterize.sweep_plan import Plan, plan_of
+from wattloop.characterize.sweep_spec import spec_from
+from wattloop.control.registry import find_levers
+from wattloop.core.clock import RealClock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings, settings_from
+from wattloop.measure.meter import Context
+from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import find_experiment, read_trials
+from wattloop.trials.outcome import Outcome
+from wattloop.trials.trial import Trial
+from wattloop.virtual.machine import shared_machine
+
+WORK = """
+import sys
+from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.physics import Work
+shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.3))
+"""
+
+
+class Heard:
+    """Everything the listener was told; may stop the sweep at a given trial."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.begun: list[str] = []
+        self.progress: list[Progress] = []
+        self.outcomes: list[Outcome] = []
+        self._stop_at = stop_at
+
+    def begins(self, trial: Trial, progress: Progress) -> None:
+        if len(self.begun) == self._stop_at:
+            raise KeyboardInterrupt
+        self.begun.append(trial.key)
+        self.progress.append(progress)
+
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def cooled(self, waited_s: float) -> None:
+        pass
+
+
+@pytest.fixture
+def settings(virtual: dict[str, str]) -> Settings:
+    return settings_from(virtual)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with open_store(settings.store_location) as store:
+        yield store
+
+
+def planned(settings: Settings, command: Any = ("true",), caps: str = "", **fields: Any) -> Plan:
+    levers = find_levers(Context(settings=settings), settings)
+    axes = [axis_of("gpu/power_limit", expanded(caps), levers)] if caps else []
+    return plan_of(spec_from({"command": list(command), "warmup": 0, **fields}), axes, 2)
+
+
+def swept(
+    plan: Plan, store: Store, settings: Settings, heard: Heard | None = None, **options: Any
+) -> Any:
+    experiment, _ = open_experiment(store, plan, RealClock())
+    sweep = Sweep(plan, experiment, store, settings, listener=heard or Heard())
+    return sweep.run(**options)
+
+
+def test_a_sweep_of_the_virtual_gpu_finds_that_less_power_takes_longer(
+    settings: Settings, store: Store
+) -> None:
+    """Real processes, real levers, simulated joules; the cap is put back at the end."""
+    shared_machine(2).gpus[0].set_power_cap(650.0)
+    plan = planned(settings, [sys.executable, "-c", WORK], "300", repeats=2, warmup=1)
+    result = swept(plan, store, settings)
+    (group,) = result.groups
+    low, default = group.points
+    assert (low.label, default.label, default.is_default) == ("300 W", "700 W", True)
+    assert result.scope == "gpu"
+    assert result.provenance == "simulated"
+    assert low.time_s.mean > default.time_s.mean
+    assert low.average_w("gpu").mean < default.average_w("gpu").mean
+    assert result.warm_ups == 1
+    assert shared_machine(2).gpus[0].now().limit_w == 650.0
+    stored = find_experiment(store, "last")
+    assert stored.status == "finished"
+    assert stored.facts["summary"]["points"][0]["time_s"]["sd"] is not None
+
+
+def test_what_is_interrupted_goes_on_where_it_stopped(settings: Settings, store: Store) -> None:
+    """Nothing that ended is run again, the levers are back, and the order is the same."""
+    plan = planned(settings, caps="300,500", repeats=1)
+    first, second, whole = Heard(stop_at=1), Heard(), Heard()
+    with pytest.raises(KeyboardInterrupt):
+        swept(plan, store, settings, first)
+    assert find_experiment(store, "last").status == "interrupted"
+    assert shared_machine(2).gpus[0].now().limit_w == 700.0
+    swept(plan, store, settings, second)
+    assert (len(first.begun), len(second.begun)) == (1, 2)
+    again, _ = open_experiment(store, plan, RealClock(), resume=False)
+    Sweep(plan, again, store, settings, listener=whole).run()
+    assert first.begun + second.begun == whole.begun
+
+
+def test_a_finished_sweep_is_begun_anew(settings: Settings, store: Store) -> None:
+    """The same command again is a second sweep, not an answer from the past."""
+    plan = planned(settings, caps="300", repeats=1)
+    swept(plan, store, settings)
+    first = find_experiment(store, "last").experiment_id
+    _, resumed = open_experiment(store, plan, RealClock())
+    assert not resumed
+    assert find_experiment(store, "last").experiment_id != first
+
+
+def test_a_point_that_fails_is_given_up_and_the_others_go_on(
+    settings: Settings, store: Store
+) -> None:
+    """As JAX at the lowest clocks of the thesis: the table has the rest."""
+    script = (
+        "import sys; from wattloop.virtual.machine import shared_machine; "
+        "sys.exit(shared_machine(1).gpus[0].now().limit_w < 350)"
+    )
+    plan = planned(settings, [sys.executable, "-c", script], "300,500", repeats=3)
+    heard = Heard()
+    result = swept(plan, store, settings, heard)
+    runs = {p.label: (len(p.repeated.outcomes), p.repeated.failures) for p in result.points}
+    assert runs == {"300 W": (2, 2), "500 W": (3, 0), "700 W": (3, 0)}
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_a_command_that_never_works_stops_the_sweep(
+    settings: Settings, store: Store, warmup: int
+) -> None:
+    """At the default setting already: said with what the program printed, after one run."""
+    command = ["sh", "-c", "echo no such dataset; exit 3"]
+    plan = planned(settings, command, "300", warmup=warmup, order="listed", repeats=3)
+    experiment, _ = open_experiment(store, plan, RealClock())
+    outputs = Path(settings.store_location).parent / "out"
+    sweep = Sweep(plan, experiment, store, settings, listener=Heard(), outputs=outputs)
+    with pytest.raises(ConfigError, match=r"default setting.*exit code 3; it said: no such data"):
+        sweep.run()
+    assert find_experiment(store, "last").status == "failed"
+    assert len(read_trials(store, experiment.experiment_id)) <= 2
+
+
+def test_a_hanging_command_is_ended_and_said(settings: Settings, store: Store) -> None:
+    """A timeout at the default setting is a refusal, too."""
+    plan = planned(settings, ["sleep", "60"], timeout=0.2, repeats=1)
+    with pytest.raises(ConfigError, match=r"timeout: did not end within 0\.2 s"):
+        swept(plan, store, settings)
+
+
+def test_failures_are_tried_again_when_asked(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """`--retry-failed` forgets them; what went well is kept."""
+    mark = tmp_path / "works"
+    plan = planned(settings, ["test", "-e", str(mark)], repeats=1)
+    with pytest.raises(ConfigError):
+        swept(plan, store, settings)
+    mark.touch()
+    with pytest.raises(ConfigError):
+        swept(plan, store, settings)
+    result = swept(plan, store, settings, retry_failed=True)
+    assert result.points[0].repeated.failures == 0
+
+
+def test_tight_points_are_not_repeated(settings: Settings, store: Store) -> None:
+    """Early stop: a generous target ends every point after its least number of runs."""
+    plan = planned(settings, ["sleep", "0.3"], repeats={"min": 2, "max": 6, "target": 100})
+    heard = Heard()
+    swept(plan, store, settings, heard)
+    assert len(heard.begun) < 6
+    assert heard.progress[0].time_left_s is None
+    left = heard.progress[1].time_left_s
+    assert left is not None
+    assert left >= 0.3
