@@ -6,7 +6,7 @@ import random
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.kernels.timing import MIN_BATCHES, median_interval, timed
+from wattloop.kernels.timing import MIN_BATCHES, burst_s, median_interval, timed
 
 
 class Work:
@@ -73,3 +73,23 @@ def test_few_values_give_their_extremes() -> None:
     assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) == (1.0, 5.0)
     # 20 values: the 6th and the 15th hold the median with 95.9%
     assert median_interval([float(n) for n in range(1, 21)]) == (6.0, 15.0)
+
+
+class Throttled(Work):
+    """Runs at twice the time once it has been busy for 50 ms without a pause."""
+
+    def run(self) -> None:
+        now_s = self.clock.now_s()
+        if now_s - getattr(self, "last_s", -1.0) > 0.5:
+            self.busy_since_s = now_s
+        self.last_s = now_s
+        slow = now_s - self.busy_since_s > 0.05
+        self.pending_s += self.run_s * (2 if slow else 1)
+
+
+def test_bursts_are_over_before_the_power_limit_takes_hold() -> None:
+    """The speed of the first moment and the speed that lasts are told apart."""
+    clock = VirtualClock()
+    work = Throttled(clock, 1e-3)
+    assert burst_s(work, now_s=clock.now_s, sleep=clock.sleep) == pytest.approx(1e-3)
+    assert timed(work, 1.0, now_s=clock.now_s, each_waits=True).time_s == pytest.approx(2e-3)
