@@ -25,7 +25,7 @@ def test_other_and_unknown_processors_can_be_tried(tmp_path) -> None:
     done = run("--csv", str(tmp_path / "x.csv"), "--json", str(tmp_path / "x.json"))
     assert done.returncode == 0, done.stderr
     names = {bar["name"] for bar in json.loads((tmp_path / "x.json").read_text())["bars"]}
-    assert "estimate_shipped_error" in names
+    assert "estimate_held_out_error" in names
 
 
 def test_without_data_it_says_what_to_set(tmp_path) -> None:

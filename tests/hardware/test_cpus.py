@@ -71,14 +71,30 @@ def test_two_sockets_are_two_packages_with_their_threads_grouped_by_core(tmp_pat
     assert packages[0].share == 1
 
 
-def test_power_rises_with_activity_and_clock_and_stays_below_tdp() -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "limit"),
+    [
+        ("EPYC 7742", "server", 1.0),
+        ("Ryzen 9 5950X", "client", 1.35),
+        ("Core i7-8700K", "client", 1.25),
+        ("Xeon Gold 6148", "server", 1.2),
+    ],
+)
+def test_power_rises_with_activity_and_clock_up_to_the_makers_limit(name, kind, limit) -> None:
     """Promise: the estimate is monotone and never above the package limit."""
-    part = Processor(name="x", cores=16, threads=32, tdp_w=180, base_mhz=3_400, kind="server")
+    part = Processor(name=name, cores=16, threads=32, tdp_w=180, base_mhz=3_400, kind=kind)
     powers = [package_power_w(part, a / 10, 1.0) for a in range(11)]
     assert powers == sorted(powers)
-    assert 0 < powers[0] < 0.3 * 180
-    assert package_power_w(part, 1.0, 3.0) <= 180
+    assert 0 < powers[0] < 0.35 * 180
+    assert 0.98 * limit * 180 < package_power_w(part, 1.0, 3.0) <= limit * 180
     assert package_power_w(part, 0.4, 0.5) < package_power_w(part, 0.4, 1.0)
+
+
+def test_the_first_busy_core_costs_more_than_the_next() -> None:
+    """Promise: what wakes with the first core (ring, mesh, fabric) is counted once."""
+    part = Processor(name="Core", cores=4, threads=4, tdp_w=80, base_mhz=3_400, kind="client")
+    watts = [package_power_w(part, busy / 4, 1.0) for busy in range(3)]
+    assert watts[1] - watts[0] > 1.3 * (watts[2] - watts[1])
 
 
 def test_a_second_thread_on_a_busy_core_adds_less_than_a_first_on_an_idle_one() -> None:
