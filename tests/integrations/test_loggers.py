@@ -1,6 +1,7 @@
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,6 +89,26 @@ def test_a_logger_that_fails_costs_nothing(machine: Machine) -> None:
     train(meter)
     assert meter.fault is None
     assert writer.calls == 1
+
+
+def test_an_active_service_that_fails_is_told_of_once(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Promise: a run that is open but cannot be reported to warns once, not at every epoch."""
+
+    class DownRun:
+        calls = 0
+
+        def define_metric(self, *args: object, **options: object) -> None:
+            self.calls += 1
+            raise ConnectionError("service is down")
+
+    run = DownRun()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=run))
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    train(TrainingMeter())
+    assert run.calls == 1
+    assert sum("service is down" in line for line in caplog.messages) == 1
 
 
 def test_nothing_is_imported_to_look_for_loggers(monkeypatch: pytest.MonkeyPatch) -> None:

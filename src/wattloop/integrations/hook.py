@@ -70,6 +70,7 @@ class TrainingMeter:
         self.fault: str | None = None
         self._measurement = Measurement(name, options)
         self.loggers = loggers
+        self._active: list[EnergyLogger] = []
         self._session: Session | None = None
         self._resolver: StepResolver | None = None
         self._timeline: Timeline | None = None
@@ -296,7 +297,8 @@ class TrainingMeter:
 
     def reporting(self) -> list[EnergyLogger]:
         """Where epochs and totals are reported to."""
-        return [*self.loggers, *active_loggers()]
+        self._active = active_loggers(self._active)
+        return [*self.loggers, *self._active]
 
     def _usable(self) -> bool:
         return self._resolver is not None and not self._ended and not self._forked()

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wattloop.integrations.hook import TrainingMeter
     from wattloop.integrations.records import EpochRecord
 
@@ -37,25 +39,42 @@ class EnergyLogger(Protocol):
         ...
 
 
-def active_loggers() -> list[EnergyLogger]:
-    """MLflow and W&B, if the program has imported them and has a run open. Imports nothing."""
-    found: list[EnergyLogger] = []
+def active_loggers(known: Sequence[EnergyLogger] = ()) -> list[EnergyLogger]:
+    """MLflow and W&B, if the program has imported them and has a run open. Imports nothing.
+
+    Args:
+        known: those of the last time; one that reports to a run still open stays, and with it the
+            memory that its service has failed.
+    """
+    found: list[MetricsLogger] = []
     mlflow = sys.modules.get("mlflow")
-    if mlflow is not None and hasattr(mlflow, "active_run") and mlflow.active_run() is not None:
-        found.append(MlflowLogger(mlflow))
+    if mlflow is not None and hasattr(mlflow, "active_run"):
+        run = mlflow.active_run()
+        if run is not None:
+            found.append(MlflowLogger(mlflow, run.info.run_id))
     wandb = sys.modules.get("wandb")
     if wandb is not None and getattr(wandb, "run", None) is not None:
         found.append(WandbLogger(wandb.run))
-    return found
+    return [next((old for old in known if _same_run(old, new)), new) for new in found]
+
+
+def _same_run(one: EnergyLogger, other: MetricsLogger) -> bool:
+    return (
+        isinstance(one, MetricsLogger) and type(one) is type(other) and one.target == other.target
+    )
 
 
 class MetricsLogger(ABC):
     """Turns epochs and totals into named numbers; subclasses say where they go.
 
     A logging service that fails must not cost the training anything: it is told once, then left.
+
+    Args:
+        target: what tells the run, experiment or file reported to from another one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: object = None) -> None:
+        self.target = target
         self._failed = False
 
     def epoch(self, epoch: EpochRecord) -> None:
@@ -83,8 +102,8 @@ class MetricsLogger(ABC):
 class MlflowLogger(MetricsLogger):
     """The active MLflow run."""
 
-    def __init__(self, mlflow: Any) -> None:
-        super().__init__()
+    def __init__(self, mlflow: Any, run_id: str | None = None) -> None:
+        super().__init__(run_id)
         self._mlflow = mlflow
 
     def write(self, numbers: dict[str, float], epoch: int | None) -> None:
@@ -96,7 +115,7 @@ class WandbLogger(MetricsLogger):
     """The open W&B run."""
 
     def __init__(self, run: Any) -> None:
-        super().__init__()
+        super().__init__(run)
         self._run = run
 
     def write(self, numbers: dict[str, float], epoch: int | None) -> None:
