@@ -9,16 +9,14 @@ from typing import ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Scope
-from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.measure.meters.polling import Poller
+from wattloop.core.records import Gap
+from wattloop.measure.meter import Context
+from wattloop.measure.meters.polled_node import STALE_S, UPDATE_PERIOD_S, PolledNode
 
 __all__ = ["Ipmi", "detect", "parse_power_w"]
 
 COMMAND = ("dcmi", "power", "reading")
 TIMEOUT_S = 10.0
-UPDATE_PERIOD_S = 1.0
-STALE_S = 15.0
 
 
 def detect(context: Context) -> Sequence["Ipmi"]:
@@ -45,8 +43,8 @@ def detect(context: Context) -> Sequence["Ipmi"]:
     return [Ipmi(tool, context.clock)]
 
 
-class Ipmi(Meter):
-    """Runs ipmitool in a background thread; `read` gives its latest answer."""
+class Ipmi(PolledNode):
+    """Runs ipmitool in a background thread."""
 
     name: ClassVar[str] = "ipmi"
 
@@ -61,30 +59,9 @@ class Ipmi(Meter):
     ) -> None:
         self._tool = tool
         self._timeout_s = timeout_s
-        self._poller: Poller[float] = Poller(
-            self._poll_w, clock, period_s=period_s, stale_s=stale_s
+        super().__init__(
+            self._poll_w, clock, source="IPMI DCMI", period_s=period_s, stale_s=stale_s
         )
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        """The whole node, as its power supplies see it."""
-        return (_DOMAIN,)
-
-    def read(self) -> Sequence[Reading]:
-        """Watts of the node."""
-        return [self._poller.latest()]
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the controller's first answer."""
-        return self._poller.wait(timeout_s)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._poller.close()
-
-    def after_fork_in_child(self) -> None:
-        """Threads do not survive a fork."""
-        self._poller.forget()
 
     def _poll_w(self) -> float | Gap:
         import subprocess
@@ -121,16 +98,3 @@ def parse_power_w(text: str) -> float | Gap:
         # A node that runs this program draws something: controllers print 0 for "unknown".
         return Gap("the controller says 0 W, which means that it does not know")
     return power_w
-
-
-_DOMAIN = Domain(
-    name="node",
-    kind=DomainKind.GAUGE,
-    scope=Scope.NODE,
-    source="IPMI DCMI",
-    resolution=1.0,
-    update_period_s=UPDATE_PERIOD_S,
-    averaging_s=1.0,
-    known_error=0.05,
-    read_cost_s=2e-6,
-)

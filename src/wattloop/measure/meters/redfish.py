@@ -5,14 +5,11 @@ from typing import ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.measure.meters.polling import Poller
+from wattloop.measure.meter import Context
+from wattloop.measure.meters.polled_node import STALE_S, UPDATE_PERIOD_S, PolledNode
 
 __all__ = ["Redfish", "detect"]
 
-UPDATE_PERIOD_S = 1.0
-STALE_S = 15.0
 TIMEOUT_S = 5.0
 
 
@@ -26,8 +23,8 @@ def detect(context: Context) -> Sequence["Redfish"]:
     return [Redfish(url, context.clock)]
 
 
-class Redfish(Meter):
-    """Asks the controller in a background thread; `read` gives the sum over its chassis."""
+class Redfish(PolledNode):
+    """Asks the controller in a background thread for the sum over its chassis."""
 
     name: ClassVar[str] = "redfish"
 
@@ -44,38 +41,10 @@ class Redfish(Meter):
         from wattloop.measure.meters.redfish_client import Client, Endpoint
 
         endpoint = Endpoint.parse(url)
-        self._domain = Domain(
-            name="node",
-            kind=DomainKind.GAUGE,
-            scope=Scope.NODE,
+        super().__init__(
+            Client(endpoint, timeout_s).power_w,
+            clock,
             source=f"Redfish {endpoint.origin}",
-            resolution=1.0,
-            update_period_s=UPDATE_PERIOD_S,
-            averaging_s=1.0,
-            known_error=0.05,
-            read_cost_s=2e-6,
+            period_s=period_s,
+            stale_s=stale_s,
         )
-        self._poller: Poller[float] = Poller(
-            Client(endpoint, timeout_s).power_w, clock, period_s=period_s, stale_s=stale_s
-        )
-
-    @property
-    def domains(self) -> tuple[Domain, ...]:
-        """The whole node."""
-        return (self._domain,)
-
-    def read(self) -> Sequence[Reading]:
-        """Watts of the node."""
-        return [self._poller.latest()]
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the controller's first answer."""
-        return self._poller.wait(timeout_s)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._poller.close()
-
-    def after_fork_in_child(self) -> None:
-        """Threads do not survive a fork."""
-        self._poller.forget()
