@@ -73,3 +73,10 @@ def test_store_is_in_the_users_data_folder_by_default(monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert Settings().store_location == "/data/wattloop/runs.db"
     assert Settings(store="x.db").store_location == "x.db"
+
+
+@pytest.mark.parametrize("store", [":memory:", "sqlite://", "sqlite:///:memory:"])
+def test_a_store_in_memory_is_refused_before_it_becomes_a_folder(store: str) -> None:
+    """Runs would be forgotten at once, and their journals lay in a folder named `:memory:`."""
+    with pytest.raises(ConfigError, match="name a file"):
+        Settings().overridden({"store": store}, "flag --store")

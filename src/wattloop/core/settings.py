@@ -138,8 +138,16 @@ def _checked(name: str, value: Any, source: str) -> Any:
         return tuple(value)
     if not isinstance(value, str):
         raise ConfigError(f"{where} must be text, not {value!r}")
+    if name == "store" and value in _NOWHERE:
+        raise ConfigError(
+            f"{where} is {value!r}, which would forget every run as the program ends; name a file "
+            "such as runs.db, or a URL such as postgresql://user@host/wattloop"
+        )
     return value
 
+
+_NOWHERE = (":memory:", "sqlite://", "sqlite:///:memory:")
+"""SQLite's names for memory; a live journal cannot be there, so it made a folder of that name."""
 
 _NUMBERS: dict[str, tuple[float, float, str]] = {
     "interval_s": (
