@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.hardware import cpus
-from wattloop.hardware.cpu_power import core_activity, package_power_w
+from wattloop.hardware.cpu_power import core_activity, estimate_error, package_power_w
 from wattloop.hardware.cpuinfo import read_packages
 from wattloop.hardware.cpus import Processor, guess_processor, processor_named
 from wattloop.hardware.host import Host
@@ -95,6 +95,15 @@ def test_the_first_busy_core_costs_more_than_the_next() -> None:
     part = Processor(name="Core", cores=4, threads=4, tdp_w=80, base_mhz=3_400, kind="client")
     watts = [package_power_w(part, busy / 4, 1.0) for busy in range(3)]
     assert watts[1] - watts[0] > 1.3 * (watts[2] - watts[1])
+
+
+def test_a_guessed_tdp_widens_the_stated_error_and_an_unread_clock_too() -> None:
+    """Promise: the less is known, the wider; independent errors add in squares."""
+    known = Processor(name="x", cores=4, threads=8, tdp_w=80, base_mhz=3_000, kind="client")
+    relative, of_tdp = estimate_error(known, clock_known=True)
+    guessed, same = estimate_error(known._replace(tdp_error=0.5), clock_known=True)
+    assert (guessed**2, same) == (pytest.approx(relative**2 + 0.25), of_tdp)
+    assert estimate_error(known, clock_known=False)[0] > relative
 
 
 def test_a_second_thread_on_a_busy_core_adds_less_than_a_first_on_an_idle_one() -> None:

@@ -16,6 +16,7 @@ published measurements of others, `benchmarks/published_cpu_power.csv`, with the
 docs/adr/0022-the-estimate-learns-from-published-processors.md.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -121,10 +122,10 @@ def estimate_error(processor: Processor, *, clock_known: bool) -> StatedError:
 
     It is the spread between published processors, each estimated from the others: a Student
     interval over processors, not over their load levels. A TDP that is itself a guess scales
-    everything.
+    everything; its error has nothing to do with the model's, so their squares add.
     """
     relative, of_tdp = KNOWN_CLOCK_ERROR if clock_known else UNKNOWN_CLOCK_ERROR
-    return relative + processor.tdp_error, of_tdp
+    return math.hypot(relative, processor.tdp_error), of_tdp
 
 
 def family(processor: Processor) -> str:
