@@ -133,6 +133,7 @@ def test_no_permission_of_a_plain_user(monkeypatch: pytest.MonkeyPatch) -> None:
         PowercapTree(Path(folder) / "sys").add_package(0, max_power_w=200, limit_w=150)
         monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", f"{folder}/sys")
         monkeypatch.setenv("WATTLOOP_STATE_DIR", f"{folder}/state")
+        monkeypatch.setenv("HOME", folder)
         # now, since the other user may not be able to read our installation
         assert main(["set", "--dry-run", f"{LIMIT}=100"]) == 0
         with Path(folder, "said").open("w+") as said:

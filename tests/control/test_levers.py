@@ -86,9 +86,8 @@ def test_locked_clock_is_snapped_and_unlocked(rig: Rig, stub: StubNvml) -> None:
     with hold([lever]) as held:
         held.set({lever.name: 1000.0})
         assert held.previous == {lever.name: None}
-        stub.set_load(0, 1.0)
-        assert stub.gpu(0).segments[stub.gpu(0).segment_count - 1].clock_mhz == 1005.0
-    assert stub.gpu(0).segments[stub.gpu(0).segment_count - 1].clock_mhz == 1980.0
+        assert stub.settings(0).sm_clock_mhz == (1005.0, 1005.0)
+    assert stub.settings(0).sm_clock_mhz is None
 
 
 def test_card_without_limits_is_not_set(rig: Rig, stub: StubNvml) -> None:

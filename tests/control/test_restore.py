@@ -184,3 +184,25 @@ def test_the_same_card_is_found_by_its_device(rig: Rig) -> None:
     rig.card.put("power1_cap", 200_000_000)
     assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
     assert rig.card.read("power1_cap") == "300000000"
+
+
+def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
+    """A policy whose file shows garbage, or is gone, does not stop the others."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    rig.cpufreq.policies[1].put("scaling_governor", "")
+    fates = {(r.lever, r.part): r.fate for r in restore(rig.state)}
+    assert set(fates.values()) == {Fate.RESTORED}, "garbage is not somebody else's choice"
+    assert is_back(rig)
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    policy = rig.cpufreq.policies[0].directory
+    policy.rename(policy.with_name("offline"))
+    fates = {(r.lever, r.part): r.fate for r in restore(rig.state)}
+    assert fates[("cpu/governor", "policy0")] is Fate.FAILED
+    assert rig.cpufreq.policies[1].read("scaling_governor") == "performance"
+    policy.with_name("offline").rename(policy)
+    assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
+    assert is_back(rig)

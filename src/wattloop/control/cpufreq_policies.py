@@ -37,7 +37,11 @@ class PolicyLever(Lever):
 
     def parts(self) -> Mapping[str, Setting]:
         """Policy -> value."""
-        return {name: self._read(name, path / self.leaf) for name, path in self._policies.items()}
+        return {part: self.read_part(part) for part in self._policies}
+
+    def read_part(self, part: str) -> Setting:
+        """One policy's file."""
+        return self._read(part, self._file(part))
 
     def write(self, value: Setting) -> None:
         """To every policy."""

@@ -125,6 +125,17 @@ class Lever(ABC):
         """
         return {"": self.read()}
 
+    def read_part(self, part: str) -> Setting:
+        """The present value of one part, whatever state the others are in.
+
+        Raises:
+            LeverError: it cannot be read now, or is gone.
+        """
+        parts = self.parts()
+        if part not in parts:
+            raise LeverError(f"{self.name}: {part} is gone")
+        return parts[part]
+
     def parts_of(self, value: Setting) -> Mapping[str, Setting]:
         """Part -> what `write(value)` would leave there."""
         return {"": value}

@@ -1,6 +1,6 @@
 """Put levers back to what they were; each one on its own, whatever becomes of the others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -123,7 +123,7 @@ def _one(
         return _result(entry, part, Fate.PLANNED, found, text)
     lever.write_part(part, previous)
     if lever.reads_back:
-        now = lever.parts().get(part)
+        now = lever.read_part(part)
         if not lever.same(now, previous):
             raise LeverError(
                 f"{_label(entry, part)} did not go back to {shown(previous, entry.unit)}: "
@@ -137,10 +137,9 @@ def _found(lever: Lever, part: str) -> tuple[Setting, bool]:
     if not lever.reads_back:
         return None, False
     try:
-        parts: Mapping[str, Setting] = lever.parts()
+        return lever.read_part(part), True
     except LeverError:
         return None, False
-    return parts.get(part), part in parts
 
 
 def _result(

@@ -32,6 +32,8 @@ def check_lever(
     _check_state(lever)
     before = dict(lever.parts())
     assert before, f"{lever.name}: a lever has at least one part"
+    for part, value in before.items():
+        assert lever.read_part(part) == value, f"{lever.name}: read_part of {part!r}"
     for value in bad:
         _check_refused(lever, value)
     assert dict(make().parts()) == before, f"{lever.name}: looking and refusing change nothing"
