@@ -1,0 +1,113 @@
+"""What a hold has in its hands: locks, journal, guardian, and a last wish for when we end."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from wattloop.control.ending import Ending
+from wattloop.control.guardian import Guardian
+from wattloop.control.journal import Entry, Journal
+from wattloop.control.lever import Lever, Setting, shown
+from wattloop.control.lock import DeviceLock
+from wattloop.control.owner import Owner
+from wattloop.control.place import state_directory
+from wattloop.control.putting_back import Fate, Restored
+from wattloop.control.restore import restore
+from wattloop.core.errors import LeverError
+
+__all__ = ["Grip", "Report", "failure"]
+
+Report = Callable[[str], None]
+
+
+class Grip:
+    """Taken in two steps: devices, so that nothing moves while it is looked at; then the journal.
+
+    Raises LeverError and DeviceBusy while it is taken. `let_go` may be called at any time, also
+    twice.
+    """
+
+    def __init__(self, directory: Path | None, *, guardian: bool, report: Report) -> None:
+        self._directory = directory
+        self._with_guardian = guardian
+        self._report = report
+        self._locks: list[DeviceLock] = []
+        self._journal: Journal | None = None
+        self._guardian: Guardian | None = None
+        self._ending: Ending | None = None
+
+    @property
+    def guardian_pid(self) -> int | None:
+        """Process number of the guardian, where there is one."""
+        return None if self._guardian is None else self._guardian.pid
+
+    def take(self, levers: Sequence[Lever]) -> list[Restored]:
+        """Lock the devices and restore what dead owners left on them; says what that was."""
+        place = state_directory(self._directory)
+        owner = Owner.this_process()
+        devices = sorted({lever.device for lever in levers})
+        for device in devices:  # in one order for everybody, so that nobody waits in a circle
+            self._locks.append(DeviceLock.take(device, place, owner))
+        leftovers = restore(place, devices=devices)
+        units = {lever.name: lever.state().unit for lever in levers}
+        for result in leftovers:
+            self._tell(result, units.get(result.lever, ""))
+        failed = [result for result in leftovers if result.fate is Fate.FAILED]
+        if failed:
+            raise LeverError(failure(failed))
+        if any(result.fate is Fate.CHANGED for result in leftovers):
+            # whoever changed it since has the last word: that is what we restore to
+            restore(place, devices=devices, forget=True)
+        return leftovers
+
+    def begin(self, entries: Mapping[Lever, Entry], at_the_end: Callable[[], None]) -> None:
+        """Write the journal, start the guardian, and have `at_the_end` called when we end."""
+        place = state_directory(self._directory)
+        environment = {k: v for k, v in os.environ.items() if k.startswith("WATTLOOP_")}
+        for lever in entries:
+            environment |= lever.where()
+        self._journal = Journal.create(place, Owner.this_process(), entries, environment)
+        self._ending = Ending(at_the_end)
+        if self._with_guardian:
+            try:
+                self._guardian = Guardian(self._journal.path)
+            except OSError as error:
+                self._report(
+                    f"wattloop: no guardian ({error}); after 'kill -9' run 'wattloop restore'"
+                )
+
+    def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
+        """On the disk when this returns."""
+        assert self._journal is not None
+        self._journal.about_to_set(parts)
+
+    def settled(self, result: Restored) -> None:
+        """A part is back."""
+        if self._journal is not None:
+            self._journal.done(result.lever, result.part)
+
+    def let_go(self, *, keep_journal: bool = False) -> None:
+        """Give everything up; the journal stays while anything is still to be restored."""
+        if self._ending is not None:
+            self._ending.cancel()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close() if keep_journal else journal.remove()
+        while self._locks:
+            self._locks.pop().release()
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None:
+            guardian.dismiss()
+
+    def _tell(self, result: Restored, unit: str) -> None:
+        if result.fate is Fate.RESTORED:
+            previous = shown(result.previous, unit)
+            self._report(f"wattloop: restored {result.lever} to {previous}, left by {result.owner}")
+        elif result.fate is Fate.CHANGED:
+            self._report(f"wattloop: {result.lever}: a value set by somebody else is kept")
+
+
+def failure(failed: Sequence[Restored]) -> str:
+    """What could not be restored, why, and what to do."""
+    reasons = "; ".join(dict.fromkeys(result.message for result in failed))
+    return f"not restored: {reasons}. The journal keeps it: run 'wattloop restore'"
