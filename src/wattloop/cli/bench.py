@@ -1,27 +1,23 @@
 """`wattloop bench`: time and energy of six kernels across frameworks and parallel styles."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from wattloop.characterize.bench.bench import TIMEOUT_S, Bench
+from wattloop.characterize.bench.bench import TIMEOUT_S
 from wattloop.characterize.bench.choice import Choice, words
-from wattloop.characterize.bench.idle_power import Idle, IdleByThreads, idle_by_threads, idle_line
-from wattloop.characterize.bench.plan import Plan, planned
-from wattloop.characterize.bench.processors import usable_cpus
-from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.session_record import BenchRecord
-from wattloop.cli.bench_view import TABLES, list_kernels, machine_facts, show
+from wattloop.characterize.bench.tables import csv_table
+from wattloop.cli.bench_run import Manner, measured
+from wattloop.cli.bench_view import TABLES, list_kernels, show
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, is_terminal, say, write_json
+from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import RunStatus
-from wattloop.core.units import format_duration
-from wattloop.measure.session import Session
+from wattloop.core.settings import Settings
+from wattloop.core.user_path import user_path
+from wattloop.store.formats.csv_file import write as write_csv
+from wattloop.store.formats.target import Target
 
 __all__ = ["app"]
 
@@ -71,6 +67,16 @@ def bench(  # noqa: PLR0913 - one parameter per option
     listing: Annotated[
         bool, typer.Option("--list", help="Show kernels, sizes and frameworks, and end.")
     ] = False,
+    kept: Annotated[
+        str | None,
+        typer.Option("--show", metavar="ID", help="Show an earlier session; 'last' is the newest."),
+    ] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write the results as CSV.")
+    ] = None,
+    figures: Annotated[
+        str | None, typer.Option("--figures", metavar="DIR", help="Draw the roofline there.")
+    ] = None,
     json_file: JsonFile = None,
     interval: Interval = None,
     devices: Devices = None,
@@ -82,14 +88,18 @@ def bench(  # noqa: PLR0913 - one parameter per option
 
     Results are checked, kernels run in processes of their own, and energy is read from outside.
     """
+    outputs = Outputs(json_file, csv_file, figures)
+    outputs.check()
+    wanted = _tables(tables)
+    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
     if listing:
         list_kernels(json_file)
         return
-    check_target(json_file, "--json")
-    wanted = _tables(tables)
+    if kept is not None:
+        _give(_kept(settings, kept), wanted, outputs)
+        return
     if idle not in IDLE:
         raise ConfigError(f"--idle {idle}: use {', '.join(IDLE)}")
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
     choice = Choice.of(
         kernels=kernels,
         backends=backends,
@@ -100,83 +110,18 @@ def bench(  # noqa: PLR0913 - one parameter per option
         device=device,
         seconds=seconds,
     )
-    session = Session.open(settings, name="bench", in_process=False)
-    status = RunStatus.FAILED
-    try:
-        plan = planned(choice, session.host)
-        record = _measured(plan, session, idle, timeout)
-        status = RunStatus.FINISHED
-    finally:
-        session.close(status)
-    if json_file != "-":
-        show(record, wanted)
-    if json_file is not None:
-        write_json(record.to_dict(), json_file)
+    record = measured(choice, settings, Manner(idle, timeout))
+    _give(record, wanted, outputs)
     if not any(r.ok for r in record.results):
         raise typer.Exit(USAGE_ERROR)
 
 
-def _measured(plan: Plan, session: Session, how_idle: str, timeout_s: float) -> BenchRecord:
-    for item in plan.left_out:
-        say(f"wattloop: left out: {item.what}: {item.reason}")
-    with _progress(plan) as tell:
-        by_threads: list[IdleByThreads] = []
-        if how_idle == "threads":
-            by_threads, idle = _idle_of_threads(plan, session, tell)
-        else:
-            tell("idle", None)
-            idle = idle_line(session, how_idle, plan.choice.device.kind, lambda: None)
-        bench = Bench(plan, session, idle, tell, timeout_s)
-        bench.run()
-    return BenchRecord(
-        results=bench.results,
-        left_out=[{"what": o.what, "reason": o.reason} for o in plan.left_out],
-        idle=idle.to_dict(),
-        idle_by_threads=by_threads,
-        machine=machine_facts(session),
-        missing=[{"name": m.name, "reason": m.reason} for m in session.missing],
-        warnings=[*idle.warnings, *session.notes],
-    )
+def _kept(settings: Settings, reference: str) -> BenchRecord:
+    from wattloop.characterize.bench.keeping import kept_record
+    from wattloop.store.database import open_store
 
-
-def _idle_of_threads(
-    plan: Plan, session: Session, tell: Callable[[str, KernelResult | None], None]
-) -> tuple[list[IdleByThreads], Idle]:
-    most = len(usable_cpus())
-    doubling = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    counts = plan.choice.threads or tuple(doubling)
-    tell(f"idle with {', '.join(map(str, counts))} sleeping threads", None)
-    rows, lines = idle_by_threads(session, counts, lambda: None)
-    return rows, Idle(lines, "idle line fitted over windows of sleeping threads")
-
-
-@contextmanager
-def _progress(plan: Plan) -> Iterator[Callable[[str, KernelResult | None], None]]:
-    """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
-    about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
-    if not is_terminal(sys.stderr):
-        say(f"wattloop: {about}")
-        yield _plain_progress
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(about, total=plan.measurements)
-
-        def tell(text: str, result: KernelResult | None) -> None:
-            if result is None:
-                progress.update(task, description=text)
-            else:
-                progress.advance(task)
-
-        yield tell
-
-
-def _plain_progress(text: str, result: KernelResult | None) -> None:
-    if text.endswith(": starting"):
-        say(f"wattloop: {text.removesuffix(': starting')}")
+    with open_store(settings.store_location) as store:
+        return kept_record(store, reference)
 
 
 def _tables(text: str) -> list[str]:
@@ -185,3 +130,43 @@ def _tables(text: str) -> list[str]:
     if unknown:
         raise ConfigError(f"--tables {unknown[0]}: known are {', '.join(TABLES)}, all")
     return list(TABLES) if "all" in wanted else wanted
+
+
+class Outputs(NamedTuple):
+    """Files that were asked for."""
+
+    json_file: str | None
+    csv_file: str | None
+    figures: str | None
+
+    def check(self) -> None:
+        """Refuse what cannot be written before minutes are spent on it."""
+        check_target(self.json_file, "--json")
+        check_target(self.csv_file, "--csv")
+        if self.figures is not None:
+            from wattloop.report.figures.render import needs_libraries
+
+            needs_libraries()
+
+
+def _give(record: BenchRecord, wanted: list[str], outputs: Outputs) -> None:
+    if "-" not in (outputs.json_file, outputs.csv_file):
+        show(record, wanted)
+    if outputs.json_file is not None:
+        write_json(record.to_dict(), outputs.json_file)
+    if outputs.csv_file is not None:
+        write_csv(csv_table(record.results), Target(outputs.csv_file, "--csv"))
+    if outputs.figures is not None:
+        _draw(record, outputs.figures)
+
+
+def _draw(record: BenchRecord, folder: str) -> None:
+    from wattloop.report.figures.render import save
+    from wattloop.report.figures.roofline import roofline_figures
+
+    charts = roofline_figures(record.results)
+    if not charts:
+        say("wattloop: no figure: the roofline needs gemm and triad among the kernels")
+        return
+    for path in save(charts, user_path(folder), title="Kernels under their roof"):
+        say(f"wattloop: wrote {path}")

@@ -19,7 +19,7 @@ class Speedup(NamedTuple):
     """One result against its reference; factors above 1 are gains.
 
     `energy` is of the scope's total, `application` of what is left without idling; None where
-    unknown, or where a difference to idling is not above zero.
+    unknown, or where what is left is less than its uncertainty.
     """
 
     result: KernelResult
@@ -134,9 +134,21 @@ def _speedup(result: KernelResult, reference: KernelResult) -> Speedup:
         reference,
         reference.time_s / result.time_s,
         _ratio(reference.energy_j(), result.energy_j()),
-        _ratio(reference.application_j(), result.application_j()),
+        _ratio(_above_noise(reference), _above_noise(result)),
         _ratio(reference.energy_j("dram"), result.energy_j("dram")),
     )
+
+
+def _above_noise(result: KernelResult) -> float | None:
+    """Application energy, unless it drowns in the uncertainty of what was subtracted."""
+    part = result.scopes.get(result.scope)
+    if part is None or part.application_j is None:
+        return None
+    return result.application_j() if part.application_j > part.application_uncertainty_j else None
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread" + ("s" if count > 1 else "")
 
 
 def _ratio(before: float | None, after: float | None) -> float | None:

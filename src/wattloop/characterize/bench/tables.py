@@ -10,8 +10,16 @@ from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.roofline import roofline
 from wattloop.characterize.bench.speedups import Speedup, speedups
 from wattloop.core.units import format_duration
+from wattloop.store import tables
 
-__all__ = ["Table", "frameworks_table", "idle_table", "kernels_table", "speedups_table"]
+__all__ = [
+    "Table",
+    "csv_table",
+    "frameworks_table",
+    "idle_table",
+    "kernels_table",
+    "speedups_table",
+]
 
 UNKNOWN = "-"
 
@@ -70,7 +78,7 @@ def frameworks_table(results: Sequence[KernelResult]) -> Table:
         (
             r.backend,
             r.kernel,
-            r.style,
+            r.style if r.scope == "gpu" else f"{r.style} {r.threads}",
             _time(r),
             _joules(r.energy_j("gpu")),
             _joules(r.energy_j("cpu")),
@@ -88,6 +96,31 @@ def frameworks_table(results: Sequence[KernelResult]) -> Table:
         "GB/s", "GFLOPS/W",
     )  # fmt: skip
     return Table("Frameworks side by side, per run (thesis, table 3.17)", headers, rows)
+
+
+def csv_table(results: Sequence[KernelResult]) -> tables.Table:
+    """One row per result with plain numbers, SI units, for spreadsheets."""
+    facts = (
+        "kernel", "size", "dtype", "backend", "style", "threads", "device", "device_name", "status",
+        "reason", "runs", "duration_s", "time_s", "time_low_s", "time_high_s", "flops",
+        "bytes_moved", "intensity", "gflops", "gb_s", "peak_memory_b", "version",
+    )  # fmt: skip
+    of_scope = ("energy_j", "application_j", "power_w", "edp_js", "gflops_per_w")
+    scopes = ("gpu", "cpu", "dram", "node")
+    columns = [*facts, *(f"{s}_{name}" for s in scopes for name in (*of_scope, "provenance"))]
+    rows = []
+    for result in results:
+        row = [getattr(result, name) for name in facts]
+        for scope in scopes:
+            part = result.scopes.get(scope)
+            row += [getattr(result, name)(scope) for name in of_scope]
+            row.append(None if part is None else part.provenance)
+        rows.append(tuple(row))
+    texts = {"kernel", "dtype", "backend", "style", "device", "device_name", "status", "reason"}
+    kinds: dict[str, type] = {
+        name: str if name in texts or "provenance" in name else float for name in columns
+    }
+    return tables.Table(columns=kinds, rows=iter(rows))
 
 
 def speedups_table(results: Sequence[KernelResult]) -> Table:

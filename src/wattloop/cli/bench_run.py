@@ -1,0 +1,149 @@
+"""A session of `bench`: measured, shown as it goes, kept."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from wattloop.characterize.bench.bench import Bench
+from wattloop.characterize.bench.choice import Choice
+from wattloop.characterize.bench.idle_power import Idle, IdleByThreads, idle_by_threads, idle_line
+from wattloop.characterize.bench.keeping import Keeper
+from wattloop.characterize.bench.plan import Plan, planned
+from wattloop.characterize.bench.processors import usable_cpus
+from wattloop.characterize.bench.result import KernelResult
+from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.cli.bench_view import machine_facts
+from wattloop.cli.output import is_terminal, say
+from wattloop.core.errors import StoreError
+from wattloop.core.records import RunStatus
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration
+from wattloop.measure.session import Session
+from wattloop.store.database import open_store
+
+__all__ = ["Manner", "measured"]
+
+BUSY_LOAD = 0.5
+"""Runnable processes, mean of the last minute, above which others are measured too."""
+
+Tell = Callable[[str, KernelResult | None], None]
+
+
+class Manner(NamedTuple):
+    """How to measure: what is idle, how long a kernel may take."""
+
+    idle: str
+    timeout_s: float
+
+
+def measured(choice: Choice, settings: Settings, manner: Manner) -> BenchRecord:
+    """Everything that was chosen, in one stored run whose curve shows kernel after kernel."""
+    session = Session.open(settings, name="bench", in_process=False)
+    status = RunStatus.FAILED
+    try:
+        record = _watched(planned(choice, session.host), session, manner)
+        status = RunStatus.FINISHED
+    finally:
+        session.close(status)
+    return record
+
+
+def _watched(plan: Plan, session: Session, manner: Manner) -> BenchRecord:
+    for item in plan.left_out:
+        say(f"wattloop: left out: {item.what}: {item.reason}")
+    _warn_if_busy(session)
+    with _keeper(plan, session) as keeper, _progress(plan) as tell:
+        rows, idle = _idle(plan, session, manner.idle, tell)
+
+        def listen(text: str, result: KernelResult | None) -> None:
+            tell(text, result)
+            if result is not None and keeper is not None:
+                keeper.add(result)
+
+        bench = Bench(plan, session, idle, listen, manner.timeout_s)
+        bench.run()
+        record = BenchRecord(
+            results=bench.results,
+            left_out=[{"what": o.what, "reason": o.reason} for o in plan.left_out],
+            idle=idle.to_dict(),
+            idle_by_threads=rows,
+            machine=machine_facts(session),
+            missing=[{"name": m.name, "reason": m.reason} for m in session.missing],
+            warnings=[*idle.warnings, *session.notes, *(keeper.warnings if keeper else ())],
+            experiment_id=keeper.experiment_id if keeper else None,
+        )
+        if keeper is not None:
+            keeper.end("finished", record)
+    return record
+
+
+def _idle(plan: Plan, session: Session, how: str, tell: Tell) -> tuple[list[IdleByThreads], Idle]:
+    if how != "threads":
+        tell("what this machine draws when idle", None)
+        return [], idle_line(session, how, plan.choice.device.kind, lambda: None)
+    most = len(usable_cpus())
+    doubling = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    counts = plan.choice.threads or tuple(doubling)
+    tell(f"idle with {', '.join(map(str, counts))} sleeping threads", None)
+    rows, lines = idle_by_threads(session, counts, lambda: None)
+    return rows, Idle(lines, "idle line fitted over windows of sleeping threads")
+
+
+@contextmanager
+def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
+    try:
+        store = open_store(session.settings.store_location)
+    except StoreError as error:
+        say(f"wattloop: warning: results will not be kept: {error}")
+        yield None
+        return
+    with store:
+        keeper = Keeper(store, plan, session.clock.wall_s())
+        try:
+            yield keeper
+        except BaseException:
+            keeper.end("interrupted")
+            raise
+
+
+def _warn_if_busy(session: Session) -> None:
+    text = session.host.read_text("proc", "loadavg") or ""
+    try:
+        load = float(text.split()[0])
+    except (IndexError, ValueError):
+        return
+    if load > BUSY_LOAD:
+        say(
+            f"wattloop: warning: the machine is not quiet (load {load:g}): times will be longer, "
+            "and energy that others use is counted; stop what else runs"
+        )
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Tell]:
+    """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
+    about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
+    if not is_terminal(sys.stderr):
+        say(f"wattloop: {about}")
+        yield _plain_progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(about, total=plan.measurements)
+
+        def tell(text: str, result: KernelResult | None) -> None:
+            if result is None:
+                progress.update(task, description=text)
+            else:
+                progress.advance(task)
+
+        yield tell
+
+
+def _plain_progress(text: str, result: KernelResult | None) -> None:
+    if text.endswith(": starting"):
+        say(f"wattloop: {text.removesuffix(': starting')}")
