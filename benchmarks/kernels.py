@@ -26,7 +26,7 @@ from typing import Any
 
 from bars import Bar, Page, Table, arguments, machine, publish
 from wattloop.characterize.bench.bench import Bench
-from wattloop.characterize.bench.choice import Choice, gpu_count
+from wattloop.characterize.bench.choice import Choice
 from wattloop.characterize.bench.idle_power import idle_line
 from wattloop.characterize.bench.plan import planned
 from wattloop.characterize.bench.result import KernelResult
@@ -36,6 +36,7 @@ from wattloop.characterize.bench.tables import frameworks_table, kernels_table, 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
+from wattloop.kernels.place import gpu_count
 from wattloop.measure.session import Session
 
 GEMM_BAR_TFLOPS, TRIAD_BAR_TB_S, RATIO_BAR = 700.0, 4.0, 0.9

@@ -6,7 +6,9 @@
 - `backend`, `backends/`   the contract of a framework, and one file per framework
 - `loading`                `load(kernel, backend, size)`: runs, checks and counts
 - `timing`                 repetitions, batches, medians and their intervals
+- `place`                  CPU or GPU
 - `worker`, `launch`       the same in a process of its own, pinned and configured
+- `__main__`, `work`       a fixed amount of work as a program, for sweeps
 
     kernel = load("gemm", "torch", "small", device="cpu")
     kernel.run()

@@ -1,0 +1,81 @@
+"""`python -m wattloop.kernels gemm torch --runs 500`: a fixed amount of work, and its check.
+
+Nothing is measured here but time: put `wattloop run --` or `wattloop sweep ... --` before it.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+from wattloop.core.errors import WattloopError
+from wattloop.hardware.host import Host
+from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.loading import load
+from wattloop.kernels.place import chosen_device
+from wattloop.kernels.registry import BACKENDS, KERNELS
+from wattloop.kernels.work import DEFAULT_SIZE, SECONDS, nominal_runs
+
+__all__ = ["main"]
+
+WRONG, BAD_INPUT = 1, 2
+AHEAD = 16
+"""Runs started before waiting: enough to keep a GPU busy, few enough to hold few results."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    asked = _parsed(words)
+    try:
+        device = chosen_device(asked.device, Host.from_environment()).kind
+        size = asked.size or DEFAULT_SIZE[device]
+        loaded = load(asked.kernel, asked.backend, size, dtype=asked.dtype, device=device)
+    except WattloopError as error:
+        sys.stderr.write(f"wattloop.kernels: {error}\n")
+        return BAD_INPUT
+    runs = asked.runs or nominal_runs(loaded.kernel, device, SECONDS)
+    loaded.check()  # compiles, where a framework does that
+    begin_s = time.monotonic()
+    for number in range(runs):
+        loaded.run()
+        if device == "cpu" or number % AHEAD == AHEAD - 1:
+            loaded.synchronise()
+    loaded.synchronise()
+    time_s = time.monotonic() - begin_s
+    check = loaded.check()
+    found = {
+        "kernel": asked.kernel,
+        "backend": asked.backend,
+        "size": loaded.kernel.size,
+        "runs": runs,
+        "time_s": time_s,
+        "gflops": loaded.flops * runs / time_s / 1e9,
+        "gb_s": loaded.bytes_moved * runs / time_s / 1e9,
+        "right": check.ok,
+    }
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0 if check.ok else WRONG
+
+
+def _parsed(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m wattloop.kernels", description="Run a kernel a fixed number of times."
+    )
+    parser.add_argument("kernel", choices=KERNELS)
+    parser.add_argument("backend", choices=BACKENDS)
+    parser.add_argument("--size", help="a number, or small, medium, large, huge")
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32")
+    parser.add_argument("--device", default="", help="cpu or gpu (default: a GPU if there is one)")
+    parser.add_argument("--runs", type=_positive, help="how often (default: about 10 s of work)")
+    return parser.parse_args(words)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
