@@ -1,6 +1,5 @@
 """What `wattloop sweep` was asked to do, made into a specification and done."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,10 +197,11 @@ def _repeats(request: SweepRequest, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kernel_command(name: str) -> list[str]:
-    """A kernel of `wattloop bench`, as a program of its own."""
+    """A fixed amount of work of a kernel of `wattloop bench`, as a program of its own."""
+    from wattloop.kernels.work import work_command
+
     kernel, _, backend = name.partition("/")
-    words = [sys.executable, "-m", "wattloop.cli.main", "bench", "--kernels", kernel]
-    return [*words, "--backends", backend] if backend else words
+    return work_command(kernel, backend)
 
 
 def _plan(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> "Plan":
