@@ -23,7 +23,7 @@ over how much of a cap's logarithm the smooth part extends."""
 STATIC_SHARE = (0.06, 0.36)
 STATIC_DOUBT = 3.0
 """Static power is usually this share of the highest cap; curves with another weigh exp(-3)."""
-FEWEST = 40.0
+FEWEST = 5.0
 """Readings that fit fewer curves than this (effective number) count as noisier than they claim."""
 WIDENINGS = 6
 
@@ -111,9 +111,7 @@ def _merged(readings: Sequence[Reading]) -> list[Reading]:
 
 
 @lru_cache(maxsize=8)
-def _anchored(
-    family: CurveFamily, caps: tuple[float, ...], anchor: Reading, seed: int
-) -> _Prior:
+def _anchored(family: CurveFamily, caps: tuple[float, ...], anchor: Reading, seed: int) -> _Prior:
     """The family in watts: each curve has, within its noise, the power of the anchor's reading."""
     draw, caps_w = np.random.default_rng(seed + 1), np.array(caps)
     logs, rows = family.log_caps, np.arange(len(family.static))
@@ -142,9 +140,7 @@ def _anchored(
     usual = (static > STATIC_SHARE[0]) & (static < STATIC_SHARE[1])
     # The anchor's reading chose the place, so its likelihood must not count twice.
     log_weights = np.where(usual, 0.0, -STATIC_DOUBT) + 0.5 * off**2
-    return _Prior(
-        at_caps(family.log_time), at_caps(family.log_power) + unit[:, None], log_weights
-    )
+    return _Prior(at_caps(family.log_time), at_caps(family.log_power) + unit[:, None], log_weights)
 
 
 def _conditioned(

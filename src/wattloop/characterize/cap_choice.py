@@ -11,7 +11,7 @@ from wattloop.characterize.cap_prior import Array
 
 __all__ = ["Choice", "Interval", "choose", "expected_losses", "losses", "regrets"]
 
-WORST = 0.06
+WORST = 1.0
 """A loss beyond this counts as this much: how bad a hopeless cap is does not matter."""
 FLAT = 0.05
 FLAT_CERTAINTY = 0.9

@@ -64,9 +64,8 @@ def evaluate(
 ) -> Evaluation:
     """Replay the finder on every curve, with several draws of noise where there is noise.
 
-    Args:
-        noise: relative standard deviation of every reading of time and of power.
-        advance: called after each search.
+    `noise` is the relative standard deviation of every reading of time and of power; `advance` is
+    called after each search.
     """
     done: list[Replayed] = []
     for replayed in replays(curves, metric, k, noise, seeds=seeds):
@@ -105,7 +104,9 @@ def replays(
         truth = true_values(curve, metric, k)
         for seed in range(seeds if noise else 1):
             draw = np.random.default_rng([number, seed])
-            finder = CapFinder(curve.caps_w, metric, k, noise=noise) if make is None else make(curve)
+            finder = (
+                CapFinder(curve.caps_w, metric, k, noise=noise) if make is None else make(curve)
+            )
             while (cap_w := finder.ask()) is not None:
                 index = curve.caps_w.index(cap_w)
                 time_s, power_w = _read(curve, index, noise, draw)

@@ -31,7 +31,7 @@ def next_probe(
     for cap in range(time.shape[1]):
         if cap in tried and noise <= 1e-3:
             continue
-        error = 0.0
+        error = np.zeros((OUTCOMES, CURVES))
         for values in (time[:, cap], power[:, cap]):
             seen = values[:OUTCOMES] + noise * draw.standard_normal(OUTCOMES)
             width = noise**2 + (BANDWIDTH * values.std()) ** 2 + 1e-6
