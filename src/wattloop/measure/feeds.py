@@ -26,9 +26,12 @@ SLOW_SENSOR_S = 0.02
 """A sensor that changes less often than this gains nothing from a read at an edge."""
 MEASURED_COST_WEIGHT = 0.1
 CHANGE_LOOK_S = 0.0005
+STAMP_SLACK_S = 0.002
+"""Readings that two processes took within this of each other may be in the wrong order."""
 
 SourceTrack = CounterTrack | GaugeTrack
 GapListener = Callable[[float, str, Gap], None]
+TickListener = Callable[[int, float, float], None]
 
 
 class MeterFeed:
@@ -60,12 +63,18 @@ class MeterFeed:
         """Time of the last reading that got into the tracks."""
         self.signal_values: dict[str, float] = {}
         self.on_gap: GapListener | None = None
+        self.on_tick: TickListener | None = None
+        """Told which domain changed, after when and by when."""
+        self.widest_s = math.inf
+        """A reading that took this much longer than usual was held up, and is left out."""
         self._now_s = clock.now_s
         self.after_take: Callable[[], object] | None = None
         """Called after each reading that got into the tracks."""
         self._lock = threading.Lock()
         self._meter_lock = threading.Lock()
         self._sampled: deque[tuple[float, float, Any]] = deque()
+        self._arrived: deque[tuple[float, Sequence[float | Gap]]] = deque()
+        self._own_until_s = -math.inf
         self._times_s: array[float] = array("d")
         self._values: array[float] = array("d")
         self._signal_times_s: array[float] = array("d")
@@ -113,10 +122,49 @@ class MeterFeed:
         waiting = self._sampled
         while waiting:
             before_s, after_s, sampled = waiting.popleft()
-            self.cost_s += MEASURED_COST_WEIGHT * (after_s - before_s - self.cost_s)
+            if self._arrived:
+                self._take_arrived(before_s - self._slack_s)
+            self._own_until_s = after_s
+            took_s = after_s - before_s
+            late = took_s > 2 * self.cost_s + self.widest_s
+            self.cost_s += MEASURED_COST_WEIGHT * (took_s - self.cost_s)
+            if late:
+                continue
             self.take((before_s + after_s) / 2, self._decoded(sampled))
             if self.after_take is not None:
                 self.after_take()
+        if self._arrived:
+            self._take_arrived(math.inf)
+
+    def arrive(self, time_s: float, values: Sequence[float | Gap]) -> None:
+        """A reading of this source that another process took; the caller holds `lock`.
+
+        Readings arrive in the order of their times, but some time after they were taken.
+        """
+        self._arrived.append((time_s, values))
+
+    def arrive_signals(self, time_s: float, values: Sequence[float]) -> None:
+        """Signals that another process read; the caller holds `lock`."""
+        self._signal_times_s.append(time_s)
+        self._signal_values.extend(values)
+        for signal, value in zip(self.signals, values, strict=True):
+            self.signal_values[signal.name] = value
+
+    def _take_arrived(self, until_s: float) -> None:
+        """What arrived and lies clearly between our own readings.
+
+        Each process stamps its readings itself. Two of them so close that their order is not sure
+        would make a counter run backwards; ours is kept, since a window may have asked for it.
+        """
+        arrived = self._arrived
+        while arrived and arrived[0][0] < until_s:
+            time_s, values = arrived.popleft()
+            if time_s > max(self.last_s, self._own_until_s + self._slack_s):
+                self.take(time_s, values)
+
+    @property
+    def _slack_s(self) -> float:
+        return STAMP_SLACK_S + self.cost_s
 
     def _decoded(self, sampled: Any) -> list[float | Gap]:
         if isinstance(sampled, Exception):
@@ -207,6 +255,8 @@ class MeterFeed:
                 if clock is not None and changed and not isinstance(last[i], Gap):
                     clock.saw_change(last_s, now_s)
                     seen[i] += 1
+                    if self.on_tick is not None:
+                        self.on_tick(i, last_s, now_s)
             if all(n >= 2 or clock is None for n, clock in zip(seen, clocks, strict=True)):
                 return
             last, last_s = values, now_s

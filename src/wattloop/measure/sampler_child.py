@@ -1,0 +1,211 @@
+"""What runs in the sampling process: meters, a sampler, and a pipe to the measured program.
+
+It belongs to nobody's terminal and session, holds none of the program's files, and ends when the
+program closes its pipe or is gone. The program may be killed in any way.
+"""
+
+import os
+import select
+import signal
+import sys
+from array import array
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from wattloop.core.records import Gap
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.feeds import STAMP_SLACK_S, MeterFeed, channels_of
+from wattloop.measure.meter import Context
+from wattloop.measure.registry import detect
+from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
+from wattloop.measure.sampler import Sampler
+from wattloop.measure.sampler_process import DATA_FD
+from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
+
+__all__ = ["main"]
+
+TOGETHER_S = 0.05
+"""Readings are sent at most this often: each message costs both sides more than a reading."""
+LOOK_S = 0.5
+"""How often to look whether the program lives, where the kernel cannot tell us."""
+BACKLOG_LIMIT_B = 16 * 1024 * 1024
+"""What is kept for a program that collects nothing, because it is stopped or busy."""
+DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Sent to a whole job to end it; the program decides when it ends, and we with it."""
+
+
+def main(order: dict[str, Any]) -> NoReturn:
+    """Read until the program ends or says so."""
+    _settle_down(order)
+    end = _End(int(order["program"]))
+    work = _Work(order)
+    work.start()
+    end.wait()
+    work.stop()
+    os._exit(0)  # nothing is left to do, whatever threads of drivers are about
+
+
+def _settle_down(order: dict[str, Any]) -> None:
+    """Nothing of the program's stays with us but the two pipes."""
+    for number in DEAF_TO:
+        signal.signal(number, signal.SIG_IGN)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
+        if int(name) > DATA_FD:
+            with suppress(OSError):  # the one the list was read with
+                os.close(int(name))
+    os.set_blocking(DATA_FD, False)
+    with suppress(OSError):
+        os.chdir(order["cwd"])
+
+
+class _End:
+    """The end of the program: its pipe is closed, or the process is gone."""
+
+    def __init__(self, program: int) -> None:
+        self._program = program
+        self._waiting = select.poll()
+        self._waiting.register(sys.stdin.fileno(), select.POLLIN)
+        self._look_s: float | None = LOOK_S
+        with suppress(OSError, AttributeError):
+            # A worker forked from the program may hold copies of its pipe; this tells all the same.
+            self._waiting.register(os.pidfd_open(program), select.POLLIN)
+            self._look_s = None
+
+    def wait(self) -> None:
+        """Return when it has come."""
+        timeout_ms = None if self._look_s is None else self._look_s * 1_000
+        while not self._waiting.poll(timeout_ms):
+            try:
+                os.kill(self._program, 0)
+            except ProcessLookupError:
+                return
+
+
+class _Work:
+    """Feeds with the numbers they have in the program, and what they read on its way there."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        sysfs, procfs = order["roots"]
+        context = Context(Host(Path(sysfs), Path(procfs)), _settings(order["settings"]))
+        self._feeds = _feeds(context, order["feeds"])
+        # What shapes what, and which beat belongs to which sensor, is found as in the program.
+        channels_of([feed for feed, _ in self._feeds], context.settings.devices)
+        self._events: list[bytes] = []
+        self._backlog: deque[bytes] = deque()
+        self._sent_s = 0.0
+        reads = [feed for feed, wish in self._feeds if wish["read"]]
+        signals = [feed for feed, wish in self._feeds if wish["signals"]]
+        for feed, _ in self._feeds:
+            feed.widest_s = STAMP_SLACK_S
+            _listen(feed, self._events)
+        self._hello = {
+            "pid": os.getpid(),
+            "reads": [feed.index for feed in reads],
+            "signals": [feed.index for feed in signals],
+        }
+        self._sampler = Sampler(
+            reads,
+            signals,
+            context.clock,
+            float(order["interval_s"]),
+            in_process=False,
+            adaptive=bool(order["adaptive"]),
+            on_flush=lambda: self._send(json_frame(EVENT, {"type": "alive"})),
+            on_fault=self._fault,
+        )
+        self._sampler.on_readings = self._after_readings
+
+    def start(self) -> None:
+        """The first reading goes with the hello, so that nothing is missed between two readers."""
+        for feed, wish in self._feeds:
+            if wish["read"]:
+                feed.read()
+        self._send(json_frame(HEADER, self._hello))
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """Send what is left."""
+        self._sampler.stop(timeout_s=1.0)
+        self._send(b"")
+
+    def _after_readings(self, now_s: float) -> None:
+        if now_s - self._sent_s >= TOGETHER_S:
+            self._sent_s = now_s
+            self._send(b"")
+
+    def _send(self, last: bytes) -> None:
+        """Gaps go before the readings that they explain."""
+        samples = [frame for feed, _ in self._feeds for frame in _drained(feed)]
+        events, self._events[:] = list(self._events), []
+        data = b"".join((*events, *samples, last))
+        if data:
+            self._backlog.append(data)
+        while self._backlog:
+            try:
+                written = os.write(DATA_FD, self._backlog[0])
+            except BlockingIOError:  # a program that is stopped, or that does not look
+                break
+            except BrokenPipeError:
+                os._exit(0)
+            rest = self._backlog.popleft()[written:]
+            if rest:
+                self._backlog.appendleft(rest)
+        if sum(map(len, self._backlog)) > BACKLOG_LIMIT_B:
+            os._exit(1)  # its own thread will read again as soon as it can
+
+    def _fault(self, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        self._events.append(json_frame(EVENT, {"type": "fault", "text": text}))
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return Settings(**plain)
+
+
+def _feeds(
+    context: Context, wishes: list[dict[str, Any]]
+) -> list[tuple[MeterFeed, dict[str, Any]]]:
+    """Our meter for each feed of the program that we find here as well."""
+    inventory = detect(context, explain=False)
+    found = []
+    for wish in wishes:
+        for meter in inventory.meters:
+            names = [domain.name for domain in meter.domains]
+            signals = [s.name for s in meter.signals]
+            same = (meter.name, names) == (wish["meter"], wish["domains"])
+            if same and signals == wish["signal_names"]:
+                found.append((MeterFeed(meter, context.clock, wish["index"]), wish))
+                break
+    return found
+
+
+def _listen(feed: MeterFeed, events: list[bytes]) -> None:
+    numbers = {domain.name: i for i, domain in enumerate(feed.domains)}
+
+    def gap(time_s: float, domain: str, gap: Gap) -> None:
+        event = {"type": "gap", "reason": gap.reason, "lost": gap.lost}
+        place = {"feed": feed.index, "domain": numbers[domain], "time_s": time_s}
+        events.append(json_frame(EVENT, {**event, **place}))
+
+    def tick(domain: int, after_s: float, by_s: float) -> None:
+        event = {"type": "tick", "feed": feed.index, "domain": domain}
+        events.append(json_frame(EVENT, {**event, "after_s": after_s, "by_s": by_s}))
+
+    feed.on_gap, feed.on_tick = gap, tick
+
+
+def _drained(feed: MeterFeed) -> list[bytes]:
+    frames: list[bytes] = []
+    times_s, values, signal_times_s, signal_values = feed.drained()
+    parts: tuple[tuple[int, int, array[float], array[float]], ...] = (
+        (feed.index, len(feed.domains), times_s, values),
+        (feed.index + SIGNALS_FEED_OFFSET, len(feed.signals), signal_times_s, signal_values),
+    )
+    for number, width, times, numbers in parts:
+        if times:
+            frames.append(samples_frame(number, width, times, numbers))
+    return frames
