@@ -70,6 +70,9 @@ class NodeReader:
         self._process_due_s = context.clock.now_s() if self._may_start(beside) else float("inf")
         self._environment = dict(os.environ) if beside else {}
         self._cwd = _cwd()
+        self._run_id = run_id
+        self._job_id = run_id if job is None else job.job_id
+        self._journal: Path | None = None
 
     def first_readings(self) -> None:
         """Readings before the beginning, so that it lies between two points of every curve."""
@@ -82,6 +85,7 @@ class NodeReader:
 
     def decide(self, journal: Path | None) -> None:
         """Claim the node for this run, or find out who counts it."""
+        self._journal = journal
         self.role.decide(journal)
 
     def start(self, on_flush: Callable[[], None], on_fault: Callable[[Exception], None]) -> None:
@@ -243,6 +247,9 @@ class NodeReader:
             signal_feeds,
             self._environment,
             self._cwd,
+            self._run_id,
+            self._job_id,
+            self._journal,
         )
         why = why_impossible()
         try:

@@ -17,18 +17,21 @@ from typing import Any, NoReturn
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
+from wattloop.measure.bequest import bequeath
 from wattloop.measure.feeds import STAMP_SLACK_S, MeterFeed, channels_of
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.sampler import Sampler
-from wattloop.measure.sampler_process import DATA_FD
+from wattloop.measure.sampler_process import ALIVE_FRAME, DATA_FD, STOP
 from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
 
 __all__ = ["main"]
 
-TOGETHER_S = 0.05
+TOGETHER_S = 0.2
 """Readings are sent at most this often: each message costs both sides more than a reading."""
+KEPT_B = 256 * 1024
+"""How much of what was sent is remembered, until it is sure to be in the program's journal."""
 LOOK_S = 0.5
 """How often to look whether the program lives, where the kernel cannot tell us."""
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
@@ -43,8 +46,10 @@ def main(order: dict[str, Any]) -> NoReturn:
     end = _End(int(order["program"]))
     work = _Work(order)
     work.start()
-    end.wait()
+    asked = end.wait()
     work.stop()
+    if not asked and order["journal"]:
+        bequeath(order["job_id"], order["run_id"], Path(order["journal"]), work.sent)
     os._exit(0)  # nothing is left to do, whatever threads of drivers are about
 
 
@@ -57,6 +62,7 @@ def _settle_down(order: dict[str, Any]) -> None:
             with suppress(OSError):  # the one the list was read with
                 os.close(int(name))
     os.set_blocking(DATA_FD, False)
+    os.set_blocking(sys.stdin.fileno(), False)
     with suppress(OSError):
         os.chdir(order["cwd"])
 
@@ -74,14 +80,15 @@ class _End:
             self._waiting.register(os.pidfd_open(program), select.POLLIN)
             self._look_s = None
 
-    def wait(self) -> None:
-        """Return when it has come."""
+    def wait(self) -> bool:
+        """Return when it has come; whether the program asked for it, and was not just gone."""
         timeout_ms = None if self._look_s is None else self._look_s * 1_000
         while not self._waiting.poll(timeout_ms):
             try:
                 os.kill(self._program, 0)
             except ProcessLookupError:
-                return
+                break
+        return STOP in (sys.stdin.buffer.read() or b"")
 
 
 class _Work:
@@ -95,6 +102,9 @@ class _Work:
         channels_of([feed for feed, _ in self._feeds], context.settings.devices)
         self._events: list[bytes] = []
         self._backlog: deque[bytes] = deque()
+        self._backlog_b = 0
+        self.sent: deque[bytes] = deque()
+        self._sent_b = 0
         self._sent_s = 0.0
         reads = [feed for feed, wish in self._feeds if wish["read"]]
         signals = [feed for feed, wish in self._feeds if wish["signals"]]
@@ -113,7 +123,7 @@ class _Work:
             float(order["interval_s"]),
             in_process=False,
             adaptive=bool(order["adaptive"]),
-            on_flush=lambda: self._send(json_frame(EVENT, {"type": "alive"})),
+            on_flush=lambda: self._send(ALIVE_FRAME),
             on_fault=self._fault,
         )
         self._sampler.on_readings = self._after_readings
@@ -141,20 +151,27 @@ class _Work:
         samples = [frame for feed, _ in self._feeds for frame in _drained(feed)]
         events, self._events[:] = list(self._events), []
         data = b"".join((*events, *samples, last))
-        if data:
-            self._backlog.append(data)
-        while self._backlog:
-            try:
+        if not data:
+            return
+        self._remember(data)
+        self._backlog.append(data)
+        self._backlog_b += len(data)
+        try:
+            while self._backlog:
                 written = os.write(DATA_FD, self._backlog[0])
-            except BlockingIOError:  # a program that is stopped, or that does not look
-                break
-            except BrokenPipeError:
-                os._exit(0)
-            rest = self._backlog.popleft()[written:]
-            if rest:
-                self._backlog.appendleft(rest)
-        if sum(map(len, self._backlog)) > BACKLOG_LIMIT_B:
-            os._exit(1)  # its own thread will read again as soon as it can
+                self._backlog_b -= written
+                rest = self._backlog.popleft()[written:]
+                if rest:
+                    self._backlog.appendleft(rest)
+        except OSError:  # a program that is stopped or does not look, or that is gone
+            if self._backlog_b > BACKLOG_LIMIT_B:
+                os._exit(1)  # its own thread will read again as soon as it can
+
+    def _remember(self, data: bytes) -> None:
+        self.sent.append(data)
+        self._sent_b += len(data)
+        while self._sent_b > KEPT_B and len(self.sent) > 1:
+            self._sent_b -= len(self.sent.popleft())
 
     def _fault(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"

@@ -28,7 +28,15 @@ from typing import Any, NamedTuple
 from wattloop.core.records import Gap
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
-from wattloop.store.frames import EVENT, HEADER, SAMPLES, SampleBlock, block_from, frames_in
+from wattloop.store.frames import (
+    EVENT,
+    HEADER,
+    SAMPLES,
+    SampleBlock,
+    block_from,
+    frames_in,
+    pack_frame,
+)
 
 __all__ = ["Order", "SamplerProcess", "why_impossible"]
 
@@ -45,6 +53,9 @@ main(order)
 DATA_FD = 3
 """Where the process finds its end of the pipe; the order comes on its standard input."""
 LOWEST_FD = 10
+STOP = b"stop\n"
+"""Said before the pipe is closed; a pipe that closes without it belongs to a program that died."""
+ALIVE_FRAME = pack_frame(b"A", b"")
 SILENT_S = 5.0
 """The process says something twice a second; silent for longer, it is stopped or hangs."""
 CHUNK_B = 1 << 20
@@ -59,6 +70,7 @@ class Order(NamedTuple):
         feeds: those to be read, by their number in this run.
         signal_feeds: those whose signals are to be read.
         environment, cwd: as they were when the run began.
+        run_id, job_id, journal: of this run, whose journal is completed if the program dies.
     """
 
     settings: Mapping[str, Any]
@@ -69,6 +81,9 @@ class Order(NamedTuple):
     signal_feeds: Sequence[MeterFeed]
     environment: Mapping[str, str]
     cwd: str
+    run_id: str
+    job_id: str
+    journal: Path | None
 
     def to_bytes(self) -> bytes:
         """One line; passwords in the settings stay off the command line."""
@@ -82,6 +97,9 @@ class Order(NamedTuple):
             "roots": [str(Path(self.cwd, root)) for root in self.roots],
             "interval_s": self.interval_s,
             "adaptive": self.adaptive,
+            "run_id": self.run_id,
+            "job_id": self.job_id,
+            "journal": None if self.journal is None else str(self.journal.absolute()),
             "feeds": [
                 {**_layout(f), "index": i, "read": i in read, "signals": i in signals}
                 for i, f in feeds.items()
@@ -152,7 +170,12 @@ class SamplerProcess:
         with self._lock:
             if not self.alive:
                 return
+            with suppress(OSError):  # it has died meanwhile
+                os.write(self._control_fd, STOP)
             self._close_control()
+            if not self.pid:  # it is still starting, and finds nobody when it has
+                self._close_data()
+                return
             waiting.register(self._data_fd, select.POLLIN)
         give_up_s = time.monotonic() + patience_s
         while self.alive and (left_s := give_up_s - time.monotonic()) > 0:

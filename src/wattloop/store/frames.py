@@ -23,6 +23,7 @@ __all__ = [
     "block_from",
     "frames_in",
     "json_frame",
+    "pack_frame",
     "samples_frame",
 ]
 
@@ -43,13 +44,13 @@ class SampleBlock(NamedTuple):
 
 def json_frame(kind: bytes, data: Any) -> bytes:
     """A header, an event or an end."""
-    return _frame(kind, json.dumps(data, separators=(",", ":"), default=str).encode())
+    return pack_frame(kind, json.dumps(data, separators=(",", ":"), default=str).encode())
 
 
 def samples_frame(feed: int, width: int, times_s: array[float], values: array[float]) -> bytes:
     """Readings of feed number `feed`."""
     head = _BLOCK.pack(feed, width, len(times_s))
-    return _frame(SAMPLES, head + times_s.tobytes() + values.tobytes())
+    return pack_frame(SAMPLES, head + times_s.tobytes() + values.tobytes())
 
 
 def frames_in(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
@@ -76,5 +77,6 @@ def block_from(payload: bytes) -> SampleBlock:
     return SampleBlock(feed, width, times_s, values)
 
 
-def _frame(kind: bytes, payload: bytes) -> bytes:
+def pack_frame(kind: bytes, payload: bytes) -> bytes:
+    """A frame of any kind."""
     return FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
