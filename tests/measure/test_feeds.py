@@ -8,6 +8,7 @@ import pytest
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Gap, Signal
+from wattloop.measure.counter_track import CounterTrack
 from wattloop.measure.feeds import MeterFeed, channels_of
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.meter import Reading
@@ -212,3 +213,53 @@ def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object)
     assert "scripted" in track.last_gap[1]
     assert math.isnan(feed.signal_values["a/clock"])
     assert len(feed.drained()[3]) == 1
+
+
+def test_readings_of_another_process_lie_between_our_own() -> None:
+    """Each in its place by time, in the curve and in the journal."""
+    clock = VirtualClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed.read()
+    clock.advance(2.0)
+    feed.sample()
+    with feed.lock:
+        for time_s in (0.5, 1.0, 2.5):
+            feed.arrive(time_s, [5.0 * time_s])
+    span = feed.between(0, 0.0, 2.5)
+    assert span is not None
+    assert span.energy_j == pytest.approx(12.5, rel=0.01)
+    assert list(feed.drained()[0]) == [0.0, 0.5, 1.0, 2.0, 2.5]
+
+
+def test_readings_whose_order_is_not_sure_are_left_out() -> None:
+    """Two processes stamp by themselves: a counter must not run backwards for a millisecond."""
+    clock = VirtualClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed.read()
+    clock.advance(1.0)
+    feed.sample()
+    with feed.lock:
+        feed.arrive(0.999, [5.01])
+        feed.arrive(1.001, [4.99])
+        feed.arrive(0.4, [2.0])  # later than it was taken, and behind what we have
+    feed.between(0, 0.0, 1.0)
+    track = feed.tracks[0]
+    assert isinstance(track, CounterTrack)
+    assert not track.resets
+    assert list(feed.drained()[0]) == [0.0, 1.0]
+
+
+def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
+    """Its stamp may be off by the time it took."""
+    clock = VirtualClock()
+    meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
+    feed = MeterFeed(meter, clock, 0)
+    feed.widest_s = 0.002
+    feed.read()
+    meter._read_takes_s = 0.5
+    clock.advance(1.0)
+    feed.read()
+    meter._read_takes_s = 0.0
+    clock.advance(1.0)
+    feed.read()
+    assert list(feed.drained()[0]) == [0.0, 2.5]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from wattloop.measure.claims import Claim
+from wattloop.measure.feeds import STAMP_SLACK_S
 from wattloop.store.frames import SAMPLES, SampleBlock, block_from, frames_in, samples_frame
 from wattloop.store.holding import held
 from wattloop.store.journal import read_journal
@@ -44,7 +45,9 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
         last_s: dict[int, float] = {}
         for block in journal.blocks:
             if block.times_s:
-                last_s[block.feed] = max(last_s.get(block.feed, -math.inf), block.times_s[-1])
+                # Two processes stamped them: what is this close may be in the wrong order.
+                until_s = block.times_s[-1] + STAMP_SLACK_S
+                last_s[block.feed] = max(last_s.get(block.feed, -math.inf), until_s)
         rests = [
             rest
             for kind, payload, _ in frames_in(b"".join(sent))
@@ -61,7 +64,10 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
                 return None
         finally:
             os.close(file)
-        times_s = [*last_s.values(), *(rest.times_s[-1] for rest in rests)]
+        times_s = [
+            *(b.times_s[-1] for b in journal.blocks if b.times_s),
+            *(rest.times_s[-1] for rest in rests),
+        ]
     return max(times_s, default=None)
 
 

@@ -25,6 +25,7 @@ from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.sampler import Sampler
 from wattloop.measure.sampler_process import ALIVE_FRAME, DATA_FD, STOP
 from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
+from wattloop.version import __version__
 
 __all__ = ["main"]
 
@@ -42,6 +43,8 @@ DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(order: dict[str, Any]) -> NoReturn:
     """Read until the program ends or says so."""
+    if order["version"] != __version__:
+        os._exit(1)  # upgraded while the program runs: its thread goes on reading
     _settle_down(order)
     end = _End(int(order["program"]))
     work = _Work(order)

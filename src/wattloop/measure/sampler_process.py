@@ -37,6 +37,7 @@ from wattloop.store.frames import (
     frames_in,
     pack_frame,
 )
+from wattloop.version import __version__
 
 __all__ = ["Order", "SamplerProcess", "why_impossible"]
 
@@ -90,6 +91,7 @@ class Order(NamedTuple):
         feeds = {feed.index: feed for feed in (*self.feeds, *self.signal_feeds)}
         read, signals = _numbers(self.feeds), _numbers(self.signal_feeds)
         order = {
+            "version": __version__,
             "path": [str(Path(self.cwd, folder)) for folder in sys.path],
             "cwd": self.cwd,
             "program": os.getpid(),
@@ -152,6 +154,8 @@ class SamplerProcess:
             return
         try:
             self._collect()
+        except Exception as error:  # noqa: BLE001 - the program asks for energy, not for our faults
+            self._end(f"not understood: {type(error).__name__}: {error}")
         finally:
             self._lock.release()
 
