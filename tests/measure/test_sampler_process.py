@@ -12,7 +12,7 @@ import pytest
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.measure import sampler_process
-from wattloop.measure.sampler_process import why_impossible
+from wattloop.measure.sampler_launch import why_impossible
 from wattloop.store.journal import read_journal
 
 from .beside import gone, open_beside, wait_until

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.measure.feeds import Channel, MeterFeed, channels_of
+from wattloop.measure.channels import Channel, channels_of
+from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.followers import Role
 from wattloop.measure.job import Job
 from wattloop.measure.meter import Context
@@ -232,7 +233,8 @@ class NodeReader:
         return True
 
     def _start_process(self) -> None:
-        from wattloop.measure.sampler_process import Order, SamplerProcess, why_impossible
+        from wattloop.measure.sampler_launch import Order, why_impossible
+        from wattloop.measure.sampler_process import SamplerProcess
 
         settings, host = self._context.settings, self._context.host
         reads = [feed for feed in self.used if feed.meter.shared]

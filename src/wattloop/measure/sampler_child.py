@@ -18,12 +18,13 @@ from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.bequest import bequeath
-from wattloop.measure.feeds import STAMP_SLACK_S, MeterFeed, channels_of
+from wattloop.measure.channels import channels_of
+from wattloop.measure.feeds import STAMP_SLACK_S, MeterFeed
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.sampler import Sampler
-from wattloop.measure.sampler_process import ALIVE_FRAME, DATA_FD, STOP
+from wattloop.measure.sampler_launch import ALIVE_FRAME, DATA_FD, STOP
 from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
 from wattloop.version import __version__
 
