@@ -71,9 +71,9 @@ def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None 
             raise ConfigError(f"{state.name} cannot be set: {state.reason}{remedy}")
     if caps is not None:
         try:
-            values = expanded(caps, "--caps")
+            values = expanded(caps)
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(f"--caps: {error}") from None
         numbers = sorted({_accepted(value, chosen) for value in values})
     else:
         low_w = max(state.low or 0.0 for state in states)
