@@ -154,6 +154,18 @@ def test_value_that_did_not_take_is_an_error(rig: Rig) -> None:
     assert rig.journals() == []
 
 
+def test_value_that_does_not_go_back_is_reported(rig: Rig) -> None:
+    """What is restored is read back too; a device that ignores it is found out, and kept."""
+    lever = rig.lever(LIMIT)
+    with (
+        pytest.raises(LeverError, match="did not go back to 150 W: it shows 90 W"),
+        hold([lever], guardian=False) as held,
+    ):
+        held.set({LIMIT: 90.0})
+        lever.write = lambda value: None  # type: ignore[method-assign]  # the device ignores us
+    assert len(rig.journals()) == 1
+
+
 def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
     """A lever that could not be put back, since it stands outside its limits, is not touched."""
     rig.put_limit_w(4095)
