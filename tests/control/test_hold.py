@@ -132,6 +132,29 @@ def test_journal_is_on_disk_before_the_device_is_touched(
         assert seen == [({"": 150.0}, {"": [90.0]}, True, 3)]
 
 
+def test_full_disk_sets_nothing(rig: Rig) -> None:
+    """What cannot be journaled is not set; what was set before is restored all the same."""
+    owner = rig.start(
+        f"""
+import resource
+from wattloop.core.errors import LeverError
+with hold([lever("{LIMIT}")], guardian=False) as held:
+    held.set({{"{LIMIT}": 90.0}})
+    size = max(path.stat().st_size for path in held._grip._journal.path.parent.glob("*.journal"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
+    try:
+        held.set({{"{LIMIT}": 80.0}})
+    except LeverError as error:
+        print(error, flush=True)
+    assert lever("{LIMIT}").read() == 90.0
+"""
+    )
+    assert "so nothing is set" in owner.first_line  # type: ignore[attr-defined]  # set by Rig.start
+    assert owner.wait(20) == 0
+    assert rig.limit_w() == 150
+    assert rig.journals() == []
+
+
 class Stubborn(Lever):
     """Takes everything and does nothing."""
 

@@ -206,3 +206,11 @@ def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
     policy.with_name("offline").rename(policy)
     assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
     assert is_back(rig)
+
+
+def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
+    """Killed between write and read-back: the journal has 99.99 W, the register shows 99.875 W."""
+    dead_owner(rig, ours=99.99)
+    rig.put_limit_w(99.875)
+    assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED]
+    assert rig.limit_w() == 150
