@@ -105,9 +105,9 @@ def shipped_values(node: NodeModel | None = None) -> dict[str, float]:
     }
 
 
-def fitted_node(values: Mapping[str, float]) -> NodeModel:
-    """The shipped node with other values."""
-    node = node_named("node004")
+def fitted_node(values: Mapping[str, float], base: NodeModel | None = None) -> NodeModel:
+    """The shipped node, or another, with other values."""
+    node = base or node_named("node004")
     card = replace(node.card, compute_w=values["compute_w"], volt_exponent=values["volt_exponent"])
     job = replace(
         node.job,
@@ -152,6 +152,7 @@ def fit(
     fixed: Mapping[str, float] | None = None,
     starts: int = 6,
     seed: int = 1,
+    base: NodeModel | None = None,
 ) -> Fit:
     """Bounded least squares from the shipped values and from random points within the bounds."""
     from scipy.optimize import least_squares
@@ -162,7 +163,8 @@ def fit(
     high = np.array([PARAMETERS[name].high for name in names])
 
     def misfit(point: np.ndarray) -> np.ndarray:
-        return residuals(fitted_node({**dict(zip(names, point, strict=True)), **fixed}), figures)
+        values = {**dict(zip(names, point, strict=True)), **fixed}
+        return residuals(fitted_node(values, base), figures)
 
     random = np.random.default_rng(seed)
     shipped = shipped_values()

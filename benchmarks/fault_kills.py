@@ -10,12 +10,16 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fault_machine import FaultMachine
 
 LONGEST_S = 3.0
 """Kills lie within this time from the start of the program."""
+READ_BESIDE_S = 2.0
+"""By then a process beside a program that measures itself reads the sensors."""
 AT_ONCE = 6
 EXIT_CODE = 5
 
@@ -35,6 +39,8 @@ with wattloop.measure(sys.argv[2]):
 sys.exit(5)
 """
 
+READER = "the process that reads for a program that measures itself"
+BOTH_ITSELF = "a program that measures itself, and the process that reads for it"
 TARGETS = (
     "the program",
     "wattloop",
@@ -42,6 +48,8 @@ TARGETS = (
     "a program that measures itself",
     "wattloop, while it ends",
     "a program that measures itself, while it ends",
+    READER,
+    BOTH_ITSELF,
 )
 
 
@@ -81,7 +89,9 @@ def plan(count: int, rng: random.Random, longest_s: float = LONGEST_S) -> list[T
             after_s = program_s + rng.uniform(-0.02, 0.5 if "itself" not in target else 0.1)
         else:
             after_s = rng.uniform(0.0, longest_s)
-            program_s = after_s + (0.7 if target == "wattloop" else 30.0)
+            if target in (READER, BOTH_ITSELF):
+                after_s += READ_BESIDE_S
+            program_s = after_s + (0.7 if target in ("wattloop", READER) else 30.0)
         trials.append(Trial(f"trial-{number:03}", target, after_s, program_s))
     return trials
 
@@ -110,9 +120,15 @@ def kill_one(machine: FaultMachine, trial: Trial) -> None:
     wait_s = float(words[2]) + trial.kill_after_s - time.monotonic()
     if wait_s > 0:
         time.sleep(wait_s)
+    reader = _reader_of(process.pid) if _kills_reader(trial) else []
     trial.killed_s = time.monotonic()
     trial.killed_in_time = process.poll() is None
-    victims = {"the program": [program], "both": [process.pid, program]}
+    victims = {
+        "the program": [program],
+        "both": [process.pid, program],
+        READER: reader,
+        BOTH_ITSELF: [process.pid, *reader],
+    }
     for pid in victims.get(trial.target, [process.pid]):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -124,10 +140,28 @@ def kill_one(machine: FaultMachine, trial: Trial) -> None:
     trial.done_s = float(done[0][1]) if done else None
     if "Traceback" in errors:
         trial.problems.append(f"traceback: {errors[-300:]}")
-    if trial.target == "wattloop" and trial.done_s is None:
+    if _kills_reader(trial) and not reader:
+        trial.problems.append("nobody read for it")
+    if trial.target in ("wattloop", READER) and trial.done_s is None:
         trial.problems.append("the program was harmed: it did not come to its end")
     if trial.target == "the program" and trial.exit_code != 128 + signal.SIGKILL:
         trial.problems.append(f"exit code {trial.exit_code} instead of 137")
+
+
+def _kills_reader(trial: Trial) -> bool:
+    """Whether the process beside the program is among those killed."""
+    return trial.target in (READER, BOTH_ITSELF)
+
+
+def _reader_of(pid: int) -> list[int]:
+    """The process that reads for a program, by what it says of itself."""
+    name = f"wattloop sampler of {pid}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # ended meanwhile
+            if path.read_bytes().rstrip(b"\0").endswith(name):
+                found.append(int(path.parent.name))
+    return found
 
 
 def look_up(machine: FaultMachine, trials: Sequence[Trial]) -> None:
@@ -172,6 +206,8 @@ def judge(
 def right_statuses(trial: Trial) -> tuple[str, ...]:
     if trial.target == "the program":
         return ("killed",)
+    if trial.target == READER:
+        return ("finished",)
     if "ends" not in trial.target:
         return ("died",)
     ended = "failed" if trial.outside else "finished"

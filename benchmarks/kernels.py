@@ -8,19 +8,23 @@ it runs the CPU table, and says that the bars, which are about a GPU, were not r
 machine wrote with `--json` becomes the page on another with `--from-json`; of several files, each
 adds its tables.
 
-1. gemm in bf16 and triad in fp32, by plain torch (a dozen lines below, nothing of ours), by us, and
-   by plain torch again: the better of the two is the baseline.
+1. gemm in bf16 and triad in fp32, by plain torch (a few lines below, nothing of ours), by us, and
+   by plain torch again: the better of the two is the baseline. A big GEMM draws more than a card
+   may: it is fastest in a burst of some 30 ms, before the power limit takes hold, and slower from
+   then on. Both are told; the bar is about the burst, which is what short benchmarks see.
 2. All kernels on torch, jax and cupy in fp32, as in the thesis, with joules of GPU and host.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,7 @@ from wattloop.measure.session import Session
 GEMM_BAR_TFLOPS, TRIAD_BAR_TB_S, RATIO_BAR = 700.0, 4.0, 0.9
 GEMM_SIZES = (8_192, 16_384)
 TRIAD_SIZES = (2**29, 2**30)
+PLAIN_NAMES = ("gemm_bf16_tflops", "gemm_bf16_sustained_tflops", "triad_tb_s")
 NOT_RUN = "not run: no GPU on this machine"
 
 
@@ -117,32 +122,49 @@ def bench_record(*, chosen: argparse.Namespace, device: str = "gpu", **words: st
 
 
 def plain_torch(seconds: float) -> dict[str, float]:
-    """The baseline: what anybody writes to see how fast a GPU is."""
+    """The baseline: what anybody writes to see how fast a GPU is, in a burst and lasting."""
     import torch
 
-    def rate(run: Callable[[], Any], amount: float) -> float:
-        for _ in range(10):
+    def burst(run: Callable[[], Any], amount: float) -> float:
+        rates = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            time.sleep(0.7)
             run()
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
+            begin_s = time.monotonic()
+            for _ in range(20):
+                run()
+            torch.cuda.synchronize()
+            rates.append(amount * 20 / (time.monotonic() - begin_s) / 1e12)
+        return statistics.median(rates)
+
+    def lasting(run: Callable[[], Any], amount: float) -> float:
         begin_s, runs = time.monotonic(), 0
-        while time.monotonic() - begin_s < seconds:
+        while (spent_s := time.monotonic() - begin_s) < 0.5 + seconds:
+            if spent_s < 0.5:  # warming up
+                start_s, runs = time.monotonic(), 0
             for _ in range(20):
                 run()
             torch.cuda.synchronize()
             runs += 20
-        return amount * runs / (time.monotonic() - begin_s) / 1e12
+        return amount * runs / (time.monotonic() - start_s) / 1e12
 
-    found: dict[str, float] = {"gemm_bf16_tflops": 0.0, "triad_tb_s": 0.0}
+    found: dict[str, float] = dict.fromkeys(PLAIN_NAMES, 0.0)
+
+    def keep(name: str, rate: float) -> None:
+        found[name] = max(found[name], rate)
+
     for n in GEMM_SIZES:
         a = torch.randn(n, n, device="cuda", dtype=torch.bfloat16)
         b, c = torch.randn_like(a), torch.empty_like(a)
-        reached = rate(lambda a=a, b=b, c=c: torch.matmul(a, b, out=c), 2 * n**3)
-        found["gemm_bf16_tflops"] = max(found["gemm_bf16_tflops"], reached)
+        run = partial(torch.matmul, a, b, out=c)
+        keep("gemm_bf16_tflops", burst(run, 2 * n**3))
+        keep("gemm_bf16_sustained_tflops", lasting(run, 2 * n**3))
     for n in TRIAD_SIZES:
         a = torch.randn(n, device="cuda")
         b, c = torch.randn_like(a), torch.empty_like(a)
-        reached = rate(lambda a=a, b=b, c=c: torch.add(a, b, alpha=0.75, out=c), 12 * n)
-        found["triad_tb_s"] = max(found["triad_tb_s"], reached)
+        keep("triad_tb_s", lasting(partial(torch.add, a, b, alpha=0.75, out=c), 12 * n))
     return found
 
 
@@ -209,32 +231,41 @@ def bars_of(results: Sequence[KernelResult], plain: Sequence[Mapping[str, float]
             for name, unit, bar in (
                 ("gemm_bf16_tflops", "TFLOPS", GEMM_BAR_TFLOPS),
                 ("triad_tb_s", "TB/s", TRIAD_BAR_TB_S),
-                ("gemm_to_plain_torch", "ratio", RATIO_BAR),
+                ("gemm_bf16_to_plain_torch", "ratio", RATIO_BAR),
                 ("triad_to_plain_torch", "ratio", RATIO_BAR),
             )
         ]
-    gemm = _best(on_gpu, "gemm", "bf16", lambda r: r.gflops, 1e-3)
-    triad = _best(on_gpu, "triad", None, lambda r: r.gb_s, 1e-3)
     of_torch = [r for r in on_gpu if r.backend == "torch"]
-    ours = {
-        "gemm_bf16_tflops": _best(of_torch, "gemm", "bf16", lambda r: r.gflops, 1e-3),
-        "triad_tb_s": _best(of_torch, "triad", "fp32", lambda r: r.gb_s, 1e-3),
+    rates: dict[str, tuple[str, str | None, Callable[[KernelResult], float | None]]] = {
+        "gemm_bf16_tflops": ("gemm", "bf16", lambda r: r.burst_gflops),
+        "gemm_bf16_sustained_tflops": ("gemm", "bf16", lambda r: r.gflops),
+        "triad_tb_s": ("triad", "fp32", lambda r: r.gb_s),
     }
-    best_plain = {name: max((p[name] for p in plain), default=None) for name in ours}
-    ratios = {
-        name: ours[name][0] / peer if ours[name][0] is not None and peer else None
-        for name, peer in best_plain.items()
-    }
-    return [
-        Bar("gemm_bf16_tflops", gemm[0], "TFLOPS", GEMM_BAR_TFLOPS, at_least=True,
-            baselines={"plain torch": best_plain["gemm_bf16_tflops"]}, note=gemm[1]),
-        Bar("triad_tb_s", triad[0], "TB/s", TRIAD_BAR_TB_S, at_least=True,
-            baselines={"plain torch": best_plain["triad_tb_s"]}, note=triad[1]),
-        Bar("gemm_to_plain_torch", ratios["gemm_bf16_tflops"], "ratio", RATIO_BAR, at_least=True,
-            note=f"torch in both, {ours['gemm_bf16_tflops'][1]}"),
-        Bar("triad_to_plain_torch", ratios["triad_tb_s"], "ratio", RATIO_BAR, at_least=True,
-            note=f"torch in both, {ours['triad_tb_s'][1]}"),
+    best = {name: _best(on_gpu, *how) for name, how in rates.items()}
+    peers = {name: max((p[name] for p in plain), default=None) for name in rates}
+    limits = {"gemm_bf16_tflops": GEMM_BAR_TFLOPS, "triad_tb_s": TRIAD_BAR_TB_S}
+    bars = [
+        Bar(name, value, "TB/s" if "triad" in name else "TFLOPS", limits.get(name), at_least=True,
+            baselines={"plain torch": peers[name]}, note=f"{NOTES[name]} all: {whose}")
+        for name, (value, whose) in best.items()
     ]  # fmt: skip
+    for name, how in rates.items():
+        ours, whose = _best(of_torch, *how)
+        peer = peers[name]
+        ratio = ours / peer if ours is not None and peer else None
+        short = name.removesuffix("_tflops").removesuffix("_tb_s")
+        note = f"ours, {whose}, to the better of two runs of plain torch"
+        bars.append(
+            Bar(f"{short}_to_plain_torch", ratio, "ratio", RATIO_BAR, at_least=True, note=note)
+        )
+    return bars
+
+
+NOTES = {
+    "gemm_bf16_tflops": "in bursts of 30 ms, before the power limit takes hold; best of",
+    "gemm_bf16_sustained_tflops": "over seconds, at the power limit; best of",
+    "triad_tb_s": "over seconds, read and written both counted; best of",
+}
 
 
 def tables_of(records: Sequence[BenchRecord]) -> list[Table]:
@@ -281,7 +312,9 @@ def text_of(
         parts.append(
             "Plain torch ran before and after, in a process of its own: "
             + "; ".join(
-                f"{p['gemm_bf16_tflops']:.0f} TFLOPS and {p['triad_tb_s']:.2f} TB/s" for p in plain
+                f"{p['gemm_bf16_tflops']:.0f} TFLOPS in a burst, "
+                f"{p['gemm_bf16_sustained_tflops']:.0f} sustained, {p['triad_tb_s']:.2f} TB/s"
+                for p in plain
             )
             + ". Nothing was set on the GPU."
         )
@@ -297,11 +330,10 @@ def _best(
     kernel: str,
     dtype: str | None,
     rate: Callable[[KernelResult], float | None],
-    scale: float,
 ) -> tuple[float | None, str]:
-    """The highest rate, and whose it is."""
+    """The highest rate in 10^12 a second, and whose it is."""
     found = [
-        (value * scale, f"{r.backend} {r.style}, size {r.size}, {r.dtype}")
+        (value / 1e3, f"{r.backend} {r.style}, size {r.size}, {r.dtype}")
         for r in results
         if r.ok and r.kernel == kernel and dtype in (None, r.dtype) and (value := rate(r))
     ]

@@ -1,36 +1,39 @@
 """Is every setting back after `kill -9`, whenever it comes and whatever it hits?
 
-A program holds levers, sets them to random values and lets go of them, over and over, on a machine
-of files (cpufreq, powercap) and stub NVIDIA cards behind the real nvidia-ml-py. At a random moment
-the program, its guardian or both are killed with SIGKILL. Then `wattloop restore` runs, as a user
-would run it, and every setting of the machine is compared with what it was before the program
-started. Previous values are drawn anew for each kill, so that a value that is right by chance or
-left from the kill before does not count. In half of the kills two levers of different kinds are
-set at once.
+`wattloop sweep` runs on a machine of files (cpufreq, powercap) and stub NVIDIA cards behind the
+real nvidia-ml-py. At a random moment the sweep, its guardian or both are killed with SIGKILL. Then
+`wattloop restore` runs, as a user would run it, and every setting of the machine is compared with
+what it was before the sweep started. Previous values are drawn anew for each kill, so that a value
+that is right by chance or left from the kill before does not count. In half of the kills two
+levers of different kinds are set at once. A second program takes hold of levers, sets them and
+lets go of them as fast as it can, so that more kills hit the beginning and the end of a hold.
+Sweeps and restores are processes of their own, forked from one that has Python and the libraries
+loaded.
 """
 
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
 from lever_machine import LeverMachine
+from lever_owner import cycle, forked, sweep, warm_up
+from wattloop.cli.main import main as wattloop
 from wattloop.measure.processes import PROC
 from wattloop.testing.nvml_stub import build
 
-OWNER = Path(__file__).with_name("lever_owner.py")
-LATEST_S = 0.4
-"""Kills lie within this time after the program is ready; a hold lasts about 50 ms."""
+LATEST_S = {"sweep": 3.0, "cycle": 0.5}
+"""Kills lie within this time; a sweep takes one to ten seconds, a hold of the other about 50 ms."""
 NVML = ("gpu:0/power_limit", "gpu:1/power_limit", "gpu:0/sm_clock", "gpu:1/memory_clock")
 FILES = (
     "cpu/governor",
@@ -47,14 +50,19 @@ class Kill:
     """One program that was killed, and what became of the settings."""
 
     number: int
+    program: str
     target: str
     levers: tuple[str, ...]
     after_s: float
+    ended: bool = False
+    """It was through before the kill."""
     left_set: int = 0
     """Settings that were not at their previous value right after the kill."""
     journals: int = 0
     """Journals that were there right after the kill."""
     problems: list[str] = field(default_factory=list)
+    traceback: str = ""
+    """What a program that was asked to end (SIGTERM) said of itself; its settings are back."""
 
     @property
     def restored(self) -> bool:
@@ -63,34 +71,39 @@ class Kill:
 
 def main() -> None:
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--kills", type=int, default=1_000, help="of sweeps")
+    parser.add_argument("--cycles", type=int, default=250, help="kills of the other program")
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)) * 2)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.quick:
-        options.kills = min(options.kills, 8)
+        options.kills, options.cycles = min(options.kills, 8), min(options.cycles, 8)
     begin_s = time.monotonic()
-    kills = all_kills(options.kills, options.at_once, options.seed)
+    rng = random.Random(options.seed)
+    kills = plan("sweep", options.kills, rng) + plan("cycle", options.cycles, rng, options.kills)
+    kills = all_kills(kills, options.at_once)
     publish(page_of(kills, time.monotonic() - begin_s), options)
     for kill in kills:
+        if kill.traceback:
+            print(f"kill {kill.number}: {kill.traceback}", file=sys.stderr)
         for problem in kill.problems:
-            print(f"kill {kill.number} ({kill.target}, {kill.levers}): {problem}", file=sys.stderr)
+            where = f"kill {kill.number} ({kill.program}, {kill.target}, {kill.levers})"
+            print(f"{where}: {problem}", file=sys.stderr)
 
 
-def plan(count: int, seed: int) -> list[Kill]:
+def plan(program: str, count: int, rng: random.Random, first: int = 0) -> list[Kill]:
     """Kills spread evenly over targets; every other one hits two levers of different kinds."""
-    rng = random.Random(seed)
     kills = []
     for number in range(count):
         target = TARGETS[number // 2 % len(TARGETS)]
         nvml, file = rng.choice(NVML), rng.choice(FILES)
         levers = (nvml, file) if number % 2 else (rng.choice((nvml, file)),)
-        kills.append(Kill(number, target, levers, rng.uniform(0, LATEST_S)))
+        after_s = rng.uniform(0, LATEST_S[program])
+        kills.append(Kill(first + number, program, target, levers, after_s))
     return kills
 
 
-def all_kills(count: int, at_once: int, seed: int) -> list[Kill]:
-    kills = plan(count, seed)
+def all_kills(kills: Sequence[Kill], at_once: int) -> list[Kill]:
     shares = [kills[i::at_once] for i in range(at_once)]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "nvml"
@@ -103,6 +116,12 @@ def all_kills(count: int, at_once: int, seed: int) -> list[Kill]:
 
 def on_one_machine(folder: str, library: str, kills: Sequence[Kill]) -> Sequence[Kill]:
     with LeverMachine(Path(folder), Path(library)) as machine:
+        os.environ.update(machine.environment)
+        os.chdir(folder)
+        with Path(os.devnull).open("w") as nowhere:
+            sys.stdout = sys.stderr = nowhere
+            warm_up()
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         for kill in kills:
             try:
                 strike(machine, kill)
@@ -114,44 +133,38 @@ def on_one_machine(folder: str, library: str, kills: Sequence[Kill]) -> Sequence
 def strike(machine: LeverMachine, kill: Kill) -> None:
     rng = random.Random(kill.number)
     machine.shuffle(rng)
+    machine.forget_runs()
     before = machine.settings()
-    owner = subprocess.Popen(
-        [sys.executable, str(OWNER), str(kill.number), *kill.levers],
-        env=machine.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert owner.stdout is not None
-    if owner.stdout.readline() != "ready\n":
-        kill.problems.append(f"did not start: {owner.communicate()[1][-300:]}")
-        return
+    output = machine.folder / "output"
+    program = sweep if kill.program == "sweep" else cycle
+    owner = forked(partial(program, kill.levers, kill.number), output)
     time.sleep(kill.after_s)
-    guardians = children(owner.pid)
-    if kill.target == "program":
-        owner.kill()
-    elif kill.target == "guardian":
+    guardians = guardians_of(owner)
+    kill.ended = os.waitid(os.P_PID, owner, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    if kill.target == "guardian":
         end(guardians)
         time.sleep(rng.uniform(0, 0.05))
-        owner.terminate()  # it goes on without its guardian, and restores by itself
-    elif kill.target == "both, program first":
-        owner.kill()
-        end(guardians)
+        end([owner], signal.SIGTERM)  # it goes on without its guardian, and restores by itself
     else:
-        end(guardians)
-        owner.kill()
+        order = (
+            [[owner], guardians] if kill.target == "both, program first" else [guardians, [owner]]
+        )
+        for pids in [[owner]] if kill.target == "program" else order:
+            end(pids)
     kill.left_set = sum(value != before[name] for name, value in machine.settings().items())
     kill.journals = len(list(machine.state.glob("*.journal")))
-    errors = owner.communicate(timeout=60)[1]
-    if "Traceback" in errors:
-        kill.problems.append(f"traceback: {errors[-500:]}")
+    os.waitpid(owner, 0)
+    text = output.read_text()
+    if "Traceback" in text:
+        kill.traceback = text[-500:]
     judge(machine, kill, before)
 
 
 def judge(machine: LeverMachine, kill: Kill, before: dict[str, object]) -> None:
-    done = machine.wattloop("restore", "--json", "-")
-    if done.returncode != 0:
-        kill.problems.append(f"restore ended with {done.returncode}: {done.stdout}{done.stderr}")
+    output = machine.folder / "restored"
+    _, status = os.waitpid(forked(partial(wattloop, ["restore", "--json", "-"]), output), 0)
+    if status != 0:
+        kill.problems.append(f"restore ended with {status}: {output.read_text()}")
     after = machine.settings()
     for name, value in before.items():
         if after[name] != value:
@@ -159,65 +172,94 @@ def judge(machine: LeverMachine, kill: Kill, before: dict[str, object]) -> None:
     left = sorted(path.name for path in machine.state.glob("*.journal"))
     if left:
         kill.problems.append(f"journals left: {left}")
-    if done.returncode == 0 and not json.loads(done.stdout)["ok"]:
+    if status == 0 and not json.loads(output.read_text())["ok"]:
         kill.problems.append("restore does not say ok")
 
 
-def children(pid: int) -> list[int]:
+def guardians_of(pid: int) -> list[int]:
     try:
-        return list(map(int, (PROC / f"{pid}/task/{pid}/children").read_text().split()))
+        children = (PROC / f"{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
+    return [int(child) for child in children if b"wattloop.control.guardian" in command(child)]
 
 
-def end(pids: Sequence[int]) -> None:
+def command(pid: str) -> bytes:
+    try:
+        return (PROC / pid / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def end(pids: Sequence[int], number: signal.Signals = signal.SIGKILL) -> None:
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             continue
 
 
 def page_of(kills: Sequence[Kill], took_s: float) -> Page:
+    sweeps = [kill for kill in kills if kill.program == "sweep"]
+    cycles = [kill for kill in kills if kill.program == "cycle"]
     bars = [
         Bar(
             "restored",
-            sum(kill.restored for kill in kills),
+            sum(kill.restored for kill in sweeps),
             "kills",
-            len(kills),
+            len(sweeps),
             at_least=True,
             note="every setting of the machine at its previous value, and no journal left",
         ),
-        Bar("kills", len(kills), "kills", 1_000, at_least=True, note=f"took {took_s:.0f} s"),
+        Bar("kills", len(sweeps), "kills", 1_000, at_least=True, note="of `wattloop sweep`"),
+        Bar(
+            "cycles_restored",
+            sum(kill.restored for kill in cycles),
+            "kills",
+            len(cycles),
+            at_least=True,
+            note=f"of the program that holds and lets go; all kills took {took_s:.0f} s",
+        ),
     ]
-    rows = []
-    for target in TARGETS:
-        own = [kill for kill in kills if kill.target == target]
-        rows.append(
-            [
-                target,
-                len(own),
-                sum(len(kill.levers) == 2 for kill in own),
-                sum(kill.journals > 0 for kill in own),
-                sum(kill.left_set > 0 for kill in own),
-                sum(kill.restored for kill in own),
-            ]
-        )
+    shouted = sum(bool(kill.traceback) for kill in kills)
+    note = "programs that were asked to end and printed a traceback; their settings are back"
+    bars.append(Bar("tracebacks", shouted, "programs", note=note))
+    rows = [
+        [
+            program,
+            target,
+            len(own),
+            sum(len(kill.levers) == 2 for kill in own),
+            sum(kill.journals > 0 for kill in own),
+            sum(kill.left_set > 0 for kill in own),
+            sum(kill.ended for kill in own),
+            sum(kill.restored for kill in own),
+        ]
+        for program, all_own in (("sweep", sweeps), ("cycle", cycles))
+        for target in TARGETS
+        if (own := [kill for kill in all_own if kill.target == target])
+    ]
     header = (
+        "program",
         "killed",
         "kills",
         "with two levers",
         "while held",
         "something was set",
+        "after its end",
         "all restored",
     )
-    text = __doc__.partition("\n\n")[2]
+    text = (
+        "*While held*: a journal was there right after the kill. *Something was set*: a setting "
+        "was not at its previous value then, when a guardian may already have been at work."
+    )
+    title = "1,000 kills of a sweep"
     return Page(
         "lever_kills",
-        "1,000 kills of a program that sets levers",
+        title,
         bars,
-        [Table("By what was killed", header, rows)],
-        text,
+        [Table("By what was killed", header, rows, text)],
+        __doc__.partition("\n\n")[2],
     )
 
 

@@ -2,8 +2,7 @@
 
 import os
 import random
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 from wattloop.testing.cpufreq_tree import GOVERNORS, CpufreqTree
@@ -79,13 +78,7 @@ class LeverMachine:
             found[f"{package.name} limit"] = limit.read_text().strip()
         return found
 
-    def wattloop(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The real command in a process of its own."""
-        return subprocess.run(
-            [sys.executable, "-m", "wattloop.cli.main", *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    def forget_runs(self) -> None:
+        """A store of its own for each program."""
+        for path in self.folder.glob("runs.db*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

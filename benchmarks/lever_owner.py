@@ -1,45 +1,92 @@
-"""A program that sweeps levers until it is killed: hold, set, set, let go, hold again.
+"""Programs that set levers until they are killed, each in a process forked from a warm one.
 
-python benchmarks/lever_owner.py SEED LEVER...
+Starting Python and importing a sweep's libraries takes a second, in which there is nothing to
+kill: forked from a process that has them, a program is itself from its first line.
 """
 
+import os
 import random
 import sys
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from wattloop.cli.main import main
 from wattloop.control.hold import hold
-from wattloop.control.lever import Lever, LeverState, Setting
+from wattloop.control.lever import LeverState, Setting
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.hardware.host import Host
 
+__all__ = ["cycle", "forked", "sweep", "warm_up"]
 
-def main() -> None:
-    rng = random.Random(int(sys.argv[1]))
-    levers = find_levers(Host.from_environment())
-    chosen = [lever_named(levers, name) for name in sys.argv[2:]]
+
+def forked(program: Callable[[], int], output: Path) -> int:
+    """Process number of a child that runs `program`, with its output in a file."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        code = program()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def sweep(levers: Sequence[str], seed: int) -> int:
+    """`wattloop sweep` over a few values of each lever."""
+    rng = random.Random(seed)
+    states = {name: state_of(name) for name in levers}
+    words = ["sweep", "run", "--new", "--repeats", "1", "--warmup", "0", "--seed", str(seed)]
+    for name in levers:
+        values = [another(states[name], rng) for _ in range(rng.randrange(1, 4))]
+        words += ["--lever", f"{name}={','.join(dict.fromkeys(map(shown, values)))}"]
+    sys.argv = ["wattloop", *words]
+    return main([*words, "--", "sleep", "0.02"])
+
+
+def cycle(levers: Sequence[str], seed: int) -> int:
+    """Hold, set, set, let go, hold again, as fast as it goes."""
+    rng = random.Random(seed)
+    found = find_levers(Host.from_environment())
+    chosen = [lever_named(found, name) for name in levers]
     states = {lever.name: lever.state() for lever in chosen}
-    print("ready", flush=True)
     while True:
         with hold(chosen) as held:
             for _ in range(rng.randrange(1, 12)):
-                held.set({lever.name: another(states[lever.name], lever, rng) for lever in chosen})
+                held.set({x.name: x.accepted(another(states[x.name], rng)) for x in chosen})
                 time.sleep(rng.uniform(0, 0.01))
                 if rng.random() < 0.2:
                     held.put_back()
 
 
-def another(state: LeverState, lever: Lever, rng: random.Random) -> Setting:
+def warm_up() -> None:
+    """Import whatever the programs and `wattloop restore` use."""
+    sweep(["gpu:0/power_limit"], 0)
+    main(["restore"])
+
+
+def state_of(name: str) -> LeverState:
+    return lever_named(find_levers(Host.from_environment()), name).state()
+
+
+def another(state: LeverState, rng: random.Random) -> Setting:
     """Any value the device takes."""
     if state.choices:
         return rng.choice(state.choices)
     assert state.high is not None
     low, high = state.low or state.high / 3, state.high
-    if lever.name == "cpu/min_frequency":
+    if state.name == "cpu/min_frequency":
         high = 2_000.0  # below every upper bound of the machine
-    if lever.name == "cpu/max_frequency":
+    if state.name == "cpu/max_frequency":
         low = 2_000.0
-    return lever.accepted(float(rng.randint(round(low), round(high))))
+    return float(rng.randint(round(low), round(high)))
 
 
-if __name__ == "__main__":
-    main()
+def shown(value: Setting) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

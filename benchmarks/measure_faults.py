@@ -1,7 +1,8 @@
 """What is left when something is killed, the disk is full, or 64 ranks share a node?
 
 - Kills: `kill -9` of the measured program, of wattloop, of both, of a program that measures
-  itself, and of either while it ends, at random moments. All runs go to one store. Afterwards
+  itself, of the process that reads the sensors for it, of those two at once, and of either while
+  it ends, at random moments. All runs go to one store. Afterwards
   `wattloop runs list` must have every run, marked rightly; what is lost is the time between the
   kill and the last stored sample.
 - Disks: a full or read-only store, before the start and in the middle of a run. The program must

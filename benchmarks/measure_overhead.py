@@ -14,12 +14,18 @@ from typing import Any
 from bars import Bar, Baseline, Page, Table, arguments, publish
 from overhead import peers
 from overhead.laboratory import Failed, Laboratory
+from overhead.probe import SETTLE_S
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 OURS = "wattloop"
 API = "wattloop.measure.api"
-FULL = "wattloop, full rate"
+THREAD = "wattloop, thread"
+FULL = "wattloop, thread at full rate"
+OWN = (OURS, API, THREAD, FULL)
 SLOW_S, FAST_S = 0.1, 0.01
+RATES = (("10hz", SLOW_S), ("100hz", FAST_S))
+BESIDE_NOTE = "the process that reads the sensors, mean"
+TOTAL_NOTE = "the measured process and the one beside it"
 ONLY_FUNCTIONS = {"perun": "measures whole functions only"}
 """Tools that have no begin and end: they are imported and set up, no more."""
 
@@ -32,11 +38,18 @@ powercap tree of real files, which a process of its own keeps running. {sharing}
   when the first measurement runs; what is imported on first use belongs to it.
 - A window is begin and end inside a running measurement; median.
 - CPU is that of the measured process and its children while the program sleeps: the median second,
-  less that of the same program without a tool. A time-out that does nothing, a hundred times a
-  second, is in the second table: less is not possible from a thread of Python.
-- `cpu_pct_*` is Wattloop at the rate asked for. As installed it has a CPU budget of 0.4% and reads
-  counters less often where they would cost more; `budgeted_*` says what that costs and how many
-  readings are left. A window's energy does not depend on it, the curve between windows does.
+  less that of the same program without a tool, from {settle:g} s after the start on. A thread that
+  only wakes up, a hundred times a second, is in a table below: less is not possible from a thread
+  of Python.
+- `cpu_pct_*` is Wattloop as installed: once a measurement has lasted a second, a process beside the
+  program reads the sensors, and the program collects what it read. That process is not free:
+  `beside_*` is its CPU, start and memory (with its share of what it has in common with other
+  processes), `total_*` the sum. On a machine with idle cores only `cpu_pct_*` slows the program
+  down; the joules of both are in what is measured.
+- `thread_*` is the same without that process (`WATTLOOP_SAMPLER=thread`), which is also what the
+  first second of every measurement costs. The thread has a CPU budget of 0.4% and reads counters
+  less often where they would cost more; `thread_full_*` is without the budget. A window's energy
+  does not depend on it, the curve between windows does.
 - Times on the clock are those of a machine that others use as well; ratios say more than values.
 """
 SHARED = (
@@ -58,7 +71,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, help="repetitions of a CPU figure (2; quick: 1)")
     args = parser.parse_args()
     failures: dict[str, str] = {}
-    pythons = {tool: Path(sys.executable) for tool in ("none", "wake-ups", OURS, FULL, API)}
+    pythons = {tool: Path(sys.executable) for tool in ("none", "wake-ups", *OWN)}
     if not args.no_peers:
         folder = args.peers_venv or REPOSITORY / ".venv-peers"
         failures = peers.missing(folder) if args.peers_venv else peers.install(folder, _say)
@@ -70,7 +83,9 @@ def main() -> None:
         tables = benchmark.tables()
         shared = laboratory.can_share
     versions = {} if args.no_peers else peers.versions(folder)
-    text = TEXT.format(sharing=(SHARED if shared else NOT_SHARED) if versions else "")
+    text = TEXT.format(
+        settle=SETTLE_S, sharing=(SHARED if shared else NOT_SHARED) if versions else ""
+    )
     page = Page(
         "measure_overhead", "What measuring costs", bars, tables, text=text, versions=versions
     )
@@ -126,7 +141,8 @@ class Benchmark:
             _bar("window_us", "us", 30, windows, "us", "begin and end, two domains"),
             _cpu_bar("cpu_pct_10hz", 0.1, self._cpu[SLOW_S]),
             _cpu_bar("cpu_pct_100hz", 0.5, self._cpu[FAST_S]),
-            *self._as_shipped(),
+            *self._beside(),
+            *self._threads(),
             Bar(
                 "import_api_ms",
                 _value(imports[API], "ms"),
@@ -145,17 +161,38 @@ class Benchmark:
             Bar("run_cpu_ms", run, "ms", note=f"`wattloop run -- sleep {self._sleep_s:g}` itself"),
         ]
 
-    def _as_shipped(self) -> list[Bar]:
-        """What a user gets who asks for 10 or 100 Hz: the budget may lower the rate."""
+    def _beside(self) -> list[Bar]:
+        """The readings that were had for it, and what the process beside the program takes."""
         bars = []
-        for name, interval_s in (("10hz", SLOW_S), ("100hz", FAST_S)):
+        for name, interval_s in RATES:
             results = self._cpu[interval_s]
-            pct = _above_idle(results)[OURS]
-            assert isinstance(pct, float), pct
-            note = "with its CPU budget, as installed; see the readings that this leaves"
-            bars.append(Bar(f"budgeted_cpu_pct_{name}", pct, "% of a core", note=note))
-            for label, tool in (("budgeted", OURS), ("full", FULL)):
+            own_pct = _above_idle(results)[OURS]
+            beside_pct = _value(results[OURS], "beside_pct")
+            assert isinstance(own_pct, float), own_pct
+            bars += [
+                Bar(f"readings_{name}", _value(results[OURS], "rate_hz"), "1/s"),
+                Bar(f"beside_cpu_pct_{name}", beside_pct, "% of a core", note=BESIDE_NOTE),
+                Bar(f"total_cpu_pct_{name}", own_pct + beside_pct, "% of a core", note=TOTAL_NOTE),
+            ]
+        slow = self._cpu[SLOW_S][OURS]
+        start_ms, memory_mib = _value(slow, "beside_start_ms"), _value(slow, "beside_mib")
+        note = f"CPU time of its start and first {SETTLE_S:g} s"
+        return [
+            *bars,
+            Bar("beside_start_cpu_ms", start_ms, "ms", note=note),
+            Bar("beside_memory_mib", memory_mib, "MiB", note="proportional share (PSS)"),
+        ]
+
+    def _threads(self) -> list[Bar]:
+        """What the thread alone takes, with and without its budget."""
+        bars = []
+        for name, interval_s in RATES:
+            results = self._cpu[interval_s]
+            for label, tool in (("thread", THREAD), ("thread_full", FULL)):
+                pct = _above_idle(results)[tool]
+                assert isinstance(pct, float), pct
                 rate_hz = _value(results[tool], "rate_hz")
+                bars.append(Bar(f"{label}_cpu_pct_{name}", pct, "% of a core"))
                 bars.append(Bar(f"{label}_readings_{name}", rate_hz, "1/s"))
         return bars
 
@@ -188,7 +225,7 @@ class Benchmark:
     def _sleep(self, interval_s: float) -> dict[str, Any]:
         """Tool -> results; the tools take turns."""
         return self._each(
-            ["none", OURS, FULL, *self._peers],
+            ["none", OURS, THREAD, FULL, *self._peers],
             self._repeat,
             lambda tool: self._laboratory.probe(tool, "sleep", interval_s, self._seconds),
         )
@@ -325,20 +362,19 @@ class Benchmark:
 def _bar(
     name: str, unit: str, limit: float | None, results: dict[str, Any], key: str, note: str
 ) -> Bar:
-    others = {t: _value(r, key) for t, r in results.items() if t not in (OURS, API)}
+    others = {t: _value(r, key) for t, r in results.items() if t not in OWN}
     ours = _value(results[OURS], key)
     assert not isinstance(ours, str), ours
     return Bar(name, ours, unit, limit, others, note=note)
 
 
 def _cpu_bar(name: str, limit: float, results: dict[str, Any]) -> Bar:
-    """At the rate that was asked for, that is without the budget."""
+    """As installed, at the rate that was asked for."""
     figures = _above_idle(results)
-    ours = figures.pop(FULL)
-    del figures[OURS], figures["none"]
+    ours = figures[OURS]
+    others = {t: v for t, v in figures.items() if t not in (*OWN, "none")}
     assert isinstance(ours, float), ours
-    note = "at the rate asked for, without the CPU budget that would lower it"
-    return Bar(name, ours, "% of a core", limit, figures, note=note)
+    return Bar(name, ours, "% of a core", limit, others, note="the measured process, as installed")
 
 
 def _above_idle(results: dict[str, Any]) -> dict[str, Baseline]:

@@ -19,7 +19,7 @@ from bars import Bar, Page, Table, arguments, publish
 from overhead.counters import package_curve
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.feeds import Channel
+from wattloop.measure.channels import Channel
 from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
 from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml

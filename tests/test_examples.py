@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from wattloop.virtual.timeline import FileTimeline
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -25,3 +27,53 @@ def test_train_digits_prints_energy_per_epoch(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:5]] == [f"epoch {i}" for i in range(5)]
     assert lines[-1].startswith("wattloop:")
+
+
+def test_sweep_virtual_node_prints_the_papers_table() -> None:
+    """Promise: table 1 and figure 7 of Koszczal et al. in seconds, with EDP best at 170 W."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "sweep_virtual_node.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    lines = {line.split("  ")[1]: line for line in done.stdout.splitlines() if "  " in line}
+    assert "simulated" in done.stdout
+    assert "at 170 W   (17.32 % at 170 W)" in lines["EDP"]
+    assert "2:  228.0 s" in lines["260 W"]
+
+
+def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) -> None:
+    """Promise: the specification runs, a cap saves energy, and every cap is put back."""
+    entry_points = tmp_path / "site" / "wattloop-0.dist-info" / "entry_points.txt"
+    entry_points.parent.mkdir(parents=True)
+    groups = (("meters", "meter"), ("levers", "lever"))
+    entry_points.write_text(
+        "".join(f"[wattloop.{g}]\nvirtual = wattloop.virtual.{m}:detect\n" for g, m in groups)
+    )
+    text = (ROOT / "examples" / "virtual_node.yaml").read_text()
+    caps = text.partition("gpu/power_limit: ")[2].partition("\n")[0]
+    for old, new in ((caps, "[260 W, 170 W]"), ("[1, 2, 4, 8]", "[8]"), ("warmup: 1", "warmup: 0")):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    text = text.replace("command: python", f"command: {sys.executable}")
+    (tmp_path / "sweep.yaml").write_text(text)
+    state = tmp_path / "cards"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path / 'site'}",
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_STATE_DIR": str(tmp_path / "levers"),
+        "WATTLOOP_VIRTUAL_STATE": str(state),
+        "WATTLOOP_VIRTUAL_GPUS": "8",
+        "WATTLOOP_VIRTUAL_MODEL": "node004",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "wattloop", "sweep", "sweep.yaml"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "simulated" in done.stdout
+    (energy,) = [line for line in done.stdout.splitlines() if line.startswith("Energy  ")]
+    assert "170 W" in energy
+    cards = FileTimeline(state)
+    assert {cards.segments(gpu)[-1].limit_w for gpu in range(8)} == {260}

@@ -130,8 +130,8 @@ class Laboratory:
             environment["PYTHONPATH"] = os.pathsep.join(str(Path(f).resolve()) for f in folders)
             environment["WATTLOOP_SYSFS_ROOT"] = str(self.root / "sys")
             environment["WATTLOOP_STORE"] = str(self.root / "runs.db")
-            for name in ("WATTLOOP_JOB", "WATTLOOP_METERS", "WATTLOOP_DEVICES"):
-                environment.pop(name, None)
+            for name in ("JOB", "METERS", "DEVICES", "SAMPLER"):
+                environment.pop(f"WATTLOOP_{name}", None)
         else:
             environment.pop("PYTHONPATH", None)
         return environment

@@ -22,8 +22,8 @@ import time
 __all__ = ["TASKS", "TOOLS"]
 
 SLICE_S = 1.0
-SETTLE_S = 1.5
-"""Until the first flush and whatever else comes soon after the beginning is over."""
+SETTLE_S = 4.0
+"""Until the first flush, the start of processes and what else comes soon after the beginning."""
 WORK = range(120)
 
 
@@ -50,15 +50,22 @@ class Nothing:
         """How often it read its sensors between two moments; 0 where that is not known."""
         return 0
 
+    def beside(self):
+        """The process beside this one that belongs to the tool and is not its child; 0 if none."""
+        return 0
+
 
 class Wattloop(Nothing):
+    sampler = None
+
     def load(self):
         import wattloop
 
         self.wattloop = wattloop
 
     def start(self, interval_s):
-        self.run = self.wattloop.measure("run", interval_s=interval_s).begin()
+        self.run = self.wattloop.measure("run", interval_s=interval_s, sampler=self.sampler)
+        self.run.begin()
 
     def window(self):
         self.wattloop.measure("window").begin().end()
@@ -72,13 +79,24 @@ class Wattloop(Nothing):
     def readings(self, begin_s, end_s):
         from wattloop.measure.api import active_session
 
-        feed = active_session().feeds[0]
-        feed.between(0, begin_s, end_s)  # settles what was only sampled
-        return sum(begin_s <= t <= end_s for t in feed.tracks[0].times_s)
+        session = active_session()
+        session.between(begin_s, end_s)  # settles what was only sampled
+        return sum(begin_s <= t <= end_s for t in session.feeds[0].tracks[0].times_s)
+
+    def beside(self):
+        from wattloop.measure.api import active_session
+
+        return active_session().reader.sampling_pid
 
 
-class WattloopFullRate(Wattloop):
-    """Without the budget that makes it read less often than asked on a slow machine."""
+class WattloopThread(Wattloop):
+    """Read by a thread of the program, for as long as it runs."""
+
+    sampler = "thread"
+
+
+class WattloopFullRate(WattloopThread):
+    """Without the budget that makes the thread read less often than asked on a slow machine."""
 
     def start(self, interval_s):
         from wattloop.measure import sampler
@@ -238,7 +256,8 @@ class WakeUps(Nothing):
 TOOLS = {
     "none": Nothing,
     "wattloop": Wattloop,
-    "wattloop, full rate": WattloopFullRate,
+    "wattloop, thread": WattloopThread,
+    "wattloop, thread at full rate": WattloopFullRate,
     "wattloop.measure.api": WattloopApi,
     "codecarbon": CodeCarbon,
     "zeus": Zeus,
@@ -300,6 +319,8 @@ def task_sleep(tool, interval_s, seconds):
     tool.start(interval_s)
     time.sleep(min(SETTLE_S, seconds))
     slices = []
+    beside = tool.beside()
+    start_beside_s = _tree_cpu_s(beside) if beside else 0.0
     begin_s = time.monotonic()
     begin_cpu_s = cpu_s = _cpu_s()
     for number in range(1, round(seconds / SLICE_S) + 1):
@@ -309,9 +330,18 @@ def task_sleep(tool, interval_s, seconds):
         cpu_s = now_cpu_s
     mean = 100 * (cpu_s - begin_cpu_s) / (time.monotonic() - begin_s)
     end_s = time.monotonic()
+    beside_s = _tree_cpu_s(beside) - start_beside_s if beside else 0.0
+    memory_mib = _memory_mib(beside) if beside else 0.0
     rate_hz = tool.readings(begin_s, end_s) / (end_s - begin_s)
     tool.stop()
-    return {"slices_pct": slices, "mean_pct": mean, "rate_hz": rate_hz}
+    return {
+        "slices_pct": slices,
+        "mean_pct": mean,
+        "rate_hz": rate_hz,
+        "beside_pct": 100 * beside_s / (end_s - begin_s),
+        "beside_start_ms": 1e3 * start_beside_s,
+        "beside_mib": memory_mib,
+    }
 
 
 def task_stall(tool, interval_s, seconds):
@@ -381,6 +411,12 @@ def _tree_cpu_s(pid):
     except OSError:
         pass
     return total_ns / 1e9
+
+
+def _memory_mib(pid):
+    """Memory of a process, with its share of what it has in common with others."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
 
 
 def main():

@@ -12,7 +12,7 @@ The house, ground floor first:
 - `hardware`      facts about machines
 - `store`         journals and the database of runs
 - `measure`       meters, sampler, windows, accounting
-- `control`       levers (power caps, clocks): what there is, for now
+- `control`       levers (power caps, clocks, governor), set safely and put back
 - `virtual`       a GPU with a physical model
 - `integrations`  training loops of torch, Hugging Face, Lightning, Keras, scikit-learn
 - `cli`           the `wattloop` command

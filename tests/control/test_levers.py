@@ -82,7 +82,7 @@ def test_locked_clock_is_snapped_and_unlocked(rig: Rig, stub: StubNvml) -> None:
     """The nearest supported clock is locked; restoring resets, and the note says why."""
     lever = rig.lever("gpu:0/sm_clock")
     assert lever.accepted(1000.0) == 1005.0
-    assert "does not tell whether a clock is locked" in lever.state().note
+    assert "whether it is locked cannot be read" in lever.state().note
     with hold([lever]) as held:
         held.set({lever.name: 1000.0})
         assert held.previous == {lever.name: None}

@@ -42,6 +42,7 @@ def test_absurd_interval_is_refused_with_what_is_allowed(value: object) -> None:
         ("virtual_gpus", 1_000),
         ("devices", 7),
         ("ipmi", "perhaps"),
+        ("sampler", "nobody"),
         ("gauges", "x"),
         ("zone", 33),
     ],

@@ -31,10 +31,23 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """One package of 50 W with 5 W of DRAM; only `rapl` is looked at; nothing leaks in or out."""
+    """One package of 50 W with 5 W of DRAM; only `rapl` is looked at; nothing leaks in or out.
+
+    Counters wrap every 0.4 s.
+    """
+    yield from _machine(tmp_path, monkeypatch, range_uj=20_000_000)
+
+
+@pytest.fixture
+def slow_wrapping_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The same with counters that wrap every hour, as real ones do."""
+    yield from _machine(tmp_path, monkeypatch, range_uj=262_143_328_850)
+
+
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_uj: int) -> Iterator[Machine]:
     tree = PowercapTree(tmp_path / "sys")
-    package = tree.add_package(0, range_uj=20_000_000)
-    dram = tree.add_child(package, "dram", range_uj=20_000_000)
+    package = tree.add_package(0, range_uj=range_uj)
+    dram = tree.add_child(package, "dram", range_uj=range_uj)
     (tmp_path / "proc").mkdir()
     (tmp_path / "run").mkdir()
     for name in (

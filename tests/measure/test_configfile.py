@@ -40,6 +40,7 @@ ipmi: yes
 visa: USB0::1
 replay: old.csv
 virtual_gpus: 2
+sampler: thread
 """
 
 
@@ -56,6 +57,7 @@ def test_every_key_reaches_its_setting(tmp_path: Path) -> None:
     assert settings.gauges[0]["name"] == "node"
     assert settings.ipmi is True
     assert settings.virtual_gpus == 2
+    assert settings.sampler == "thread"
     assert settings.sources["tariff_per_kwh"] == f"file {path}:7"
     assert set(settings.sources) == set(FIELDS.values())
 

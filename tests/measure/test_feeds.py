@@ -1,4 +1,4 @@
-"""Promises of `feeds`: each reading lands in its track and buffer; one source per domain."""
+"""Promises of `feeds`: each reading lands in its track and buffer, whoever took it."""
 
 import math
 import threading
@@ -6,10 +6,9 @@ import threading
 import pytest
 
 from wattloop.core.clock import RealClock, VirtualClock
-from wattloop.core.provenance import Provenance
 from wattloop.core.records import Gap, Signal
-from wattloop.measure.feeds import MeterFeed, channels_of
-from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.counter_track import CounterTrack
+from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.meter import Reading
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
@@ -125,55 +124,6 @@ def test_beat_of_a_slow_sensor_is_found() -> None:
     assert age_s == pytest.approx(0.02, abs=0.003)
 
 
-def test_first_source_of_a_domain_wins() -> None:
-    """Two meters of one package give one channel, from the better one."""
-    clock = VirtualClock()
-    feeds = [
-        MeterFeed(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
-        for i, s in enumerate(["best", "second"])
-    ]
-    (channel,) = channels_of(feeds)
-    assert channel.domain.source == "best"
-
-
-def test_gauge_shapes_a_slow_counter_of_the_same_device() -> None:
-    """A GPU with energy counter and power gauge is one channel made of both."""
-    clock = VirtualClock()
-    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
-    quick = ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)])
-    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
-    assert isinstance(channel.track, ShapedCounter)
-
-
-def test_estimate_never_shapes_a_measured_counter() -> None:
-    """Sources of different provenance are not mixed into one number."""
-    clock = VirtualClock()
-    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
-    guess = gauge("gpu:0", provenance=Provenance.ESTIMATED)
-    quick = ScriptedMeter(clock, [(guess, lambda _: 1.0)])
-    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
-    assert channel.shape_feed is None
-
-
-@pytest.mark.parametrize(
-    ("devices", "names"),
-    [
-        ((), ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]),
-        (("cpu",), ["cpu:0/package", "cpu:1/package"]),
-        (("cpu:1",), ["cpu:1/package"]),
-        (("gpu:1",), []),
-        (("gpu:10", "dram"), ["gpu:10", "dram"]),
-    ],
-)
-def test_devices_choose_domains_by_whole_names(devices: tuple[str, ...], names: list[str]) -> None:
-    """`gpu:1` is not `gpu:10`; `cpu` is every socket."""
-    clock = VirtualClock()
-    all_names = ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]
-    meter = ScriptedMeter(clock, [(counter(n), lambda t: t) for n in all_names])
-    channels = channels_of([MeterFeed(meter, clock, 0)], devices)
-    assert [c.domain.name for c in channels] == names
-
-
 def test_samples_wait_and_settle_in_order() -> None:
     """A reading taken at the edge of a window costs little then, and is in the curve when asked."""
     clock = VirtualClock()
@@ -212,3 +162,53 @@ def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object)
     assert "scripted" in track.last_gap[1]
     assert math.isnan(feed.signal_values["a/clock"])
     assert len(feed.drained()[3]) == 1
+
+
+def test_readings_of_another_process_lie_between_our_own() -> None:
+    """Each in its place by time, in the curve and in the journal."""
+    clock = VirtualClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed.read()
+    clock.advance(2.0)
+    feed.sample()
+    with feed.lock:
+        for time_s in (0.5, 1.0, 2.5):
+            feed.arrive(time_s, [5.0 * time_s])
+    span = feed.between(0, 0.0, 2.5)
+    assert span is not None
+    assert span.energy_j == pytest.approx(12.5, rel=0.01)
+    assert list(feed.drained()[0]) == [0.0, 0.5, 1.0, 2.0, 2.5]
+
+
+def test_readings_whose_order_is_not_sure_are_left_out() -> None:
+    """Two processes stamp by themselves: a counter must not run backwards for a millisecond."""
+    clock = VirtualClock()
+    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed.read()
+    clock.advance(1.0)
+    feed.sample()
+    with feed.lock:
+        feed.arrive(0.999, [5.01])
+        feed.arrive(1.001, [4.99])
+        feed.arrive(0.4, [2.0])  # later than it was taken, and behind what we have
+    feed.between(0, 0.0, 1.0)
+    track = feed.tracks[0]
+    assert isinstance(track, CounterTrack)
+    assert not track.resets
+    assert list(feed.drained()[0]) == [0.0, 1.0]
+
+
+def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
+    """Its stamp may be off by the time it took."""
+    clock = VirtualClock()
+    meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
+    feed = MeterFeed(meter, clock, 0)
+    feed.widest_s = 0.002
+    feed.read()
+    meter._read_takes_s = 0.5
+    clock.advance(1.0)
+    feed.read()
+    meter._read_takes_s = 0.0
+    clock.advance(1.0)
+    feed.read()
+    assert list(feed.drained()[0]) == [0.0, 2.5]

@@ -88,7 +88,7 @@ def test_meter_that_hangs_does_not_keep_the_run_from_ending(
 
     release = threading.Event()
     monkeypatch.setattr(Rapl, "sample", sample)
-    monkeypatch.setattr("wattloop.measure.session.HANG_S", 0.3)
+    monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 0.3)
     session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
     hang.set()
     assert hangs.wait(10)

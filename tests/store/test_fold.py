@@ -19,7 +19,8 @@ from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import Outcome, fold, recover
-from wattloop.store.journal import EVENT, FORMAT, JournalWriter
+from wattloop.store.frames import EVENT, json_frame
+from wattloop.store.journal import FORMAT, JournalWriter
 from wattloop.store.place import Place
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series
@@ -140,7 +141,7 @@ def test_frames_with_nonsense_do_not_stop_the_others(store: Store) -> None:
     writer.samples(0, 7, array("d", [1.0]), array("d", [1.0] * 7))
     writer.samples(55, 1, array("d", [1.0]), array("d", [1.0]))
     writer.event({"type": "window", "window": {"name": "half"}})
-    writer._append(EVENT, b"[1, 2]")
+    writer._append(json_frame(EVENT, [1, 2]))
     writer.samples(0, 1, array("d", [1_001.0]), array("d", [3.0]))
     writer.end(ended())
     writer.close()

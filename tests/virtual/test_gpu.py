@@ -54,6 +54,46 @@ def test_true_energy_is_the_integral_of_true_power(gpu, clock):
         assert gpu.true_energy_j(begin_s, end_s) == pytest.approx(total_j, rel=1e-5)
 
 
+def test_temperature_is_a_low_pass_filter_of_power(gpu, clock):
+    """The closed form equals small steps of tau H' + H = P, through loads, caps and pauses."""
+    heat_w, step_s, tau_s = CARD.idle_w, 0.002, CARD.thermal_s
+    for change in (lambda: gpu.load(1.0), lambda: gpu.set_power_cap(300), lambda: gpu.load(0)):
+        change()
+        begin_s = clock.now_s()
+        for k in range(5_000):
+            power_w = gpu.power_w(begin_s + (k + 0.5) * step_s)
+            heat_w += (power_w - heat_w) * step_s / tau_s
+        clock.advance(10)
+        expected_c = CARD.ambient_c + CARD.warmth_k_per_w * heat_w
+        assert gpu.temperature_c(clock.now_s()) == pytest.approx(expected_c, abs=0.01)
+
+
+def test_a_card_cools_down_to_where_it_was(gpu, clock):
+    """What a sweep waits for between runs."""
+    idle_c = gpu.temperature_c(clock.now_s())
+    gpu.load(1.0)
+    clock.advance(100)
+    assert gpu.temperature_c(clock.now_s()) > idle_c + 30
+    gpu.load(0)
+    clock.advance(CARD.thermal_s)
+    assert gpu.temperature_c(clock.now_s()) < idle_c + 20
+    clock.advance(200)
+    assert gpu.temperature_c(clock.now_s()) == pytest.approx(idle_c, abs=0.1)
+
+
+def test_locks_are_remembered_and_given_back(gpu):
+    """A clock locked at its highest is not the same as one that is not locked."""
+    gpu.set_clock(CARD.max_clock_mhz)
+    gpu.set_memory_clock(CARD.memory_clock_mhz)
+    assert (gpu.now().clock_locked, gpu.now().memory_clock_locked) == (1, 1)
+    gpu.set_clock(None)
+    gpu.set_memory_clock(None)
+    assert (gpu.now().clock_locked, gpu.now().memory_clock_locked) == (0, 0)
+    assert gpu.limits == (700, CARD.max_clock_mhz, CARD.memory_clock_mhz)
+    with pytest.raises(ConfigError, match="3201, 1593, 810"):
+        gpu.set_memory_clock(2000)
+
+
 def test_work_takes_roofline_time_on_the_injected_clock(gpu, clock):
     """No real time passes; the virtual clock moves by what the card needs."""
     gpu.set_power_cap(700)

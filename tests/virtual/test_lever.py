@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
+from wattloop.control.hold import hold
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
+from wattloop.testing.lever_contract import check_lever
 from wattloop.virtual.faults import Fault
 from wattloop.virtual.lever import detect
 from wattloop.virtual.meter import detect as detect_meters
@@ -39,6 +41,8 @@ def test_each_card_has_three_levers_and_there_are_none_unless_asked_for(context,
         state = lever.state()
         assert state.available
         assert "simulated" in state.source
+        assert "simulated" in state.note
+        assert state.value is not None
         assert "simulated" in lever.write_text(None)
         assert state.low < state.high
     assert detect(context._replace(settings=Settings())) == []
@@ -49,6 +53,42 @@ def test_numbers_go_on_after_real_cards_as_those_of_the_meters_do(context, tmp_p
     (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
     assert next(iter(detect(context))).name == "gpu:1/power_limit"
     assert detect_meters(context)[0].domains[0].name == "gpu:1"
+
+
+@pytest.mark.parametrize(
+    "index, good, bad",
+    [
+        (0, [300.0, 250.5], [199.0, 701.0, "fast"]),
+        (1, [990.0, 345.0], [100.0, 2000.0, "fast"]),
+        (2, [1593.0, 810.0], [9000.0, 10.0, "fast"]),
+    ],
+)
+def test_virtual_levers_keep_the_contract(context, index, good, bad):
+    """What every lever must keep, simulated ones keep."""
+    check_lever(lambda: detect(context)[index], good=good, bad=bad)
+
+
+def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch):
+    """The safety of real levers covers virtual ones: restore finds them again by their device."""
+    code = (
+        "import os, sys; from pathlib import Path; from wattloop.control.hold import hold\n"
+        "from wattloop.measure.meter import Context; from wattloop.core.settings import Settings\n"
+        "from wattloop.virtual.lever import detect\n"
+        "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
+        "held = hold(levers, directory=Path(sys.argv[1]), guardian=False).__enter__()\n"
+        "held.set({'gpu:0/power_limit': 250.0, 'gpu:1/sm_clock': 990.0}); os.kill(os.getpid(), 9)"
+    )
+    entry_points = tmp_path / "site" / "wattloop-0.dist-info" / "entry_points.txt"
+    entry_points.parent.mkdir(parents=True)
+    entry_points.write_text("[wattloop.levers]\nvirtual = wattloop.virtual.lever:detect\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")  # as if installed
+    directory = tmp_path / "held"
+    environment = {**os.environ, "WATTLOOP_VIRTUAL_GPUS": "2"}
+    subprocess.run([sys.executable, "-c", code, str(directory)], env=environment, check=False)
+    assert levers[POWER].read() == 250
+    with hold(list(levers.values()), directory=directory, guardian=False, report=lambda _: None):
+        assert levers[POWER].read() == 700
+        assert levers["gpu:1/sm_clock"].read() is None
 
 
 @pytest.mark.parametrize("name", LOWER)

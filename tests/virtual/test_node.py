@@ -16,6 +16,7 @@ from wattloop.virtual.meter import detect
 from wattloop.virtual.node import GOLD, Setting, steady_outcome
 from wattloop.virtual.node_meter import NodeEnergy, NodePower, node_energy_j
 from wattloop.virtual.nodes import NODES, node_named
+from wattloop.virtual.physics import Activity
 from wattloop.virtual.timeline import MemoryTimeline
 
 NODE = node_named("node004")
@@ -119,6 +120,21 @@ def test_counter_and_gauge_agree_with_the_truth(gpus, clock):
     truth_j = node_energy_j(NODE, gpus, 1_000, clock.now_s(), step_s=0.001)
     assert end_j - begin_j == pytest.approx(truth_j, rel=2e-3)
     assert summed_j == pytest.approx(truth_j, rel=2e-3)
+
+
+def test_work_that_began_with_its_process_is_counted_from_there(gpus, clock):
+    """A job tells of itself when it has loaded its modules; its first moments are not lost."""
+    counter = NodeEnergy(NODE, gpus, clock)
+    counter.read()
+    begin_s = clock.now_s()
+    for _ in range(3):
+        clock.advance(0.1)
+        counter.read()
+    gpus[0].occupy(Activity(1.0, 0.5, 1.0), at_s=begin_s)
+    clock.advance(0.7)
+    (energy_j,) = counter.read()
+    truth_j = node_energy_j(NODE, gpus, begin_s, clock.now_s(), step_s=0.001)
+    assert energy_j == pytest.approx(truth_j, rel=2e-3)
 
 
 def test_a_long_pause_between_readings_is_cheap_and_right(gpus, clock):

@@ -1,6 +1,7 @@
 """The virtual card's physics: the laws that sweeps and cap finders rely on."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,42 @@ def test_a_cap_below_what_the_lowest_clock_needs_is_exceeded_not_faked():
     point = card.settle(Activity(1, 1, 1), 50, card.max_clock_mhz)
     assert point.clock_mhz == pytest.approx(card.min_clock_mhz)
     assert point.power_w > 50
+
+
+def test_layers_that_take_turns_feel_the_clock_less_than_arithmetic_alone():
+    """Without overlap times add: half memory, half arithmetic loses half as much."""
+    card = card_named("rtx6000")
+    half = card.max_clock_mhz / 2
+    mixed = card.at_clock(Activity(1, 1, 1, overlap=0.0), half).slowdown
+    assert mixed == pytest.approx(1.5)
+    assert card.at_clock(Activity(1, 1, 1), half).slowdown == pytest.approx(2)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_lower_memory_clock_costs_bandwidth_and_saves_power(name):
+    """Memory-bound work slows in proportion; idle power falls a little, too."""
+    card = card_named(name)
+    highest, lower = card.memory_clocks_mhz[:2]
+    activity = card.activity(COPY[name])
+    fast, slow = (card.at_clock(activity, card.max_clock_mhz, mhz) for mhz in (highest, lower))
+    assert slow.slowdown == pytest.approx(highest / lower)
+    assert slow.power_w < fast.power_w
+    assert card.at_clock(IDLE, card.max_clock_mhz, lower).power_w < card.idle_w
+
+
+def test_overshoot_is_how_far_a_capped_card_settles_above_its_cap():
+    """Real cards do not stop exactly at their cap."""
+    card = replace(card_named("v100"), overshoot=0.05)
+    point = card.settle(card.activity(GEMM["v100"]), 200, card.max_clock_mhz)
+    assert point.power_w == pytest.approx(210, rel=1e-4)
+
+
+def test_an_a40_exceeds_its_lowest_cap_where_memory_is_busy():
+    """As Zeus's published runs show: 21% above a cap of 100 W, at most 1% above higher ones."""
+    card = card_named("a40")
+    activity = Activity(0.5, 1.0, 1.0)
+    assert 110 < card.settle(activity, 100, card.max_clock_mhz).power_w < 125
+    assert card.settle(activity, 150, card.max_clock_mhz).power_w < 152
 
 
 def test_noise_repeats_and_has_the_stated_size():

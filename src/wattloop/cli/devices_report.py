@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.cli.output import print_table
-from wattloop.control.lever import LeverState
+from wattloop.control.lever import LeverState, shown
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain
 from wattloop.measure.meter import Meter
@@ -106,13 +106,13 @@ def _refusals(inventory: Inventory, everything: bool) -> None:
 
 
 def _levers(levers: Sequence[LeverState], everything: bool) -> None:
-    present = [lever for lever in levers if lever.value is not None]
+    present = [lever for lever in levers if lever.value is not None or lever.available]
     if present:
         _line()
         rows = [
             (
                 lever.name,
-                _value(lever.value, lever.unit),
+                shown(lever.value, lever.unit),
                 _range(lever),
                 "yes" if lever.available else "no",
                 lever.note,
@@ -200,12 +200,6 @@ def _known_error(domain: Domain) -> str:
 
 def _period(period_s: float) -> str:
     return f"{period_s * 1e3:g} ms" if period_s < 1 else f"{period_s:g} s"
-
-
-def _value(value: float | str | None, unit: str) -> str:
-    if value is None:
-        return "not readable"
-    return value if isinstance(value, str) else f"{value:g} {unit}"
 
 
 def _range(lever: LeverState) -> str:

@@ -5,6 +5,8 @@
 - `values`         `70%`, `1.4 GHz`, `default` as a device takes them
 - `hold`           set levers for the time of a block: lock, journal, read back, restore
 - `restore`        put back what a killed process left
-- `journal`, `lock`, `place`, `owner`, `guardian`, `ending`  how `hold` keeps its promises
-- `nvidia_levers`, `amd_levers`, `rapl_levers`, `cpufreq_levers`  the levers
+- `looking`, `writing`, `putting_back`  its steps; `grip` what it has in its hands meanwhile:
+  `lock`, `journal`, `guardian`, `ending`; `place`, `owner`, `descriptors` below them
+- `nvidia_levers`, `amd_levers`, `rapl_levers`, `cpufreq_levers`  the levers; `file_lever`,
+  `nvidia_card`, `cpufreq_policies` below them
 """

@@ -14,8 +14,7 @@ __all__ = ["LockedClock", "PowerLimit", "detect"]
 
 ROOT_ONLY = "the NVIDIA driver lets only root set it"
 NO_GETTER = (
-    "NVML does not tell whether a clock is locked: it is taken as not locked before, and is "
-    "unlocked when restored"
+    "whether it is locked cannot be read: taken as not locked before, unlocked when restored"
 )
 
 

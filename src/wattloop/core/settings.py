@@ -15,6 +15,7 @@ __all__ = ["Settings", "settings_from"]
 
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
+SAMPLERS = ("auto", "thread", "process")
 
 
 class Settings(NamedTuple):
@@ -36,6 +37,8 @@ class Settings(NamedTuple):
         dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`.
         node_overhead_w: power of what nobody measures (fans, disks), if the user knows it.
         psu_efficiency: efficiency of the power supply, if the user knows it.
+        sampler: who reads the sensors while a program measures itself: a `thread` of the program,
+            a `process` beside it, or `auto`: a process once the measurement has lasted a second.
         sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
             `flag`.
     """
@@ -61,6 +64,7 @@ class Settings(NamedTuple):
     visa_resource: str = ""
     replay_file: str = ""
     virtual_gpus: int = 0
+    sampler: str = "auto"
     sources: Mapping[str, str] = {}
 
     def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
@@ -106,6 +110,7 @@ ENVIRONMENT: dict[str, str] = {
     "WATTLOOP_VISA": "visa_resource",
     "WATTLOOP_REPLAY": "replay_file",
     "WATTLOOP_VIRTUAL_GPUS": "virtual_gpus",
+    "WATTLOOP_SAMPLER": "sampler",
 }
 
 
@@ -143,6 +148,8 @@ def _checked(name: str, value: Any, source: str) -> Any:
             f"{where} is {value!r}, which would forget every run as the program ends; name a file "
             "such as runs.db, or a URL such as postgresql://user@host/wattloop"
         )
+    if name == "sampler" and value not in SAMPLERS:
+        raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SAMPLERS)}")
     return value
 
 

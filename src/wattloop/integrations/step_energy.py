@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from wattloop.core.provenance import Provenance
-from wattloop.measure.feeds import Channel
+from wattloop.measure.channels import Channel
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.resolve import COVERAGE_FACTOR
 from wattloop.measure.spans import Span

@@ -100,6 +100,11 @@ class Worker:
             self._process.stdin.write(json.dumps(dict(order)) + "\n")
             self._process.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        """Of its process, which leads a session of its own."""
+        return self._process.pid
+
     @classmethod
     def of(cls, job: Job) -> "Worker":
         """A worker that does `job`."""

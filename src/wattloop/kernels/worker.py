@@ -20,7 +20,7 @@ from wattloop.kernels.backend import Backend, Unsupported
 from wattloop.kernels.loading import LoadedKernel, load
 from wattloop.kernels.memory import forget_peak, peak_b
 from wattloop.kernels.registry import backend_named
-from wattloop.kernels.timing import timed
+from wattloop.kernels.timing import burst_s, timed
 
 __all__ = ["main"]
 
@@ -94,12 +94,14 @@ def _measured(loaded: LoadedKernel, job: dict[str, Any], tell: Tell, number: int
     if not first.ok:
         return _wrong(first.error, first.what)
     tell({"type": "measuring", "case": number})
+    on_gpu = job["device"] == "gpu"
+    burst = burst_s(loaded, now_s=time.monotonic, sleep=time.sleep) if on_gpu else None
     timing = timed(
         loaded,
         job["seconds"],
         now_s=time.monotonic,
         warmup_s=job["warmup_s"],
-        each_waits=job["device"] == "cpu",
+        each_waits=not on_gpu,
     )
     # what was timed is what gets checked
     check = loaded.check()
@@ -114,6 +116,7 @@ def _measured(loaded: LoadedKernel, job: dict[str, Any], tell: Tell, number: int
         "per_batch": timing.per_batch,
         "batches": len(timing.batch_s),
         "time_s": timing.time_s,
+        "burst_time_s": burst,
         "time_low_s": low_s,
         "time_high_s": high_s,
         "check_error": check.error,

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, Gap, Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.feeds import MeterFeed, channels_of
+from wattloop.measure.channels import channels_of
+from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.meter import Meter, Reading
 from wattloop.measure.resolve import resolve_window

@@ -35,6 +35,7 @@ FIELDS: dict[str, str] = {
     "visa": "visa_resource",
     "replay": "replay_file",
     "virtual_gpus": "virtual_gpus",
+    "sampler": "sampler",
 }
 """Key in the file -> setting."""
 

@@ -1,4 +1,4 @@
-"""Meters being read: who offers which domain, and the tracks their readings go into."""
+"""Meters being read, and the tracks their readings go into."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.core.records import DomainKind, Gap, Signal
 from wattloop.measure.counter_track import CounterTrack
-from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.meter import Meter
 from wattloop.measure.spans import Span
 from wattloop.measure.ticks import TickClock
 
-__all__ = ["Channel", "MeterFeed", "SourceTrack", "channels_of"]
+__all__ = ["STAMP_SLACK_S", "MeterFeed", "SourceTrack"]
 
 EDGE_READ_LIMIT_S = 50e-6
 """Windows read a meter at their edges only if that takes less than this."""
@@ -26,9 +25,12 @@ SLOW_SENSOR_S = 0.02
 """A sensor that changes less often than this gains nothing from a read at an edge."""
 MEASURED_COST_WEIGHT = 0.1
 CHANGE_LOOK_S = 0.0005
+STAMP_SLACK_S = 0.002
+"""Readings that two processes took within this of each other may be in the wrong order."""
 
 SourceTrack = CounterTrack | GaugeTrack
 GapListener = Callable[[float, str, Gap], None]
+TickListener = Callable[[int, float, float], None]
 
 
 class MeterFeed:
@@ -60,12 +62,18 @@ class MeterFeed:
         """Time of the last reading that got into the tracks."""
         self.signal_values: dict[str, float] = {}
         self.on_gap: GapListener | None = None
+        self.on_tick: TickListener | None = None
+        """Told which domain changed, after when and by when."""
+        self.widest_s = math.inf
+        """A reading that took this much longer than usual was held up, and is left out."""
         self._now_s = clock.now_s
         self.after_take: Callable[[], object] | None = None
         """Called after each reading that got into the tracks."""
         self._lock = threading.Lock()
         self._meter_lock = threading.Lock()
         self._sampled: deque[tuple[float, float, Any]] = deque()
+        self._arrived: deque[tuple[float, Sequence[float | Gap]]] = deque()
+        self._own_until_s = -math.inf
         self._times_s: array[float] = array("d")
         self._values: array[float] = array("d")
         self._signal_times_s: array[float] = array("d")
@@ -113,10 +121,49 @@ class MeterFeed:
         waiting = self._sampled
         while waiting:
             before_s, after_s, sampled = waiting.popleft()
-            self.cost_s += MEASURED_COST_WEIGHT * (after_s - before_s - self.cost_s)
+            if self._arrived:
+                self._take_arrived(before_s - self._slack_s)
+            self._own_until_s = after_s
+            took_s = after_s - before_s
+            late = took_s > 2 * self.cost_s + self.widest_s
+            self.cost_s += MEASURED_COST_WEIGHT * (took_s - self.cost_s)
+            if late:
+                continue
             self.take((before_s + after_s) / 2, self._decoded(sampled))
             if self.after_take is not None:
                 self.after_take()
+        if self._arrived:
+            self._take_arrived(math.inf)
+
+    def arrive(self, time_s: float, values: Sequence[float | Gap]) -> None:
+        """A reading of this source that another process took; the caller holds `lock`.
+
+        Readings arrive in the order of their times, but some time after they were taken.
+        """
+        self._arrived.append((time_s, values))
+
+    def arrive_signals(self, time_s: float, values: Sequence[float]) -> None:
+        """Signals that another process read; the caller holds `lock`."""
+        self._signal_times_s.append(time_s)
+        self._signal_values.extend(values)
+        for signal, value in zip(self.signals, values, strict=True):
+            self.signal_values[signal.name] = value
+
+    def _take_arrived(self, until_s: float) -> None:
+        """What arrived and lies clearly between our own readings.
+
+        Each process stamps its readings itself. Two of them so close that their order is not sure
+        would make a counter run backwards; ours is kept, since a window may have asked for it.
+        """
+        arrived = self._arrived
+        while arrived and arrived[0][0] < until_s:
+            time_s, values = arrived.popleft()
+            if time_s > max(self.last_s, self._own_until_s + self._slack_s):
+                self.take(time_s, values)
+
+    @property
+    def _slack_s(self) -> float:
+        return STAMP_SLACK_S + self.cost_s
 
     def _decoded(self, sampled: Any) -> list[float | Gap]:
         if isinstance(sampled, Exception):
@@ -207,6 +254,8 @@ class MeterFeed:
                 if clock is not None and changed and not isinstance(last[i], Gap):
                     clock.saw_change(last_s, now_s)
                     seen[i] += 1
+                    if self.on_tick is not None:
+                        self.on_tick(i, last_s, now_s)
             if all(n >= 2 or clock is None for n, clock in zip(seen, clocks, strict=True)):
                 return
             last, last_s = values, now_s
@@ -252,93 +301,3 @@ class MeterFeed:
         if self._last_gaps[i] != gap.reason and self.on_gap is not None:
             self._last_gaps[i] = gap.reason
             self.on_gap(time_s, self.domains[i].name, gap)
-
-
-class Channel:
-    """The source chosen for one domain, and the gauge that gives its shape, if there is one."""
-
-    __slots__ = ("domain", "feed", "index", "shape_feed", "shape_index")
-
-    def __init__(
-        self,
-        domain: Domain,
-        feed: MeterFeed,
-        index: int,
-        shape_feed: MeterFeed | None = None,
-        shape_index: int = 0,
-    ) -> None:
-        self.domain = domain
-        self.feed = feed
-        self.index = index
-        self.shape_feed = shape_feed
-        self.shape_index = shape_index
-
-    @property
-    def track(self) -> SourceTrack | ShapedCounter:
-        """The energy curve of this domain."""
-        primary = self.feed.tracks[self.index]
-        if self.shape_feed is None:
-            return primary
-        shape = self.shape_feed.tracks[self.shape_index]
-        assert isinstance(primary, CounterTrack)
-        assert isinstance(shape, GaugeTrack)
-        return ShapedCounter(primary, shape)
-
-    def between(self, begin_s: float, end_s: float) -> Span | None:
-        """Energy of the domain between two instants."""
-        if self.shape_feed is None or self.shape_feed is self.feed:
-            return self.feed.between(self.index, begin_s, end_s)
-        with self.feed.lock, self.shape_feed.lock:
-            self.feed.settle()
-            self.shape_feed.settle()
-            return self.track.between(begin_s, end_s)
-
-    def power_w(self) -> float | None:
-        """Power now."""
-        feed = self.feed if self.shape_feed is None else self.shape_feed
-        with feed.lock:
-            feed.settle()
-            return self.track.power_w()
-
-
-def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list[Channel]:
-    """One channel per domain name: the first feed wins; a later gauge shapes a slow counter."""
-    chosen: dict[str, Channel] = {}
-    for feed in feeds:
-        for index, domain in enumerate(feed.domains):
-            if devices and not any(_matches(domain.name, wanted) for wanted in devices):
-                continue
-            candidate = Channel(domain, feed, index)
-            present = chosen.get(domain.name)
-            if present is None:
-                chosen[domain.name] = candidate
-            elif _shapes(candidate, present):
-                chosen[domain.name] = _shaped(present, candidate)
-            elif _shapes(present, candidate):
-                chosen[domain.name] = _shaped(candidate, present)
-    return list(chosen.values())
-
-
-def _shaped(counter: Channel, gauge: Channel) -> Channel:
-    # Both sensors of one device keep the same beat; the cheap one is watched for it.
-    beat = gauge.feed.tick_clocks[gauge.index]
-    counter.feed.tracks[counter.index].ticks = beat
-    counter.feed.tick_clocks[counter.index] = beat
-    counter.feed.told_ticks = True
-    return Channel(counter.domain, counter.feed, counter.index, gauge.feed, gauge.index)
-
-
-def _shapes(gauge: Channel, counter: Channel) -> bool:
-    """Whether a gauge can give the shape between the points of a slow counter."""
-    return (
-        counter.shape_feed is None
-        and gauge.shape_feed is None
-        and counter.domain.kind is DomainKind.COUNTER
-        and gauge.domain.kind is DomainKind.GAUGE
-        and counter.domain.update_period_s >= SLOW_SENSOR_S
-        and gauge.domain.provenance is counter.domain.provenance
-    )
-
-
-def _matches(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith((f"{wanted}:", f"{wanted}/"))

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 from wattloop.core.records import Missing, RunStatus, Scope, WindowResult
 from wattloop.measure.accounting.efficiency import efficiencies
 from wattloop.measure.accounting.insights import Insight, node_imbalance
+from wattloop.measure.channels import channels_of
 from wattloop.measure.closing import recorded_feeds
-from wattloop.measure.feeds import channels_of
 from wattloop.measure.merging import merged_journal
 from wattloop.measure.resolve import resolve_window
 from wattloop.store.journal import Journal

@@ -11,8 +11,9 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Gap, Missing, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.measure.channels import Channel, channels_of
 from wattloop.measure.closing import RecordedMeter
-from wattloop.measure.feeds import Channel, MeterFeed, channels_of
+from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.resolve import resolve_window
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET

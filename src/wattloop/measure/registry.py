@@ -55,6 +55,8 @@ class Inventory:
     ) -> None:
         self.meters = [] if meters is None else meters
         self.refusals = [] if refusals is None else refusals
+        self.names: list[str] = []
+        """For each meter, the name under which it was looked for."""
 
     def missing(self) -> list[Missing]:
         """Parts of the node that exist but that no meter reads."""
@@ -103,6 +105,7 @@ def detect(context: Context, *, explain: bool = True) -> Inventory:
             continue
         found = detect_one(name, finder, context, inventory.refusals)
         inventory.meters.extend(found)
+        inventory.names.extend([name] * len(found))
         if found and name == "replay":
             break
     return inventory

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Missing, Scope, WindowResult, non_overlapping
 from wattloop.core.units import format_duration
-from wattloop.measure.feeds import Channel
+from wattloop.measure.channels import Channel
 from wattloop.measure.spans import Span
 
 __all__ = ["resolve_window"]

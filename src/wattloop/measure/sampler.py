@@ -65,6 +65,8 @@ class Sampler:
         self._plans: list[_Plan] = []
         self._on_flush = on_flush
         self._on_fault = on_fault
+        self.on_readings: Callable[[float], None] | None = None
+        """Called after a round of readings, with its time."""
         self._last: Callable[[], None] | None = None
         # Polling a descriptor is the cheapest way to wait for a time or a word, by a third.
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -95,9 +97,17 @@ class Sampler:
             self._wake_fd = -1
         return True
 
-    def replace_feeds(self, feeds: Sequence[MeterFeed], interval_s: float) -> None:
+    def replace_feeds(
+        self,
+        feeds: Sequence[MeterFeed],
+        signal_feeds: Sequence[MeterFeed],
+        interval_s: float,
+        tick_feeds: Sequence[MeterFeed],
+    ) -> None:
         """Read other feeds from the next round on."""
         self._feeds = list(feeds)
+        self._signal_feeds = [feed for feed in signal_feeds if feed.signals]
+        self._tick_feeds = [feed for feed in tick_feeds if any(feed.tick_clocks)]
         self._interval_s = interval_s
         self._plans = self._new_plans(self._clock.now_s())
 
@@ -131,14 +141,18 @@ class Sampler:
             if time_s >= chores.due_s:
                 self._do(chores, time_s)
             wait_s = chores.due_s + CHORES_SLACK_S
+            read = False
             for plan in self._plans:
                 if time_s >= plan.due_s:
+                    read = True
                     if plan.settles_later:
                         plan.feed.sample()
                         plan.next(time_s)
                     else:
                         self._read_now(plan, time_s, chores)
                 wait_s = min(wait_s, plan.due_s)
+            if read and self.on_readings is not None:
+                self.on_readings(time_s)
             delay_s = wait_s - now_s()
             if delay_s > SHORT_S:
                 if waiting.poll(delay_s * 1_000):

@@ -13,15 +13,13 @@ from wattloop.core.clock import Clock
 from wattloop.core.records import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
-from wattloop.measure.feeds import Channel, MeterFeed, channels_of
-from wattloop.measure.followers import Role
 from wattloop.measure.header import journal_header
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE, Job, job_from_environment
 from wattloop.measure.meter import Context
+from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.resolve import resolve_window
 from wattloop.measure.run_journal import RunJournal
-from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
 from wattloop.measure.windows import Window
 from wattloop.store.journal import journal_directory
 
@@ -33,12 +31,6 @@ __all__ = ["Session"]
 ROOT_WINDOW_ID = 0
 SETTLE_S = 3.0
 EDGE_SLACK_S = 0.01
-CHANGE_LIMIT_S = 0.05
-"""How long a watcher waits at the edges of a run for a counter to move."""
-LAST_WAIT_S = 0.2
-"""How long the end of a run waits for a slow sensor to change once more."""
-HANG_S = 2.0
-"""A meter that takes longer for its last reading hangs, and is left behind."""
 NOTES_LIMIT = 20
 
 
@@ -58,6 +50,7 @@ class Session:
         name: str,
         job: Job | None,
         in_process: bool,
+        beside: bool = False,
     ) -> None:
         self.run_id = run_id
         self.name = name
@@ -68,20 +61,26 @@ class Session:
         self.parent_run_id = os.environ.get(RUN_VARIABLE)
         self.notes: list[str] = []
         self.inventory = inventory
-        self.feeds = [
-            MeterFeed(meter, context.clock, i) for i, meter in enumerate(inventory.meters)
-        ]
-        self.channels: list[Channel] = channels_of(self.feeds, context.settings.devices)
+        self.reader = NodeReader(
+            context,
+            inventory,
+            run_id=run_id,
+            job=job,
+            in_process=in_process,
+            beside=beside,
+            note=self._note_now,
+        )
+        self.feeds = self.reader.feeds
+        self.channels = self.reader.channels
         self.missing: list[Missing] = _wanted(inventory.missing(), context.settings.devices)
         self.started_s = context.clock.now_s()
         self.started_wall_s = context.clock.wall_s()
-        self.role = Role(run_id, job)
+        self.role = self.reader.role
         self._in_process = in_process
-        self._edge_feeds = [feed for feed in self._used_feeds() if feed.cheap_at_edges]
+        self._edge_feeds = self.reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
         self._open: dict[int, Window] = {}
         self._journal = RunJournal(synced=not in_process)
-        self._sampler: Sampler | None = None
         self._closing = threading.Lock()
         self._abandoned = False
         self._suspended_s = context.clock.suspended_s()
@@ -114,6 +113,7 @@ class Session:
             context: machine, settings and clock, for tests and simulations.
             keep: whether the run is written to the store.
         """
+        given = context
         if context is None:
             settings = settings_from(os.environ) if settings is None else settings
             context = Context(Host.from_environment(), settings)
@@ -125,6 +125,7 @@ class Session:
             name=name,
             job=job_from_environment(),
             in_process=in_process,
+            beside=given is None,
         )
         session._begin(keep, command, kind, tags or {})
         return session
@@ -172,6 +173,7 @@ class Session:
         # A sensor that fell silent will not sharpen anything any more.
         if self.clock.now_s() > end_s + SETTLE_S:
             return True
+        self.reader.refresh()
         lasts_s = (channel.track.last_read_s for channel in self.channels)
         return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
 
@@ -186,6 +188,7 @@ class Session:
         warnings: Sequence[str] = (),
     ) -> WindowResult:
         """Energy between two instants of the machine's monotonic clock."""
+        self.reader.refresh()
         return resolve_window(
             () if self._abandoned else self.channels,
             self.missing,
@@ -208,11 +211,13 @@ class Session:
 
     def power_w(self) -> dict[str, float]:
         """Power of every domain now."""
+        self.reader.refresh()
         powers = ((c.domain.name, c.power_w()) for c in self.channels)
         return {name: power for name, power in powers if power is not None}
 
     def signals(self) -> dict[str, float]:
         """Utilisation, clocks, temperatures as last read."""
+        self.reader.refresh()
         return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
 
     # -- ending ----------------------------------------------------------------------------
@@ -230,7 +235,9 @@ class Session:
             if self.closed is not None:
                 return self.closed
             end_s = self.clock.now_s() if end_s is None else end_s
-            hung = not self._stop_reading(end_s)
+            hung = not self.reader.stop(end_s)
+            if hung:
+                self.note("a meter does not answer; its last readings are missing")
             self._end_open_windows(end_s)
             self._call_before_end()
             self._flush(final=True)
@@ -247,12 +254,8 @@ class Session:
     def abandon(self) -> None:
         """In a forked child: let go of everything without touching the parent's files."""
         self._abandoned = True
-        for feed in self.feeds:
-            feed.renew_lock()
-            feed.meter.after_fork_in_child()
         self._journal.abandon()
-        self.role.forget()
-        self._sampler = None
+        self.reader.abandon()
 
     def leave_environment(self) -> None:
         """What this process starts from now on is no longer part of the run."""
@@ -268,12 +271,6 @@ class Session:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _used_feeds(self) -> list[MeterFeed]:
-        """Feeds whose domains are wanted, in the order of `feeds`."""
-        used = {id(c.feed) for c in self.channels}
-        used |= {id(c.shape_feed) for c in self.channels if c.shape_feed is not None}
-        return [feed for feed in self.feeds if id(feed) in used]
-
     def _begin(
         self, keep: bool, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
     ) -> None:
@@ -285,40 +282,20 @@ class Session:
         next(self._ids)  # the root window
         for feed in self.feeds:
             feed.on_gap = self._journal.add_gap
-        used = self._used_feeds()
-        if not self._in_process:
-            for feed in used:
-                feed.find_ticks(TICK_SEARCH_LIMIT_S, self.clock.sleep)
-        for feed in used:
-            feed.read()
-        self._await_changes(used)
+        self.reader.first_readings()
         self.started_s = self.clock.now_s()
         self.started_wall_s = self.clock.wall_s()
         if keep:
             self._open_journal(command, kind, tags)
-        self.role.decide(self._journal.path)
+        self.reader.decide(self._journal.path)
         if self.job is None and self._in_process:
             os.environ[JOB_VARIABLE] = self.run_id
             os.environ[RUN_VARIABLE] = self.run_id
-        self.role.watch(self.feeds)
-        self._note_role()
-        read = self.role.feeds_to_read(self.feeds, used)
-        self._sampler = Sampler(
-            read,
-            self.feeds if self.role.counts else used,
-            self.clock,
-            self.role.interval_s(self.settings.interval_s, read),
-            in_process=self._in_process,
-            tick_feeds=used,
-            # Whoever names an interval gets it; our own adapts to the power.
-            adaptive="interval_s" not in self.settings.sources,
-            on_flush=self._flush,
-            on_fault=self._fault,
-        )
         try:
-            self._sampler.start()
+            self.reader.start(on_flush=self._flush, on_fault=self._fault)
         except RuntimeError as error:  # too many threads, or the interpreter is shutting down
             self.note(f"no thread could be started ({error}); only the ends of windows are read")
+        self._note_role()
 
     def _open_journal(
         self, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
@@ -335,18 +312,12 @@ class Session:
 
     def _flush(self, final: bool = False) -> None:
         """Everything gathered since the last flush goes to the journal."""
-        changed = self.role.flush(self.feeds, ending=final)
-        if changed:
+        if self.reader.flush(ending=final):
             self._note_role()
-        if changed and self._sampler is not None:
-            read = self.role.feeds_to_read(self.feeds, self._used_feeds())
-            interval_s = self.role.interval_s(self.settings.interval_s, read)
-            self._sampler.replace_feeds(read, interval_s)
         self._notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
-        for feed in self.feeds:
-            feed.thin_before(now_s)
+        self.reader.thin_before(now_s)
 
     def _fault(self, error: Exception) -> None:
         """Something of ours failed in the background; the sampler goes on."""
@@ -366,39 +337,14 @@ class Session:
         asleep_s = suspended_s - self._suspended_s
         if asleep_s > 1.0:
             self._suspended_s = suspended_s
-            text = f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
-            self.note(text)
-            self.record({"type": "note", "time_s": self.clock.now_s(), "text": text})
+            self._note_now(
+                f"the machine was suspended for {asleep_s:.0f} s; that time is not in the run"
+            )
 
-    def _stop_reading(self, end_s: float) -> bool:
-        """Take the last readings and stop the sampler; False if a meter hangs.
-
-        It is the sampler's thread that reads: whatever a driver does, the program can end.
-        """
-        if self._sampler is None:
-            return True
-        ended = self._sampler.stop(lambda: self._last_readings(end_s), LAST_WAIT_S + HANG_S)
-        if not ended:
-            self.note("a meter does not answer; its last readings are missing")
-        return ended
-
-    def _last_readings(self, end_s: float) -> None:
-        """Readings after the end, so that it lies between two points of every curve."""
-        used = self.role.feeds_to_read(self.feeds, self._used_feeds())
-        slow_s = [d.update_period_s for f in used if f.slow for d in f.domains]
-        if slow_s:
-            wait_s = end_s + min(max(slow_s), LAST_WAIT_S) + 0.005 - self.clock.now_s()
-            if wait_s > 0:
-                self.clock.sleep(wait_s)
-        for feed in used:
-            feed.read()
-        self._await_changes(used)
-
-    def _await_changes(self, feeds: Sequence[MeterFeed]) -> None:
-        """A watcher has the time to wait for the next update of quick counters at its edges."""
-        if not self._in_process:
-            for feed in feeds:
-                feed.await_change(CHANGE_LIMIT_S, self.clock.sleep)
+    def _note_now(self, text: str) -> None:
+        """A note that is also in the journal, with its time."""
+        self.note(text)
+        self.record({"type": "note", "time_s": self.clock.now_s(), "text": text})
 
     def _end_open_windows(self, end_s: float) -> None:
         for window in list(self._open.values()):

@@ -1,10 +1,8 @@
 """The live journal of a run: an append-only file that survives whatever kills its writer.
 
-A journal is a sequence of frames, each `length, crc32, kind` and a payload. A frame that was torn
-by a crash or a full disk fails its checksum and ends the readable part, so a reader never sees
-half a record. While its writer lives, it holds an exclusive `flock` on the file: a journal that
-nobody holds belongs to a run that ended or died, and may be folded into the store by whoever
-comes next.
+A journal is a sequence of frames (see `frames`), of which a reader takes all up to the first torn
+one. While its writer lives, it holds an exclusive `flock` on the file: a journal that nobody holds
+belongs to a run that ended or died, and may be folded into the store by whoever comes next.
 
 Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
 """
@@ -16,15 +14,31 @@ import json
 import os
 import struct
 import time
-import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from wattloop.store.frames import (
+    END,
+    EVENT,
+    FRAME,
+    HEADER,
+    SAMPLES,
+    SampleBlock,
+    block_from,
+    frames_in,
+    json_frame,
+    samples_frame,
+)
 
 __all__ = [
+    "END",
+    "EVENT",
     "FORMAT",
+    "HEADER",
+    "SAMPLES",
     "Journal",
     "JournalTail",
     "JournalWriter",
@@ -38,9 +52,6 @@ __all__ = [
 FORMAT = 1
 """Version of the frames below. A reader refuses journals with a higher one."""
 
-_FRAME = struct.Struct("<IIc")
-_BLOCK = struct.Struct("<HHI")
-HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """How much is kept in memory while the disk refuses writes."""
 
@@ -52,16 +63,6 @@ def journal_directory(store_location: str) -> Path:
         return Path(base) / "wattloop" / "journals"
     path = Path(store_location.removeprefix("sqlite:///")).expanduser()
     return path.parent / f"{path.name}.journals"
-
-
-class SampleBlock(NamedTuple):
-    """Readings of one meter: `times_s[i]` belongs to `values[i*width:(i+1)*width]`."""
-
-    feed: int
-    width: int
-    times_s: array[float]
-    values: array[float]
-    """Raw joules or watts per domain in the header's order; NaN marks a gap."""
 
 
 class Journal:
@@ -108,7 +109,7 @@ class JournalWriter:
             _lock_own(self._fd)
         except OSError as error:  # file systems without locks: age decides instead
             self.fault = f"{path}: cannot lock: {error.strerror}"
-        self._append(HEADER, _json_bytes({"format": FORMAT, **header}))
+        self._append(json_frame(HEADER, {"format": FORMAT, **header}))
         if self._backlog:
             reason = self.fault
             self.discard()
@@ -116,16 +117,15 @@ class JournalWriter:
 
     def samples(self, feed: int, width: int, times_s: array[float], values: array[float]) -> None:
         """Append readings of feed number `feed`."""
-        head = _BLOCK.pack(feed, width, len(times_s))
-        self._append(SAMPLES, head + times_s.tobytes() + values.tobytes())
+        self._append(samples_frame(feed, width, times_s, values))
 
     def event(self, event: dict[str, Any]) -> None:
         """Append something that happened: a window, a step, a lost device, a note."""
-        self._append(EVENT, _json_bytes(event))
+        self._append(json_frame(EVENT, event))
 
     def end(self, outcome: dict[str, Any]) -> None:
         """Append the last frame."""
-        self._append(END, _json_bytes(outcome))
+        self._append(json_frame(END, outcome))
 
     def sync(self) -> None:
         """Ask the kernel to put what was written on the disk (survives a power loss)."""
@@ -155,10 +155,9 @@ class JournalWriter:
             self._fd = -1
         self._backlog.clear()
 
-    def _append(self, kind: bytes, payload: bytes) -> None:
+    def _append(self, frame: bytes) -> None:
         if self._fd < 0:
             return
-        frame = _FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
         self._backlog.append(frame)
         self._backlog_b += len(frame)
         self._drain()
@@ -198,14 +197,14 @@ def read_journal(path: Path) -> Journal | None:
     data = path.read_bytes()
     journal: Journal | None = None
     end_of_good = 0
-    for kind, payload, end in _frames(data):
+    for kind, payload, end in frames_in(data):
         try:
             if kind == HEADER:
                 journal = Journal(path, json.loads(payload))
             elif journal is None:
                 return None
             elif kind == SAMPLES:
-                journal.blocks.append(_block(payload))
+                journal.blocks.append(block_from(payload))
             elif kind == EVENT:
                 journal.events.append(json.loads(payload))
             elif kind == END:
@@ -221,11 +220,11 @@ def read_journal(path: Path) -> Journal | None:
 def read_header(path: Path) -> dict[str, Any] | None:
     """The header alone, however long the journal is; None when it is not there or not whole."""
     with path.open("rb") as file:
-        head = file.read(_FRAME.size)
-        if len(head) < _FRAME.size:
+        head = file.read(FRAME.size)
+        if len(head) < FRAME.size:
             return None
-        data = head + file.read(min(_FRAME.unpack(head)[0], BACKLOG_LIMIT_B))
-    for kind, payload, _ in _frames(data):
+        data = head + file.read(min(FRAME.unpack(head)[0], BACKLOG_LIMIT_B))
+    for kind, payload, _ in frames_in(data):
         try:
             header = json.loads(payload) if kind == HEADER else None
         except ValueError:
@@ -245,9 +244,9 @@ class JournalTail:
         """Frames that have arrived since the last call: (kind, JSON or SampleBlock)."""
         self._rest += self._file.read()
         used = 0
-        for kind, payload, end in _frames(self._rest):
+        for kind, payload, end in frames_in(self._rest):
             used = end
-            yield kind, _block(payload) if kind == SAMPLES else json.loads(payload)
+            yield kind, block_from(payload) if kind == SAMPLES else json.loads(payload)
         self._rest = self._rest[used:]
 
     def close(self) -> None:
@@ -279,29 +278,3 @@ def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
             if time.monotonic() > give_up_s:
                 raise
             time.sleep(0.001)
-
-
-def _frames(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    offset = 0
-    while offset + _FRAME.size <= len(data):
-        length, checksum, kind = _FRAME.unpack_from(data, offset)
-        begin = offset + _FRAME.size
-        payload = data[begin : begin + length]
-        if len(payload) < length or zlib.crc32(payload) != checksum:
-            return
-        offset = begin + length
-        yield kind, payload, offset
-
-
-def _block(payload: bytes) -> SampleBlock:
-    feed, width, count = _BLOCK.unpack_from(payload)
-    times_s: array[float] = array("d")
-    values: array[float] = array("d")
-    split = _BLOCK.size + 8 * count
-    times_s.frombytes(payload[_BLOCK.size : split])
-    values.frombytes(payload[split:])
-    return SampleBlock(feed, width, times_s, values)
-
-
-def _json_bytes(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":"), default=str).encode()

@@ -106,10 +106,11 @@ CARDS: dict[str, CardModel] = {
         min_volt=0.70,
         max_volt=1.05,
         overshoot=0.01,
+        cap_floor_mhz=500.0,
         source=(
             "NVIDIA A40 datasheet (bf16 dense 149.7 TFLOPS, 696 GB/s, 300 W); power split, idle "
             "power and voltages assumed. Zeus's published runs show real A40s up to 1% above their "
-            "cap, and 21% above the lowest one: power that no clock can lower, here idle and memory"
+            "cap and up to 21% above the lowest one, which sets overshoot and lowest capped clock"
         ),
     ),
     "rtx6000": CardModel(

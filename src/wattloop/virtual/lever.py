@@ -51,9 +51,10 @@ class _VirtualLever(Lever):
             now = self.gpu.now()
             unreadable, _ = refusal_to_read(now)
             refusal = unreadable or refusal_to_set(now)
-            value = None if unreadable else self._value()
+            value = None if unreadable else self._present()
+            note = "; ".join(filter(None, ("simulated", self._note())))
         except ConfigError as error:
-            refusal, value = str(error), None
+            refusal, value, note = str(error), None, "simulated"
         low, high = self._range()
         return LeverState(
             name=self.name,
@@ -64,8 +65,9 @@ class _VirtualLever(Lever):
             unit=self.unit,
             low=low,
             high=high,
+            default=self._default(),
             source=f"{self.gpu.model.name} (simulated)",
-            note=self._note(),
+            note=note,
         )
 
     def read(self) -> Setting:
@@ -110,6 +112,10 @@ class _VirtualLever(Lever):
     def _value(self) -> float | None:
         raise NotImplementedError
 
+    def _present(self) -> float | None:
+        """What is shown where nothing is set: for a clock, what the card runs at."""
+        return self._value()
+
     def _set(self, value: float | None) -> None:
         raise NotImplementedError
 
@@ -118,6 +124,9 @@ class _VirtualLever(Lever):
 
     def _rounded(self, value: float | None) -> float | None:
         return value
+
+    def _default(self) -> float | None:
+        return None
 
     def _note(self) -> str:
         return ""
@@ -143,8 +152,8 @@ class VirtualPowerLimit(_VirtualLever):
         # NVML takes milliwatts
         return self.gpu.model.default_limit_w if value is None else round(value, 3)
 
-    def _note(self) -> str:
-        return f"default {self.gpu.model.default_limit_w:g} W"
+    def _default(self) -> float | None:
+        return self.gpu.model.default_limit_w
 
 
 class VirtualSmClock(_VirtualLever):
@@ -155,6 +164,9 @@ class VirtualSmClock(_VirtualLever):
     def _value(self) -> float | None:
         now = self.gpu.now()
         return now.max_clock_mhz if now.clock_locked else None
+
+    def _present(self) -> float | None:
+        return self._value() or round(self.gpu.now().clock_mhz)
 
     def _set(self, value: float | None) -> None:
         self.gpu.set_clock(value)
@@ -171,7 +183,8 @@ class VirtualSmClock(_VirtualLever):
         return max(model.min_clock_mhz, model.max_clock_mhz - round(steps) * model.clock_step_mhz)
 
     def _note(self) -> str:
-        return f"steps of {self.gpu.model.clock_step_mhz:g} MHz"
+        locked = "locked" if self.gpu.now().clock_locked else "not locked"
+        return f"{locked}; steps of {self.gpu.model.clock_step_mhz:g} MHz"
 
 
 class VirtualMemoryClock(_VirtualLever):
@@ -182,6 +195,9 @@ class VirtualMemoryClock(_VirtualLever):
     def _value(self) -> float | None:
         now = self.gpu.now()
         return now.memory_clock_mhz if now.memory_clock_locked else None
+
+    def _present(self) -> float | None:
+        return self.gpu.now().memory_clock_mhz
 
     def _set(self, value: float | None) -> None:
         self.gpu.set_memory_clock(value)
@@ -197,4 +213,6 @@ class VirtualMemoryClock(_VirtualLever):
         return min(self.gpu.model.memory_clocks_mhz, key=lambda clock: abs(clock - value))
 
     def _note(self) -> str:
-        return ", ".join(f"{clock:g}" for clock in self.gpu.model.memory_clocks_mhz) + " MHz"
+        locked = "locked" if self.gpu.now().memory_clock_locked else "not locked"
+        known = ", ".join(f"{clock:g}" for clock in self.gpu.model.memory_clocks_mhz)
+        return f"{locked}; {known} MHz"

@@ -60,11 +60,15 @@ class NodeEnergy(_NodeMeter):
 
     LONGEST = 50
     """A time between two readings is cut into no more steps than this."""
+    OPEN_TICKS = 5
+    """The last ticks are looked at again: a job's work begins with its process, which is known
+    when it has loaded its modules.
+    """
 
     def __init__(self, node: NodeModel, gpus: Sequence[VirtualGpu], clock: Clock) -> None:
         super().__init__(node, gpus, clock)
         self._tick = math.floor(clock.now_s() / PERIOD_S)
-        self._energy_j = 0.0
+        self._energy_j = self._shown_j = 0.0
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -72,12 +76,19 @@ class NodeEnergy(_NodeMeter):
         return (_domain(self._node, DomainKind.COUNTER, "integrated", 1e-3),)
 
     def _shown(self, tick: int) -> float:
-        if tick > self._tick:
-            step_s = PERIOD_S * max(1.0, (tick - self._tick) / self.LONGEST)
-            begin_s, end_s = self._tick * PERIOD_S, tick * PERIOD_S
-            self._energy_j += node_energy_j(self._node, self._gpus, begin_s, end_s, step_s)
-            self._tick = tick
-        return self._energy_j
+        settled = tick - self.OPEN_TICKS
+        if settled > self._tick:
+            self._energy_j += self._between(self._tick, settled)
+            self._tick = settled
+        self._shown_j = max(self._shown_j, self._energy_j + self._between(self._tick, tick))
+        return self._shown_j
+
+    def _between(self, begin: int, end: int) -> float:
+        if end <= begin:
+            return 0.0
+        step_s = PERIOD_S * max(1.0, (end - begin) / self.LONGEST)
+        begin_s, end_s = begin * PERIOD_S, end * PERIOD_S
+        return node_energy_j(self._node, self._gpus, begin_s, end_s, step_s)
 
 
 class NodePower(_NodeMeter):
@@ -107,7 +118,7 @@ def _domain(node: NodeModel, kind: DomainKind, what: str, resolution: float) -> 
         update_period_s=PERIOD_S,
         averaging_s=PERIOD_S if gauge else 0.0,
         known_error=2 * KNOWN_ERROR if gauge else 0.0,
-        read_cost_s=500e-6,
+        read_cost_s=1e-3,
         max_power_w=2 * node.supply_w,
         tdp_w=node.supply_w,
         tdp_note=f"power supplies of {node.supply_w:g} W",

@@ -1,10 +1,11 @@
 """Whose work a card does, so that the work of a killed process ends with it."""
 
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["NOBODY", "Owner", "this_process"]
+__all__ = ["NOBODY", "Owner", "began_s", "this_process"]
 
 
 class Owner(NamedTuple):
@@ -26,6 +27,13 @@ def this_process() -> Owner:
     """The calling process."""
     pid = os.getpid()
     return Owner(float(pid), _began(pid) or 0.0)
+
+
+def began_s() -> float:
+    """When this process began, in seconds of `time.monotonic()`, to 10 ms."""
+    since_boot_s = (_began(os.getpid()) or 0.0) / os.sysconf("SC_CLK_TCK")
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return min(time.monotonic(), since_boot_s - asleep_s)
 
 
 def _began(pid: int) -> float | None:

@@ -9,7 +9,7 @@ roofline: memory-bound work does not feel the SM clock. A program of many kernel
 arithmetic and some by memory, has none: its times add.
 
 A capped card runs at the highest clock whose power fits, as GPU Boost does. Caps are not hard
-limits: a card may settle `overshoot` above its cap, and cannot go below its lowest clock.
+limits: a card may settle `overshoot` above its cap, and no cap brings it below a lowest clock.
 """
 
 from dataclasses import dataclass
@@ -75,6 +75,7 @@ class CardModel:
         knee_mhz: below this clock the voltage no longer falls.
         volt_exponent: how steeply the voltage rises above the knee, 1 for a straight line.
         overshoot: a capped card settles this fraction above its cap.
+        cap_floor_mhz: no cap brings the clock below this, whatever the card then draws.
         ramp_s: time constant with which power follows the load.
         thermal_s: time constant with which temperature follows power.
         warmth_k_per_w: steady rise of temperature over `ambient_c` per watt.
@@ -102,6 +103,7 @@ class CardModel:
     max_volt: float
     volt_exponent: float = 1.0
     overshoot: float = 0.0
+    cap_floor_mhz: float = 0.0
     ramp_s: float = 0.02
     thermal_s: float = 20.0
     ambient_c: float = 28.0
@@ -173,7 +175,8 @@ class CardModel:
         best = self.at_clock(activity, max_clock_mhz, memory_clock_mhz)
         if best.power_w <= ceiling_w or activity.busy <= 0:
             return best
-        low, high = self.min_clock_mhz, max_clock_mhz
+        low = min(max_clock_mhz, max(self.min_clock_mhz, self.cap_floor_mhz))
+        high = max_clock_mhz
         for _ in range(30):  # power grows with the clock, so halving finds the crossing
             middle = (low + high) / 2
             if self.at_clock(activity, middle, memory_clock_mhz).power_w <= ceiling_w:

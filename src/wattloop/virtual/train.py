@@ -18,14 +18,18 @@ from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import JOBS, TrainingJob, job_named
 from wattloop.virtual.machine import VirtualMachine, shared_machine
 from wattloop.virtual.nodes import NODES
-from wattloop.virtual.owner import this_process
+from wattloop.virtual.owner import began_s, this_process
 from wattloop.virtual.training import TrainingRun
 
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, print a line per step and the result as JSON; exit code 2 for wrong arguments."""
+def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -> int:
+    """Train, print a line per step and the result as JSON; exit code 2 for wrong arguments.
+
+    The work begins at `since_s`, now unless given: run as a program, with the process, so that
+    what Python needs to start is not added to a job of a second.
+    """
     options = _parser().parse_args(arguments)
     try:
         cards = max(options.gpus, int(os.environ.get("WATTLOOP_VIRTUAL_GPUS") or options.gpus))
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             owner=this_process(),
         )
         signal.signal(signal.SIGTERM, _leave)  # a `kill` leaves the cards idle
-        result = run.run(jobs, lambda step: _say(step, options.steps))
+        result = run.run(jobs, lambda step: _say(step, options.steps), since_s)
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -78,7 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Train on the virtual GPUs: time and power react to caps and clocks.",
     )
     known = ", ".join([*JOBS, *(node.job.name for node in NODES.values())])
-    parser.add_argument("--gpus", type=_whole(1, 64), default=1, metavar="N", help="cards to use")
+    parser.add_argument(
+        "--gpus",
+        type=_whole(1, 64),
+        default=os.environ.get("WATTLOOP_GPUS") or "1",
+        metavar="N",
+        help="cards to use (default: what a sweep asks for with WATTLOOP_GPUS, or 1)",
+    )
     parser.add_argument("--job", help=f"{known}; unless given, the node's own or cnn")
     parser.add_argument("--steps", type=_whole(1, 100_000), default=20, metavar="N")
     parser.add_argument(
@@ -124,4 +134,4 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(since_s=began_s()))

@@ -22,6 +22,8 @@ __all__ = ["TrainingResult", "TrainingRun"]
 
 SLICE_S = 0.05
 """Limits are looked at this often, so that a cap set meanwhile takes effect."""
+ENERGY_STEPS = 60
+"""Cards are integrated exactly; host, fans and supplies move slowly."""
 
 
 class TrainingResult(NamedTuple):
@@ -83,15 +85,19 @@ class TrainingRun:
         self,
         jobs: Sequence[TrainingJob],
         on_step: Callable[[int], None] = lambda step: None,
+        began_s: float | None = None,
     ) -> TrainingResult:
         """Train, one entry of `jobs` per step; the cards are idle afterwards, whatever happens.
 
-        `on_step` is called with the number of each finished step, from 1.
+        Args:
+            jobs: what to do in each step.
+            on_step: called with the number of each finished step, from 1.
+            began_s: when the work began; now unless given.
         """
         steps, gpus = len(jobs), len(self._used)
         for card in self._cards:
             card.reap()  # of a job that was killed
-        begin_s = self._at_s = self._clock.now_s()
+        begin_s = self._at_s = self._clock.now_s() if began_s is None else began_s
         try:
             for number, job in enumerate(jobs, start=1):
                 for phase in job.shortened(steps * self._scale).phases(gpus):
@@ -102,10 +108,10 @@ class TrainingRun:
             for card in self._used:
                 card.occupy(IDLE, min(self._at_s, self._clock.now_s()), self._scale)
         used_j = sum(card.true_energy_j(begin_s, end_s) for card in self._used)
-        step_s = max(0.01, (end_s - begin_s) / 1_000)
-        node_j = (
-            node_energy_j(self._node, self._cards, begin_s, end_s, step_s) if self._node else None
-        )
+        node_j = None
+        if self._node is not None:
+            step_s = (end_s - begin_s) / ENERGY_STEPS
+            node_j = node_energy_j(self._node, self._cards, begin_s, end_s, step_s)
         return TrainingResult(
             job=" then ".join(dict.fromkeys(job.name for job in jobs)),
             gpus=gpus,

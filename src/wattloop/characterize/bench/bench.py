@@ -101,6 +101,7 @@ class Bench:
             batches=message["batches"],
             duration_s=message["end_s"] - message["begin_s"],
             time_s=message["time_s"],
+            burst_time_s=message["burst_time_s"],
             time_low_s=message["time_low_s"],
             time_high_s=message["time_high_s"],
             scopes=scope_energies(window, self.idle.lines, job.gpu),

@@ -37,6 +37,7 @@ class KernelResult:
     `status` is `ok`, `skipped` (cannot be run so), `refused` (too large), `failed`, `wrong` (the
     result is not right: no time is given) or `timeout`; of all but `ok`, `reason` says why.
     Energies are of the whole stretch (`runs` runs in `duration_s`); the properties are per run.
+    `burst_time_s` is a GPU's time before its power limit takes hold; `time_s` is what lasts.
     """
 
     kernel: str
@@ -56,6 +57,7 @@ class KernelResult:
     time_s: float | None = None
     time_low_s: float | None = None
     time_high_s: float | None = None
+    burst_time_s: float | None = None
     scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
     check: str = ""
     check_error: float | None = None
@@ -92,6 +94,18 @@ class KernelResult:
         if not self.time_s or not self.bytes_moved:
             return None
         return self.bytes_moved / self.time_s / 1e9
+
+    @property
+    def burst_gflops(self) -> float | None:
+        """10^9 operations a second in a burst; None on a CPU."""
+        return self.flops / self.burst_time_s / 1e9 if self.burst_time_s else None
+
+    @property
+    def burst_gb_s(self) -> float | None:
+        """10^9 bytes a second in a burst; None on a CPU, or without data to move."""
+        if not self.burst_time_s or not self.bytes_moved:
+            return None
+        return self.bytes_moved / self.burst_time_s / 1e9
 
     def power_w(self, scope: str | None = None) -> float | None:
         """Mean power over the stretch, of the scope at work unless another is named."""
@@ -152,6 +166,8 @@ class KernelResult:
             },
             "gflops": self.gflops,
             "gb_s": self.gb_s,
+            "burst_gflops": self.burst_gflops,
+            "burst_gb_s": self.burst_gb_s,
             "intensity_flop_per_b": self.intensity,
         }
 

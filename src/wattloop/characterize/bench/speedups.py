@@ -49,7 +49,8 @@ class StopsPaying(NamedTuple):
             return f"time falls up to {self.time_threads} of {most} threads; energy is not known"
         if self.energy_threads == most:
             return f"energy still falls at {most} threads, the most that were tried"
-        return f"energy stops falling at {self.energy_threads} threads, time at {self.time_threads}"
+        energy, time = _threads(self.energy_threads), _threads(self.time_threads)
+        return f"energy stops falling at {energy}, time at {time}"
 
 
 def speedups(results: Sequence[KernelResult]) -> list[Speedup]:

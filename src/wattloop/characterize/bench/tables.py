@@ -47,6 +47,7 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
                 str(r.threads) if r.scope == "cpu" else UNKNOWN,
                 _time(r),
                 _number(r.gflops),
+                _number(r.burst_gflops),
                 _number(r.gb_s),
                 _number(r.power_w()),
                 _joules(r.energy_j()),
@@ -60,12 +61,19 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
     scope = points[0].result.scope if points else "cpu"
     dtype = points[0].result.dtype if points else ""
     headers = (
-        "kernel", "size", "backend", "style", "thr", "time", "GFLOPS", "GB/s", f"{scope} W",
-        f"{scope} J", "J app", "EDP J s", "FLOP/B", "of roof", "how",
+        "kernel", "size", "backend", "style", "thr", "time", "GFLOPS", "burst", "GB/s",
+        f"{scope} W", f"{scope} J", "J app", "EDP J s", "FLOP/B", "of roof", "how",
     )  # fmt: skip
     device = points[0].result.device_name if points else ""
     where = f"{points[0].result.device} {device}".strip() if points else ""
-    return Table(f"Per run, {dtype} on {where}", headers, rows)
+    table = Table(f"Per run, {dtype} on {where}", headers, rows)
+    return table if scope == "gpu" else _without(table, "burst")
+
+
+def _without(table: Table, header: str) -> Table:
+    place = list(table.headers).index(header)
+    headers, *rows = ((*line[:place], *line[place + 1 :]) for line in (table.headers, *table.rows))
+    return Table(table.title, headers, rows)
 
 
 def frameworks_table(results: Sequence[KernelResult]) -> Table:
@@ -103,7 +111,8 @@ def csv_table(results: Sequence[KernelResult]) -> tables.Table:
     facts = (
         "kernel", "size", "dtype", "backend", "style", "threads", "device", "device_name", "status",
         "reason", "runs", "duration_s", "time_s", "time_low_s", "time_high_s", "flops",
-        "bytes_moved", "intensity", "gflops", "gb_s", "peak_memory_b", "version",
+        "bytes_moved", "intensity", "gflops", "gb_s", "burst_time_s", "burst_gflops",
+        "peak_memory_b", "version",
     )  # fmt: skip
     of_scope = ("energy_j", "application_j", "power_w", "edp_js", "gflops_per_w")
     scopes = ("gpu", "cpu", "dram", "node")

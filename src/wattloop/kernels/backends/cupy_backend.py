@@ -38,7 +38,7 @@ class CupyBackend(Backend):
         "spmv": "cupyx.scipy.sparse CSR @ vector",
         "triad": "ElementwiseKernel, 16 B a thread",
         "stencil": "ElementwiseKernel on slices",
-        "montecarlo": "RandomState, ReductionKernel",
+        "montecarlo": "RandomState (Philox), ReductionKernel",
         "dist": "ElementwiseKernel",
     }
 
@@ -125,7 +125,8 @@ class CupyBackend(Backend):
     def montecarlo(self, kernel: MonteCarlo) -> Run:
         """In chunks; the counts stay on the device."""
         cupy = self._cupy
-        state = cupy.random.RandomState(0)
+        philox = cupy.cuda.curand.CURAND_RNG_PSEUDO_PHILOX4_32_10
+        state = cupy.random.RandomState(0, method=philox)
         dtype = np.dtype(kernel.dtype.numpy_name)
         chunk = min(CHUNK, kernel.size)
         whole, rest = divmod(kernel.size, chunk)

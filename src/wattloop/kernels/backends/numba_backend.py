@@ -55,6 +55,7 @@ class NumbaBackend(Backend):
             )
         if self.style == "parallel" and threads is not None:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        self._loops: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.compiled: dict[str, Any] = {}
         """Kernel -> Numba's dispatcher, for who wants to see its assembly."""
 
@@ -109,16 +110,18 @@ class NumbaBackend(Backend):
     def _loop(self, name: str, *types: Any) -> Callable[..., Any]:
         from wattloop.kernels.backends import numba_kernels
 
-        function: Callable[..., Any] = getattr(numba_kernels, name)
-        compiled: Callable[..., Any] = self._numba.njit(
-            function(*types) if types else function,
-            fastmath=self.style != "scalar",
-            parallel=self.style == "parallel",
-            error_model="numpy",
-            nogil=True,
-        )
-        self.compiled[name] = compiled
-        return compiled
+        known = (name, *types)
+        if known not in self._loops:
+            function: Callable[..., Any] = getattr(numba_kernels, name)
+            self._loops[known] = self._numba.njit(
+                function(*types) if types else function,
+                fastmath=self.style != "scalar",
+                parallel=self.style == "parallel",
+                error_model="numpy",
+                nogil=True,
+            )
+        self.compiled[name] = self._loops[known]
+        return self._loops[known]
 
 
 def packed_instructions(assembly: str) -> list[str]:

@@ -1,5 +1,6 @@
 """PyTorch: as people write it (`eager`), or through `torch.compile` (`compiled`)."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -84,13 +85,16 @@ class TorchBackend(Backend):
         if self.device == "cpu" and kernel.dtype.itemsize < 4:
             raise Unsupported("torch has no sparse product in half precision on a CPU")
         columns = kernel.columns(np.arange(kernel.size)).reshape(-1)
-        matrix = torch.sparse_csr_tensor(
-            torch.from_numpy(kernel.row_starts()).to(self._place),
-            torch.from_numpy(columns).to(self._place),
-            self._array(kernel.values),
-            size=(kernel.size, kernel.size),
-            check_invariants=False,
-        )
+        with warnings.catch_warnings():
+            # "Sparse CSR tensor support is in beta state", once per process
+            warnings.simplefilter("ignore", UserWarning)
+            matrix = torch.sparse_csr_tensor(
+                torch.from_numpy(kernel.row_starts()).to(self._place),
+                torch.from_numpy(columns).to(self._place),
+                self._array(kernel.values),
+                size=(kernel.size, kernel.size),
+                check_invariants=False,
+            )
         x = self._array(kernel.x)
         return lambda: torch.mv(matrix, x)
 

@@ -57,6 +57,7 @@ class AmdCpu(Meter):
     """Reads `energyN_input` of each socket."""
 
     name: ClassVar[str] = "amd-cpu"
+    shared: ClassVar[bool] = True
 
     def __init__(self, sockets: Sequence["_Socket"], refused: Sequence[Missing] = ()) -> None:
         self._files = [NumberFile(socket.path) for socket in sockets]

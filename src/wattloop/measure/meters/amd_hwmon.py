@@ -52,6 +52,7 @@ class AmdHwmon(Meter):
     """`power1_average` or `power1_input` of each card."""
 
     name: ClassVar[str] = "amd-hwmon"
+    shared: ClassVar[bool] = True
 
     def __init__(
         self, cards: Sequence[tuple[AmdCard, Gauge]], refused: Sequence[Missing] = ()

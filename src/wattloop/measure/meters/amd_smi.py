@@ -157,6 +157,7 @@ class AmdSmiPower(_AmdSmiMeter):
     """Socket power."""
 
     name: ClassVar[str] = "amdsmi-power"
+    shared: ClassVar[bool] = True
 
     def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
         return power_w(smi, gpu, handle)
@@ -181,6 +182,7 @@ class AmdSmiEnergy(_AmdSmiMeter):
     """The energy accumulator (Instinct cards since MI200)."""
 
     name: ClassVar[str] = "amdsmi-energy"
+    shared: ClassVar[bool] = True
 
     def _call(self, smi: Any, gpu: Gpu, handle: Any) -> float:
         return energy_j(smi, gpu, handle)

@@ -46,6 +46,7 @@ class CpuEstimate(Meter):
     """A counter of its own joules: each read adds estimated power times the time since the last."""
 
     name: ClassVar[str] = "estimate"
+    shared_signals: ClassVar[bool] = True
 
     def __init__(self, host: Host, clock: Clock, packages: Sequence[Package]) -> None:
         self._host = host

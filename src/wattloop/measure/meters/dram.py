@@ -51,6 +51,7 @@ class Dram(Meter):
     """Watts from the installed modules and the memory in use."""
 
     name: ClassVar[str] = "dram"
+    shared: ClassVar[bool] = True
 
     def __init__(self, dimms: Sequence[Dimm], use: MemoryUse, origin: str) -> None:
         self._dimms = tuple(dimms)

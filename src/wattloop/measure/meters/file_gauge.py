@@ -41,6 +41,7 @@ class FileGauge(Meter):
     """Reads gauges and counters that are files."""
 
     name: ClassVar[str] = "file-gauge"
+    shared: ClassVar[bool] = True
 
     def __init__(self, gauges: Sequence[Gauge], refused: Sequence[Missing] = ()) -> None:
         self._gauges = tuple(gauges)

@@ -26,6 +26,7 @@ class Memory(Meter):
     """Signal `memory/used`; no energy of its own."""
 
     name: ClassVar[str] = "memory"
+    shared: ClassVar[bool] = True
 
     def __init__(self, use: MemoryUse) -> None:
         self._use = use

@@ -160,6 +160,7 @@ class NvmlPower(_NvmlMeter):
     """Power now: cheap, and follows the load where the driver has the instantaneous field."""
 
     name: ClassVar[str] = "nvml-power"
+    shared: ClassVar[bool] = True
 
     def _read_card(self, card: Card, handle: Any) -> Reading:
         if not card.instant:
@@ -192,6 +193,7 @@ class NvmlEnergy(_NvmlMeter):
     """Millijoules since the driver was loaded (Volta and later)."""
 
     name: ClassVar[str] = "nvml-energy"
+    shared: ClassVar[bool] = True
 
     def _read_card(self, card: Card, handle: Any) -> Reading:
         return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1_000

@@ -52,6 +52,7 @@ class Rapl(Meter):
     """Reads `energy_uj` files that are kept open."""
 
     name: ClassVar[str] = "rapl"
+    shared: ClassVar[bool] = True
 
     def __init__(self, zones: Sequence[Zone], refused: Sequence[Zone] = ()) -> None:
         self._files = [NumberFile(zone.path) for zone in zones]

@@ -1,0 +1,290 @@
+"""The best power cap, found inside a training while it trains.
+
+from wattloop.characterize.cap_callback import CapTuner
+
+with CapTuner(metric="eds", k=2) as tuner:
+    for batch in loader:
+        train(batch)
+        tuner.step()
+print(tuner.choice)
+
+`step` only notes the time. A thread beside measures, sets caps and decides; the probes are ordinary
+steps of the training. Caps are put back at the end, on any exception, and after a kill.
+"""
+
+import functools
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from wattloop.characterize.cap_finder import CapFinder, Choice
+from wattloop.characterize.cap_levers import CapPlan, cap_plan
+from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
+from wattloop.characterize.cap_prior import physical_curves
+from wattloop.characterize.cap_slices import Step
+from wattloop.characterize.cap_visible import job_gpus
+from wattloop.control.hold import Hold, hold
+from wattloop.control.registry import find_levers
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.integrations.hook import TrainingMeter
+from wattloop.measure.api import active_session
+from wattloop.measure.configfile import load_settings
+from wattloop.measure.session import Session
+
+__all__ = ["CapTuner"]
+
+LOOK_EVERY_S = 0.1
+WATCH_EVERY_S = 1.0
+MOST_STEPS = 100_000
+"""Steps that wait for the thread; far more than a training takes between two looks."""
+
+_log = logging.getLogger("wattloop")
+
+
+class CapTuner:
+    """Finds and keeps the best cap for the GPUs of a running training.
+
+    A wrong option raises `ConfigError` at once. After that nothing here raises into the loop:
+    without permission, or when anything fails, it says so once, puts the caps back, and the
+    training goes on.
+
+    In a job of several processes only the first of each machine does anything.
+
+    Args:
+        metric, k: what to be best at, as `CapFinder` takes them.
+        gpus: such as `0,1`; unless given those of CUDA_VISIBLE_DEVICES, else all.
+        caps: such as `100:250:25`; unless given round numbers up to the present limit.
+        rules: how long probes last and when work counts as changed.
+        most_probes: of each search, the reference included.
+        report: told what happens; the `wattloop` log unless given.
+        probed: called with the finder after every probe.
+        apply: whether to stay at the best cap until the end.
+        settings: how to measure; from environment and file unless given.
+        finder: probes that are known already, for the first search.
+    """
+
+    def __init__(  # noqa: PLR0913 - options of one line in the user's program, all with defaults
+        self,
+        metric: str = "eds",
+        k: float = 2.0,
+        *,
+        gpus: str | None = None,
+        caps: str | None = None,
+        rules: PilotRules | None = None,
+        most_probes: int = 4,
+        report: Callable[[str], None] | None = None,
+        probed: Callable[[CapFinder], None] = lambda finder: None,
+        apply: bool = True,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        finder: CapFinder | None = None,
+    ) -> None:
+        CapFinder([1.0, 2.0], metric, k, most_probes=most_probes)  # refuses wrong options
+        self._options: dict[str, Any] = {"metric": metric, "k": k, "most_probes": most_probes}
+        self._gpus, self._caps = gpus, caps
+        self._rules = rules or PilotRules()
+        self._report = report or functools.partial(_log.info, "cap: %s")
+        self._probed, self._apply, self._settings = probed, apply, settings
+        self._clock = clock or RealClock()
+        self._first = finder
+        self._now_s = self._clock.now_s
+        self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
+        self._stop = threading.Event()
+        self._stack = ExitStack()
+        self._thread: threading.Thread | None = None
+        self._session: Session | None = None
+        self._hold: Hold | None = None
+        self._provenance = ""
+        self.pilot: CapPilot | None = None
+        self.fault: str | None = None
+        """Why nothing is tuned, or not any more."""
+
+    # -- in the loop -----------------------------------------------------------------------
+
+    def step(self, units: float = 1.0) -> None:
+        """A step has ended; `units` of progress for steps of different size."""
+        self._steps.append(Step(self._now_s(), units))
+
+    def interrupt(self) -> None:
+        """What follows is no ordinary step: evaluation, a checkpoint. Long gaps are also noticed
+        without.
+        """
+        self._steps.append(Step(self._now_s(), None))
+
+    def attach(self, meter: TrainingMeter) -> Self:
+        """Take steps, interruptions and the end from a meter, and so from any framework's callback.
+
+        tuner = CapTuner().attach(energy_callback.meter)
+        """
+        step_end, interrupt, end = meter.step_end, meter.interrupt, meter.end
+        begin = meter.begin
+
+        def stepped(*args: Any, **kwargs: Any) -> None:
+            step_end(*args, **kwargs)
+            self.step()
+
+        def interrupted() -> None:
+            interrupt()
+            self.interrupt()
+
+        def begun() -> Any:
+            result = begin()
+            self.begin()
+            return result
+
+        def ended(*args: Any, **kwargs: Any) -> Any:
+            self.end()
+            return end(*args, **kwargs)
+
+        for name, method in (
+            ("step_end", stepped),
+            ("step_done", stepped),
+            ("interrupt", interrupted),
+            ("begin", begun),
+            ("end", ended),
+        ):
+            setattr(meter, name, method)
+        return self
+
+    # -- beginning and end -----------------------------------------------------------------
+
+    def begin(self) -> Self:
+        """Take the GPUs and begin to look; says why where that is not possible."""
+        if self._thread is not None or self.fault is not None:
+            return self
+        if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
+            self.fault = "another process of this job sets the caps of this machine"
+            return self
+        try:
+            self._open()
+        except Exception as error:  # noqa: BLE001 - the training matters more than its caps
+            self._give_up(error)
+        return self
+
+    def end(self) -> Choice | None:
+        """Put everything back; the cap that was found, if one was. Ending twice changes nothing."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._close()
+        return self.choice
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    @property
+    def choice(self) -> Choice | None:
+        """The cap that is used; None until the first search has ended."""
+        return None if self.pilot is None else self.pilot.choice
+
+    @property
+    def provenance(self) -> str:
+        """Where the joules come from: `measured`, or `simulated` on the virtual GPU."""
+        return self._provenance
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        settings = load_settings() if self._settings is None else self._settings
+        levers = find_levers(settings=settings)
+        gpus = self._gpus if self._gpus is not None else job_gpus(levers)
+        plan = cap_plan(levers, gpus, self._caps)
+        session = active_session()
+        if session is None:
+            session = Session.open(settings, name="cap", keep=False)
+            self._stack.callback(session.close)
+        self._session = session
+        self._provenance = _metered(session, plan.devices)
+        self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
+        self.pilot = CapPilot(
+            lambda: self._finder(plan),
+            lambda cap_w: self._set(plan, cap_w),
+            functools.partial(_energy, session, plan.devices),
+            self._rules,
+            report=self._report,
+            probed=self._probed,
+            apply=self._apply,
+        )
+        self._thread = threading.Thread(target=self._work, name="wattloop-cap", daemon=True)
+        self._thread.start()
+
+    def _finder(self, plan: CapPlan) -> CapFinder:
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        return CapFinder(plan.caps_w, devices=len(plan.levers), **self._options)
+
+    def _set(self, plan: CapPlan, cap_w: float | None) -> None:
+        assert self._hold is not None
+        if cap_w is None:
+            self._hold.put_back()
+        else:
+            self._hold.set(plan.settings(cap_w))
+
+    def _work(self) -> None:
+        try:
+            physical_curves()  # takes some tenths of a second, once
+            assert self.pilot is not None
+            while not self._stop.wait(self._pause_s()):
+                steps = [self._steps.popleft() for _ in range(len(self._steps))]
+                self.pilot.advance(steps, self._now_s())
+        except Exception as error:  # noqa: BLE001 - see the class
+            self._give_up(error)
+
+    def _pause_s(self) -> float:
+        assert self.pilot is not None
+        pause_s = LOOK_EVERY_S if self.pilot.state is State.PROBING else WATCH_EVERY_S
+        return min(pause_s, self._rules.least_s / 4)
+
+    def _give_up(self, error: Exception) -> None:
+        self.fault = str(error) or type(error).__name__
+        _log.warning("the training goes on without a cap being looked for: %s", self.fault)
+        self._close()
+
+    def _close(self) -> None:
+        try:
+            self._stack.close()
+        except Exception as error:  # noqa: BLE001 - see the class
+            self.fault = str(error)
+            _log.warning("cap: %s", error)
+
+
+def _metered(session: Session, devices: Sequence[str]) -> str:
+    """Provenance of the devices' energy; all of them must be read."""
+    read = {channel.domain.name: channel.domain for channel in session.channels}
+    missing = [name for name in devices if name not in read]
+    if missing:
+        raise ConfigError(
+            f"the energy of {', '.join(missing)} is not read here; 'wattloop devices' says why"
+        )
+    return ", ".join(sorted({read[name].provenance.value for name in devices}))
+
+
+def _energy(
+    session: Session, devices: Sequence[str], begin_s: float, end_s: float
+) -> tuple[float, float] | None:
+    """Joules of the devices, and their relative uncertainty."""
+    domains = {d.name: d for d in session.between(begin_s, end_s).domains}
+    found = [domains[name] for name in devices if name in domains]
+    joules = [d.energy_j for d in found if d.energy_j is not None]
+    if len(joules) < len(devices) or sum(joules) <= 0:
+        return None
+    spread_j = sum(d.uncertainty_j**2 for d in found) ** 0.5
+    # The half-width holds every case, so a standard deviation is about half of it.
+    return sum(joules), spread_j / sum(joules) / 2

@@ -1,0 +1,201 @@
+"""The best power cap with few probes: ask for a cap, tell what it took, until nothing is asked.
+
+finder = CapFinder([100, 125, 150, 175, 200, 225, 250], metric="edp")
+while (cap_w := finder.ask()) is not None:
+    finder.tell(cap_w, *measure_at(cap_w))  # time in s, energy in J
+finder.best().cap_w
+
+Reads no clock and touches no device; the same readings always give the same answers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from wattloop.analyze.metrics import METRICS, Point, objective
+from wattloop.characterize.cap_belief import Belief, Reading, believe
+from wattloop.characterize.cap_choice import Choice, losses, regrets
+from wattloop.characterize.cap_choice import choose as chosen
+from wattloop.characterize.cap_prior import Array, physical_curves
+from wattloop.characterize.cap_probe import next_probe
+from wattloop.core.errors import ConfigError
+
+__all__ = ["FINDER_METRICS", "CapFinder", "Choice", "Probe"]
+
+FINDER_METRICS = tuple(name for name in METRICS if name not in ("time", "power"))
+"""Time and power alone have their best cap at an end."""
+MOST_PROBES = 4
+STOP_REGRET = 0.004
+"""Below this expected loss (a share of the metric) more probes would not pay."""
+NOISE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one cap took.
+
+    Attributes:
+        time_s: for a fixed piece of work, the same at every cap (a run, a step).
+        energy_j: of all devices under the cap together.
+        noise: relative standard deviation of both.
+    """
+
+    cap_w: float
+    time_s: float
+    energy_j: float
+    noise: float
+
+
+class CapFinder:
+    """Finds the cap that makes a metric smallest.
+
+    Args:
+        caps_w: caps that may be set, per device; the highest is the reference.
+        metric: `energy`, `edp`, `ed2p`, `eds` or `gain_minus_loss`.
+        k: of EDS.
+        noise: relative standard deviation of a reading of time or of power, where `tell` does not
+            say.
+        devices: how many devices share the energy, each under the same cap.
+        most_probes: stop after this many, the reference included.
+        stop_regret: stop when the expected loss is below.
+
+    Raises:
+        ConfigError: fewer than two caps, one that is no positive number, unknown metric, or `k`
+            not above 1.
+    """
+
+    def __init__(
+        self,
+        caps_w: Sequence[float],
+        metric: str = "eds",
+        k: float = 2.0,
+        *,
+        noise: float = NOISE,
+        devices: int = 1,
+        most_probes: int = MOST_PROBES,
+        stop_regret: float = STOP_REGRET,
+    ) -> None:
+        if not all(math.isfinite(cap) and cap > 0 for cap in caps_w):
+            raise ConfigError(f"caps {list(caps_w)}: every cap is a number of watts above 0")
+        self.caps_w = sorted({float(cap) for cap in caps_w})
+        if len(self.caps_w) < 2:
+            raise ConfigError(f"caps {list(caps_w)}: give at least two different ones")
+        objective(metric, Point(1.0, 1.0), k)  # refuses an unknown metric
+        if metric not in FINDER_METRICS:
+            raise ConfigError(
+                f"metric '{metric}' needs no finder: its best cap is the highest or the lowest; "
+                f"use one of {', '.join(FINDER_METRICS)}"
+            )
+        if not (math.isfinite(noise) and 0 <= noise < 0.5):
+            raise ConfigError(f"noise is {noise:g}; give a share between 0 and 0.5")
+        if most_probes < 1 or devices < 1:
+            raise ConfigError("a cap finder needs at least one probe and one device")
+        self.metric, self.k, self.noise, self.devices = metric, k, noise, devices
+        self.most_probes, self.stop_regret = most_probes, stop_regret
+        self.probes: list[Probe] = []
+        self._belief: Belief | None = None
+        self._why = ""
+
+    @property
+    def reference_w(self) -> float:
+        """The highest cap: what others are compared with."""
+        return self.caps_w[-1]
+
+    def ask(self) -> float | None:
+        """The cap to try next; None when enough is known. Asking twice changes nothing."""
+        if not any(probe.cap_w == self.reference_w for probe in self.probes):
+            return self.reference_w
+        if len(self.probes) >= self.most_probes:
+            self._why = f"{len(self.probes)} probes were allowed"
+            return None
+        expected = self._expected_regret(structural=True)
+        if expected < self.stop_regret:
+            self._why = f"another probe would gain less than {100 * self.stop_regret:g}%"
+            return None
+        tried = {self.caps_w.index(probe.cap_w) for probe in self.probes}
+        noise = max(probe.noise for probe in self.probes)
+        seed = len(self.probes)
+        index = next_probe(self.belief, tried, self.metric, self.k, noise, seed)
+        if index is None:
+            self._why = "every cap was tried"
+            return None
+        return self.caps_w[index]
+
+    def tell(
+        self, cap_w: float, time_s: float, energy_j: float, noise: float | None = None
+    ) -> None:
+        """What one cap took; a cap may be told several times.
+
+        Raises:
+            ConfigError: not one of the caps, or not positive numbers.
+        """
+        if float(cap_w) not in self.caps_w:
+            known = ", ".join(f"{cap:g}" for cap in self.caps_w)
+            raise ConfigError(f"{cap_w:g} W is none of the caps of this search ({known})")
+        for name, value in (("time", time_s), ("energy", energy_j)):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} at {cap_w:g} W is {value:g}; it must be above 0")
+        own = self.noise if noise is None else noise
+        self.probes.append(Probe(float(cap_w), float(time_s), float(energy_j), float(own)))
+        self._belief = None
+
+    def best(self) -> Choice:
+        """The best cap as far as known, with its gains against the reference.
+
+        Raises:
+            ConfigError: nothing was told yet.
+        """
+        return chosen(self.belief, self.caps_w, self.metric, self.k, len(self.probes), self._why)
+
+    @property
+    def belief(self) -> Belief:
+        """What is believed of the curve."""
+        if not self.probes:
+            raise ConfigError("nothing was tried yet: tell the finder what a cap took")
+        if self._belief is None:
+            readings = [
+                Reading(
+                    self.caps_w.index(p.cap_w),
+                    math.log(p.time_s),
+                    math.log(p.energy_j / p.time_s / self.devices),
+                    p.noise,
+                )
+                for p in self.probes
+            ]
+            self._belief = believe(physical_curves(), np.array(self.caps_w), readings)
+        return self._belief
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that `from_dict` needs, as plain data for JSON."""
+        return {
+            "caps_w": self.caps_w,
+            "metric": self.metric,
+            "k": self.k,
+            "noise": self.noise,
+            "devices": self.devices,
+            "most_probes": self.most_probes,
+            "stop_regret": self.stop_regret,
+            "probes": [asdict(probe) for probe in self.probes],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "CapFinder":
+        """A finder that goes on where the other was."""
+        options = {name: value for name, value in data.items() if name != "probes"}
+        finder = cls(**options)
+        for probe in data["probes"]:
+            finder.tell(**probe)
+        return finder
+
+    def _expected_regret(self, *, structural: bool) -> float:
+        belief = self.belief
+        curves: tuple[Array, Array] = (
+            (belief.log_time, belief.log_power)
+            if structural
+            else (belief.sampled_time, belief.sampled_power)
+        )
+        table = regrets(*curves, self.metric, self.k)
+        return float((belief.weights @ losses(table)).min())

@@ -1,0 +1,197 @@
+"""Finds the best cap while work goes on, stays there, and looks again when the work changes.
+
+Fed with steps; sets caps through the function it is given; knows no device, thread or clock.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wattloop.characterize.cap_finder import CapFinder, Choice
+from wattloop.characterize.cap_slices import Energy, Slice, Step, Taken
+
+__all__ = ["CapPilot", "PilotRules", "State"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotRules:
+    """How long things take.
+
+    Attributes:
+        settle_s: after a change of cap this long is not counted.
+        least_s, most_s: how long a probe lasts at least and at most, in ordinary steps.
+        least_steps: and how many steps at least.
+        precision: a probe ends when time and energy are known this well (relative).
+        lag_s: sensors show power this late.
+        change: relative change of time or power of a step that means another workload.
+        watch_s: length of the windows in which that is looked for.
+        patience: for how many windows in a row before it counts.
+        watch: whether to look again when the workload changes.
+    """
+
+    settle_s: float = 1.0
+    least_s: float = 4.0
+    most_s: float = 60.0
+    least_steps: int = 5
+    precision: float = 0.01
+    lag_s: float = 0.3
+    change: float = 0.08
+    watch_s: float = 20.0
+    patience: int = 3
+    watch: bool = True
+
+
+class State(StrEnum):
+    """What the pilot is doing."""
+
+    PROBING = "probing"
+    HOLDING = "holding"
+    """At the best cap, watching."""
+    LEFT = "left alone"
+    """Nothing more will be changed."""
+
+
+class CapPilot:
+    """Drives one finder after the other.
+
+    Args:
+        new_finder: makes a finder, for the first search and for each after a change.
+        set_cap: sets all devices to a cap; None puts them back to what they were.
+        energy: joules of all devices between two instants.
+        report: told what happens, for people.
+        probed: called after every probe, to keep it.
+        apply: whether to stay at the best cap; else the caps are put back when it is found.
+    """
+
+    def __init__(
+        self,
+        new_finder: Callable[[], CapFinder],
+        set_cap: Callable[[float | None], None],
+        energy: Energy,
+        rules: PilotRules,
+        *,
+        report: Callable[[str], None] = lambda text: None,
+        probed: Callable[[CapFinder], None] = lambda finder: None,
+        apply: bool = True,
+    ) -> None:
+        self.rules = rules
+        self.finder = new_finder()
+        self.choice: Choice | None = None
+        self.searches = 0
+        self.state = State.PROBING
+        self._new_finder, self._set_cap, self._energy = new_finder, set_cap, energy
+        self._report, self._probed, self._apply = report, probed, apply
+        self._cap_w: float | None = None
+        self._settled_s = math.inf
+        self._look_s = -math.inf
+        self._slice = Slice()
+        self._usual: Taken | None = None
+        self._strange = 0
+
+    def advance(self, steps: Sequence[Step], now_s: float) -> None:
+        """Take note of steps, in order of time, and do what is due."""
+        if self.state is State.LEFT:
+            return
+        if self._cap_w is None:
+            self._ask(now_s)
+        self._slice.steps += [step for step in steps if step.at_s >= self._settled_s]
+        part = self._ready(now_s)
+        if part is None:
+            return
+        taken = part.taken(self._energy)
+        if taken is None:
+            self._begin_slice(now_s, settle=False)
+        elif self.state is State.HOLDING:
+            self._watched(taken, now_s)
+        elif taken.noise <= self.rules.precision or part.clean_s >= self.rules.most_s:
+            self._told(taken, now_s)
+        else:
+            self._look_s = now_s + self.rules.least_s / 4
+
+    def leave(self, why: str) -> None:
+        """Put the caps back and do nothing any more."""
+        if self.state is not State.LEFT:
+            self.state = State.LEFT
+            self._set_cap(None)
+            self._report(why)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _ask(self, now_s: float) -> None:
+        cap_w = self.finder.ask()
+        if cap_w is None:
+            self._found(now_s)
+            return
+        self._change(cap_w, now_s)
+
+    def _change(self, cap_w: float, now_s: float) -> None:
+        self._set_cap(cap_w)
+        self._cap_w = cap_w
+        self._begin_slice(now_s, settle=True)
+
+    def _begin_slice(self, now_s: float, *, settle: bool) -> None:
+        self._slice = Slice()
+        self._settled_s = now_s + (self.rules.settle_s if settle else 0.0)
+        self._look_s = now_s
+
+    def _ready(self, now_s: float) -> Slice | None:
+        """Steps whose energy the sensors have shown by now, when they are enough to look at."""
+        steps = self._slice.steps
+        least_s = self.rules.least_s if self.state is State.PROBING else self.rules.watch_s
+        if now_s < self._look_s or not steps or steps[-1].at_s - steps[0].at_s < least_s:
+            return None  # looking costs time, so nothing is computed before
+        shown_s = now_s - self.rules.lag_s
+        part = Slice([step for step in steps if step.at_s <= shown_s])
+        if len(part.steps) > self.rules.least_steps and part.clean_s >= least_s:
+            return part
+        self._look_s = now_s + least_s / 4
+        return None
+
+    def _told(self, taken: Taken, now_s: float) -> None:
+        assert self._cap_w is not None
+        self.finder.tell(self._cap_w, taken.time_s, taken.energy_j, taken.noise)
+        self._probed(self.finder)
+        self._report(
+            f"{self._cap_w:g} W: {taken.time_s:.4g} s and {taken.energy_j:.4g} J per step "
+            f"(within {100 * taken.noise:.1f}%)"
+        )
+        self._ask(now_s)
+
+    def _found(self, now_s: float) -> None:
+        self.choice = self.finder.best()
+        self.searches += 1
+        gain, loss = self.choice.energy_gain_pct, self.choice.time_loss_pct
+        self._report(
+            f"best cap: {self.choice.cap_w:g} W; GPU energy {gain.value:.1f}% less, time "
+            f"{loss.value:.1f}% more than at {self.finder.reference_w:g} W"
+        )
+        if not self._apply:
+            self.leave("caps are back as they were")
+            return
+        self.state = State.HOLDING
+        self._usual, self._strange = None, 0
+        if self.choice.cap_w == self._cap_w:
+            self._begin_slice(now_s, settle=False)
+        else:
+            self._change(self.choice.cap_w, now_s)
+        if not self.rules.watch:
+            self._settled_s = math.inf
+
+    def _watched(self, taken: Taken, now_s: float) -> None:
+        self._begin_slice(now_s, settle=False)
+        if self._usual is None:
+            self._usual = taken
+            return
+        limit = max(self.rules.change, 4 * math.hypot(taken.noise, self._usual.noise))
+        time = abs(math.log(taken.time_s / self._usual.time_s))
+        power = abs(math.log(taken.power_w / self._usual.power_w))
+        self._strange = self._strange + 1 if max(time, power) > limit else 0
+        if self._strange >= self.rules.patience:
+            self._report(
+                f"the work has changed (a step took {self._usual.time_s:.4g} s and takes "
+                f"{taken.time_s:.4g} s): looking for its best cap"
+            )
+            self.finder = self._new_finder()
+            self.state = State.PROBING
+            self._ask(now_s)

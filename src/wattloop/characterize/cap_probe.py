@@ -1,0 +1,46 @@
+"""Which cap to try next: the one after which the expected loss is smallest."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from wattloop.characterize.cap_belief import Belief
+from wattloop.characterize.cap_choice import losses, regrets
+
+__all__ = ["next_probe"]
+
+CURVES = 1_200
+OUTCOMES = 48
+"""Possible curves kept for looking ahead, and outcomes of a probe that are tried on them."""
+BANDWIDTH = 0.2
+"""Curves within this part of the spread of outcomes explain an outcome, even without noise."""
+HOPE = 1.0
+"""Weight of the chance that the cap itself turns out the best so far."""
+
+
+def next_probe(
+    belief: Belief, tried: Collection[int], metric: str, k: float, noise: float, seed: int
+) -> int | None:
+    """Index of the cap to try; None when every cap was tried and trying again teaches nothing."""
+    draw = np.random.default_rng(seed)
+    kept = draw.choice(len(belief.weights), CURVES, p=belief.weights)
+    time, power = belief.sampled_time[kept], belief.sampled_power[kept]
+    table = losses(regrets(time, power, metric, k))
+    so_far = table[:, sorted(tried)].min(axis=1)
+    best: tuple[float, int] | None = None
+    for cap in range(time.shape[1]):
+        if cap in tried and noise <= 1e-3:
+            continue
+        error = np.zeros((OUTCOMES, CURVES))
+        for values in (time[:, cap], power[:, cap]):
+            seen = values[:OUTCOMES] + noise * draw.standard_normal(OUTCOMES)
+            width = noise**2 + (BANDWIDTH * values.std()) ** 2 + 1e-6
+            error = error + (seen[:, None] - values[None, :]) ** 2 / width
+        weights = np.exp(-0.5 * (error - error.min(axis=1, keepdims=True)))
+        weights /= weights.sum(axis=1, keepdims=True)
+        after = float((weights @ table).min(axis=1).mean())
+        improvement = float(np.maximum(so_far - table[:, cap], 0.0).mean())
+        value = after - HOPE * improvement
+        if best is None or value < best[0]:
+            best = (value, cap)
+    return None if best is None else best[1]

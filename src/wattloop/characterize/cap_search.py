@@ -1,0 +1,224 @@
+"""The best cap of a command: one measured run per probe, resumable at any moment."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattloop.characterize.cap_finder import CapFinder, Choice
+from wattloop.characterize.cap_levers import CapPlan
+from wattloop.core.clock import Clock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    Experiment,
+    create_experiment,
+    forget_trials,
+    new_experiment_id,
+    same_experiments,
+    set_experiment_status,
+)
+from wattloop.trials.outcome import Outcome
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+
+__all__ = ["CapJob", "CapResult", "CapSearch", "job_energy_j", "open_search"]
+
+KIND = "cap"
+
+
+@dataclass(frozen=True, slots=True)
+class CapResult:
+    """What was found.
+
+    Attributes:
+        experiment_id: where the probes are kept.
+        provenance: of the energy: `measured`, or `simulated` on the virtual GPU.
+    """
+
+    choice: Choice
+    finder: CapFinder
+    plan: CapPlan
+    experiment_id: str
+    provenance: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "experiment_id": self.experiment_id,
+            "metric": self.finder.metric,
+            "k": self.finder.k if self.finder.metric == "eds" else None,
+            "scope": "gpu",
+            "provenance": self.provenance,
+            "reference_w": self.finder.reference_w,
+            **self.plan.to_dict(),
+            "choice": self.choice.to_dict(),
+            "probes": self.finder.to_dict()["probes"],
+        }
+
+
+def open_search(
+    store: Store,
+    plan: CapPlan,
+    finder: CapFinder,
+    command: Sequence[str],
+    clock: Clock,
+    *,
+    mode: str = "runs",
+    new: bool = False,
+) -> tuple[Experiment, bool]:
+    """The unfinished search of the same caps and command, or a new one; whether it is resumed."""
+    spec = {**plan.to_dict(), **finder.to_dict(), "command": list(command), "mode": mode}
+    text = json.dumps([KIND, spec], sort_keys=True, default=str)
+    mark = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if not new:
+        unfinished = [e for e in same_experiments(store, mark) if e.status != "finished"]
+        if unfinished:
+            return unfinished[0], True
+    wall_s = clock.wall_s()
+    experiment = Experiment(
+        experiment_id=new_experiment_id(KIND, wall_s),
+        kind=KIND,
+        created_wall_s=wall_s,
+        fingerprint=mark,
+        spec=spec,
+        facts={"host": Host.from_environment().name},
+    )
+    create_experiment(store, experiment)
+    return experiment, False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapJob:
+    """What is searched for and where it is kept.
+
+    Attributes:
+        experiment: from `open_search`.
+        settings: how to measure.
+        timeout_s: a run is ended after this long.
+    """
+
+    plan: CapPlan
+    finder: CapFinder
+    command: Sequence[str]
+    experiment: Experiment
+    store: Store
+    settings: Settings
+    timeout_s: float | None = None
+
+
+class CapSearch:
+    """Runs a command at the caps that a finder asks for.
+
+    Args:
+        job: what is searched for.
+        began: called with the cap and the number of the probe before each run.
+        ended: called with the cap and what came of it.
+        outputs: folder for what the command prints; None shows it.
+        state_directory: where levers are journaled, for tests.
+    """
+
+    def __init__(
+        self,
+        job: CapJob,
+        *,
+        began: Callable[[float, int], None] = lambda cap_w, number: None,
+        ended: Callable[[float, Outcome], None] = lambda cap_w, outcome: None,
+        outputs: Path | None = None,
+        state_directory: Path | None = None,
+    ) -> None:
+        self._plan, self._finder, self._command = job.plan, job.finder, list(job.command)
+        self._experiment, self._store, self._settings = job.experiment, job.store, job.settings
+        self._timeout_s = job.timeout_s
+        self._began, self._ended = began, ended
+        self._outputs, self._state_directory = outputs, state_directory
+        self._provenance = ""
+
+    def run(self) -> CapResult:
+        """Probe until nothing is asked; the caps are put back at the end, whatever happens.
+
+        Raises:
+            ConfigError: the command fails or hangs at some cap, or the GPUs' energy is not read.
+            LeverError: a cap cannot be set or put back.
+        """
+        identity = self._experiment.experiment_id
+        forget_trials(self._store, identity, keep=("ok", "running"))
+        set_experiment_status(self._store, identity, "running")
+        status = "interrupted"
+        try:
+            with TrialRunner(
+                self._store,
+                identity,
+                self._settings,
+                levers=self._plan.levers,
+                outputs=self._outputs,
+                state_directory=self._state_directory,
+            ) as runner:
+                self._probe_all(runner)
+            choice = self._finder.best()
+            status = "finished"
+        except ConfigError:
+            status = "failed"
+            raise
+        finally:
+            facts = {"finder": self._finder.to_dict()}
+            if status == "finished":
+                facts["choice"] = choice.to_dict()
+            set_experiment_status(self._store, identity, status, facts)
+        return CapResult(choice, self._finder, self._plan, identity, self._provenance)
+
+    def _probe_all(self, runner: TrialRunner) -> None:
+        while (cap_w := self._finder.ask()) is not None:
+            number = len(self._finder.probes)
+            trial = Trial(
+                key=f"{number} {cap_w:g} W",
+                settings=self._plan.settings(cap_w),
+                command=self._command,
+                timeout_s=self._timeout_s,
+                name=f"cap {cap_w:g} W",
+            )
+            self._began(cap_w, number)
+            outcome = runner.run(trial)
+            self._ended(cap_w, outcome)
+            if not outcome.ok or not outcome.time_s:
+                raise ConfigError(
+                    f"the command at {cap_w:g} W: {outcome.message or outcome.status.value}. Caps "
+                    "are back as they were; probes so far are kept and the same command goes on "
+                    "with them"
+                )
+            energy_j, noise = job_energy_j(outcome, self._plan.devices)
+            self._provenance = _provenance(outcome, self._plan.devices)
+            own = math.hypot(self._finder.noise, noise)
+            self._finder.tell(cap_w, outcome.time_s, energy_j, own)
+
+
+def job_energy_j(outcome: Outcome, devices: Sequence[str]) -> tuple[float, float]:
+    """Joules of the capped GPUs over a trial, and their relative uncertainty (1 sigma).
+
+    Raises:
+        ConfigError: one of them was not read.
+    """
+    domains = {str(d["name"]): d for d in outcome.domains}
+    missing = [name for name in devices if domains.get(name, {}).get("energy_j") is None]
+    if missing:
+        known = ", ".join(domains) or "none"
+        raise ConfigError(
+            f"the energy of {', '.join(missing)} was not read (read were: {known}); "
+            "'wattloop devices' says why, or choose other GPUs with --gpus"
+        )
+    energy_j = sum(float(domains[name]["energy_j"]) for name in devices)
+    spread_j = math.hypot(*(float(domains[name]["uncertainty_j"] or 0.0) for name in devices))
+    if energy_j <= 0:
+        raise ConfigError("the GPUs' meter shows no energy at all over the run; is it long enough?")
+    # The half-width holds every case, so a standard deviation is about half of it.
+    return energy_j, min(0.3, spread_j / energy_j / 2)
+
+
+def _provenance(outcome: Outcome, devices: Sequence[str]) -> str:
+    kinds = {str(d["provenance"]) for d in outcome.domains if d["name"] in devices}
+    return ", ".join(sorted(kinds))

@@ -1,0 +1,53 @@
+"""`wattloop cap evaluate`: the finder on a table of measured curves."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from wattloop.cli.output import is_terminal, print_table, write_json
+from wattloop.core.errors import ConfigError
+
+__all__ = ["evaluate_table"]
+
+
+def evaluate_table(
+    table: str, metric: str, k: float, noise: float, seeds: int, json_file: str | None
+) -> None:
+    """Replay, print and write."""
+    from wattloop.characterize.cap_evaluate import Evaluation, evaluate
+    from wattloop.characterize.cap_finder import CapFinder
+    from wattloop.characterize.cap_table import read_curves
+
+    if not (math.isfinite(noise) and 0 <= noise <= 0.3):
+        raise ConfigError(f"--noise {100 * noise:g}: give per cent between 0 and 30")
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: give at least 1")
+    CapFinder([1.0, 2.0], metric, k)  # refuses a wrong metric or k before the table is read
+    curves = read_curves(table)
+    with _progress(len(curves) * (seeds if noise else 1)) as advance:
+        found: Evaluation = evaluate(curves, metric, k, noise, seeds=seeds, advance=advance)
+    if json_file is not None:
+        write_json({"table": table, **found.to_dict()}, json_file)
+    if json_file != "-":
+        print_table(("", ""), [(name, _shown(v)) for name, v in found.to_dict().items()])
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def _progress(searches: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal; nothing elsewhere."""
+    if not is_terminal(sys.stderr):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("searching", total=searches)
+        yield lambda: bar.advance(task)

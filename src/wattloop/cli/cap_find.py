@@ -1,0 +1,204 @@
+"""`wattloop cap find -- CMD`: what it does and what it prints."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import is_terminal, print_table, say, write_json
+from wattloop.core.clock import RealClock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.measure.launch import find_program
+
+if TYPE_CHECKING:
+    from wattloop.characterize.cap_levers import CapPlan
+    from wattloop.characterize.cap_search import CapJob, CapResult
+    from wattloop.store.database import Store
+    from wattloop.trials.outcome import Outcome
+
+__all__ = ["FindRequest", "find"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindRequest:
+    """What was asked for on the command line."""
+
+    command: list[str]
+    metric: str
+    k: float
+    gpus: str | None
+    caps: str | None
+    most_probes: int
+    noise: float
+    progress: str | None
+    precision: float
+    most_s: float
+    apply: bool
+    timeout_s: float | None
+    dry_run: bool
+    new: bool
+    show_output: bool
+    json_file: str | None
+    settings: Settings
+
+
+def find(request: FindRequest) -> None:
+    """Check everything, search, print."""
+    from wattloop.characterize.cap_finder import CapFinder
+    from wattloop.characterize.cap_levers import cap_plan
+    from wattloop.characterize.cap_search import CapJob, open_search
+    from wattloop.control.registry import find_levers
+    from wattloop.store.database import open_store
+
+    _check(request)
+    plan = cap_plan(find_levers(settings=request.settings), request.gpus, request.caps)
+    finder = CapFinder(
+        plan.caps_w,
+        request.metric,
+        request.k,
+        noise=request.noise,
+        devices=len(plan.levers),
+        most_probes=request.most_probes,
+    )
+    if request.dry_run:
+        _print_plan(plan, request)
+        return
+    find_program(request.command[0])
+    with open_store(request.settings.store_location) as store:
+        mode = "runs" if request.progress is None else f"progress {request.progress}"
+        experiment, resumed = open_search(
+            store, plan, finder, request.command, RealClock(), mode=mode, new=request.new
+        )
+        if resumed:
+            say(f"wattloop: going on with {experiment.experiment_id}")
+        job = CapJob(
+            plan=plan,
+            finder=finder,
+            command=request.command,
+            experiment=experiment,
+            store=store,
+            settings=request.settings,
+            timeout_s=request.timeout_s,
+        )
+        result = _searched(request, job)
+    if request.json_file is not None:
+        write_json(result.to_dict(), request.json_file)
+    if request.json_file != "-":
+        print_result(result)
+
+
+def _check(request: FindRequest) -> None:
+    if not request.command:
+        raise ConfigError(
+            "no command; write it after --, such as: wattloop cap find -- python x.py"
+        )
+    if request.timeout_s is not None and not request.timeout_s > 0:
+        raise ConfigError(f"--timeout {request.timeout_s:g}: give seconds above 0")
+    if request.apply and request.progress is None:
+        raise ConfigError(
+            "--apply keeps the cap for the rest of the one run that --progress makes; without it "
+            "every probe is a run of its own. To run at the cap found, use 'wattloop set'"
+        )
+    for name, value in (("--precision", request.precision), ("--probe-seconds", request.most_s)):
+        if not value > 0:
+            raise ConfigError(f"{name}: give a number above 0")
+
+
+def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
+    if request.progress is not None:
+        from wattloop.characterize.cap_run import CapRun
+
+        return CapRun(
+            job,
+            progress=request.progress,
+            precision=request.precision,
+            most_s=request.most_s,
+            apply=request.apply,
+            echo=request.json_file != "-",
+            report=say,
+        ).run()
+    from wattloop.characterize.cap_search import CapSearch
+
+    most = min(request.most_probes, len(job.plan.caps_w))
+    return CapSearch(
+        job,
+        began=lambda cap_w, number: _say_begin(cap_w, number, most),
+        ended=_say_end,
+        outputs=None if request.show_output else _outputs(job.store, job.experiment.experiment_id),
+    ).run()
+
+
+def _say_begin(cap_w: float, number: int, most: int) -> None:
+    what = "reference" if number == 0 else "probe"
+    say(f"wattloop: {what} {number + 1} of at most {most}: {cap_w:g} W ...")
+
+
+def _say_end(cap_w: float, outcome: "Outcome") -> None:
+    if outcome.ok and outcome.time_s is not None:
+        energy = outcome.energy_j("gpu")
+        text = "" if energy is None else f", GPUs {format_energy(energy)}"
+        say(f"wattloop: {cap_w:g} W: {format_duration(outcome.time_s)}{text}")
+
+
+def _outputs(store: "Store", identity: str) -> Path:
+    journals = store.journals
+    return journals.with_name(journals.name.replace("journals", "trials")) / identity
+
+
+def _print_plan(plan: "CapPlan", request: FindRequest) -> None:
+    data: dict[str, Any] = {
+        **plan.to_dict(),
+        "command": request.command,
+        "writes": {f"{cap:g}": plan.writes(cap) for cap in plan.caps_w},
+    }
+    if request.json_file is not None:
+        write_json(data, request.json_file)
+    if request.json_file == "-":
+        return
+    out = sys.stdout.write
+    out(f"at most {request.most_probes} of these caps, the reference first:\n")
+    for cap_w in reversed(plan.caps_w):
+        out(f"\n{cap_w:g} W{' (reference)' if cap_w == plan.caps_w[-1] else ''}\n")
+        for line in plan.writes(cap_w):
+            out(f"  {line}\n")
+    out(f"\n  $ {shlex.join(request.command)}\n")
+    out("\nat the end every limit is put back to what it was before\n")
+
+
+def print_result(result: "CapResult") -> None:
+    """The probes, the choice with its gains, and how to use it."""
+    finder, choice = result.finder, result.choice
+    rows = [
+        (
+            f"{probe.cap_w:g} W",
+            format_duration(probe.time_s),
+            format_energy(probe.energy_j),
+            format_power(probe.energy_j / probe.time_s / finder.devices),
+        )
+        for probe in finder.probes
+    ]
+    simulated = f" ({result.provenance})" if result.provenance not in ("", "measured") else ""
+    print_table(("cap", "time", f"GPU energy{simulated}", "per GPU"), rows)
+    out = sys.stdout.write
+    metric = f"EDS({finder.k:g})" if finder.metric == "eds" else finder.metric
+    out(f"\nbest cap for {metric}: {choice.cap_w:g} W\n")
+    if choice.cap_w == finder.reference_w:
+        out("  that is the reference: no lower cap pays\n")
+    else:
+        out(f"  GPU energy saved: {choice.energy_gain_pct} % of that at {finder.reference_w:g} W\n")
+        out(f"  time lost: {choice.time_loss_pct} %\n")
+    out(f"  expected to be within {max(0.1, choice.expected_regret_pct):.1f}% of the best cap\n")
+    if choice.flat:
+        out("  no cap changes this work; the lowest is as good as any\n")
+    if choice.why:
+        out(f"  {len(finder.probes)} probes; {choice.why}\n")
+    setting = f"gpu:{','.join(d.removeprefix('gpu:') for d in result.plan.devices)}/power_limit"
+    out(f"\nto use it:  wattloop set {setting}={choice.cap_w:g} -- COMMAND\n")
+    if any(lever.device.startswith("nvidia:") for lever in result.plan.levers):
+        cards = ",".join(x.device.removeprefix("nvidia:") for x in result.plan.levers)
+        out(f"or, until it is set again:  sudo nvidia-smi -i {cards} -pl {choice.cap_w:g}\n")
+    if is_terminal(sys.stdout):
+        out(f"kept as {result.experiment_id}\n")

@@ -1,0 +1,278 @@
+"""Reads a node's meters for one run: what is read, whether we count it, and who does the reading.
+
+Readings are taken by the thread of a `Sampler`. In a program that measures itself for more than a
+moment a process of our own takes them over (`sampler_process`), and the thread only collects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattloop.measure.channels import Channel, channels_of
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.followers import Role
+from wattloop.measure.job import Job
+from wattloop.measure.meter import Context
+from wattloop.measure.registry import Inventory
+from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
+
+if TYPE_CHECKING:
+    from wattloop.measure.sampler_process import SamplerProcess
+
+__all__ = ["NodeReader"]
+
+CHANGE_LIMIT_S = 0.05
+"""How long a watcher waits at the edges of a run for a counter to move."""
+LAST_WAIT_S = 0.2
+"""How long the end of a run waits for a slow sensor to change once more."""
+HANG_S = 2.0
+"""A meter that takes longer for its last reading hangs, and is left behind."""
+PROCESS_AFTER_S = 1.0
+"""Shorter measurements are read by the thread: a process costs more than it would save them."""
+PROCESS_LAST_S = 0.5
+
+
+class NodeReader:
+    """Feeds and channels of one run, and what reads them.
+
+    Args:
+        in_process: whether this process is the one being measured.
+        beside: whether a process beside this one may read; not where clock or machine are given.
+        note: told what a person should know.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        inventory: Inventory,
+        *,
+        run_id: str,
+        job: Job | None,
+        in_process: bool,
+        beside: bool,
+        note: Callable[[str], None],
+    ) -> None:
+        self._context = context
+        self._inventory = inventory
+        self._in_process = in_process
+        self._note = note
+        self.feeds = [
+            MeterFeed(meter, context.clock, i) for i, meter in enumerate(inventory.meters)
+        ]
+        self.channels: list[Channel] = channels_of(self.feeds, context.settings.devices)
+        self.used = self._used_feeds()
+        self.edge_feeds = [feed for feed in self.used if feed.cheap_at_edges]
+        self.role = Role(run_id, job)
+        self._sampler: Sampler | None = None
+        self._process: SamplerProcess | None = None
+        self._process_due_s = context.clock.now_s() if self._may_start(beside) else float("inf")
+        self._environment = dict(os.environ) if beside else {}
+        self._cwd = _cwd()
+        self._run_id = run_id
+        self._job_id = run_id if job is None else job.job_id
+        self._journal: Path | None = None
+
+    def first_readings(self) -> None:
+        """Readings before the beginning, so that it lies between two points of every curve."""
+        if not self._in_process:
+            for feed in self.used:
+                feed.find_ticks(TICK_SEARCH_LIMIT_S, self._context.clock.sleep)
+        for feed in self.used:
+            feed.read()
+        self._await_changes(self.used)
+
+    def decide(self, journal: Path | None) -> None:
+        """Claim the node for this run, or find out who counts it."""
+        self._journal = journal
+        self.role.decide(journal)
+
+    def start(self, on_flush: Callable[[], None], on_fault: Callable[[Exception], None]) -> None:
+        """Read in the background from now on.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        self.role.watch(self.feeds)
+        read, signal_feeds, interval_s = self._share()
+        self._sampler = Sampler(
+            read,
+            signal_feeds,
+            self._context.clock,
+            interval_s,
+            in_process=self._in_process,
+            tick_feeds=self.used,
+            adaptive=self._adaptive,
+            on_flush=on_flush,
+            on_fault=on_fault,
+        )
+        self._process_due_s += PROCESS_AFTER_S
+        self._sampler.start()
+
+    def refresh(self) -> None:
+        """Take what the process beside us has read by now."""
+        if self._process is not None:
+            self._process.collect()
+
+    def flush(self, *, ending: bool = False) -> bool:
+        """What is due now and then; True if another process of the job counts, or no longer."""
+        changed = self.role.flush(self.feeds, ending=ending)
+        moved = not ending and self._look_at_process()
+        if (changed or moved) and self._sampler is not None:
+            read, signal_feeds, interval_s = self._share()
+            away = () if self._process is None else self._process.reads
+            ticks = [feed for feed in self.used if feed.index not in away]
+            self._sampler.replace_feeds(read, signal_feeds, interval_s, ticks)
+        return changed
+
+    def thin_before(self, time_s: float) -> None:
+        """Thin out what is old."""
+        for feed in self.feeds:
+            feed.thin_before(time_s)
+
+    def stop(self, end_s: float) -> bool:
+        """Take the last readings and stop; False if a meter hangs.
+
+        It is the sampler's thread that reads: whatever a driver does, the program can end.
+        """
+        if self._sampler is None:
+            return True
+        patience_s = LAST_WAIT_S + HANG_S + (PROCESS_LAST_S if self._process else 0.0)
+        return self._sampler.stop(lambda: self._last_readings(end_s), patience_s)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of everything without touching what is the parent's."""
+        for feed in self.feeds:
+            feed.renew_lock()
+            feed.meter.after_fork_in_child()
+        self.role.forget()
+        self._sampler = None
+        if self._process is not None:
+            self._process.forget()
+            self._process = None
+
+    @property
+    def sampling_pid(self) -> int:
+        """The process that reads beside us, 0 where none does."""
+        process = self._process
+        return process.pid if process is not None and process.alive else 0
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _adaptive(self) -> bool:
+        # Whoever names an interval gets it; our own adapts to the power.
+        return "interval_s" not in self._context.settings.sources
+
+    def _used_feeds(self) -> list[MeterFeed]:
+        """Feeds whose domains are wanted, in the order of `feeds`."""
+        used = {id(c.feed) for c in self.channels}
+        used |= {id(c.shape_feed) for c in self.channels if c.shape_feed is not None}
+        return [feed for feed in self.feeds if id(feed) in used]
+
+    def _share(self) -> tuple[list[MeterFeed], list[MeterFeed], float]:
+        """What is left for our own thread to read: feeds, feeds with signals, and how often."""
+        read = self.role.feeds_to_read(self.feeds, self.used)
+        interval_s = self.role.interval_s(self._context.settings.interval_s, read)
+        signal_feeds = self.feeds if self.role.counts else self.used
+        process = self._process
+        if process is not None and process.alive:
+            read = [feed for feed in read if feed.index not in process.reads]
+            signal_feeds = [feed for feed in signal_feeds if feed.index not in process.signals]
+        return read, list(signal_feeds), interval_s
+
+    def _last_readings(self, end_s: float) -> None:
+        """Readings after the end, so that it lies between two points of every curve."""
+        clock = self._context.clock
+        if self._process is not None:
+            self._process.stop(PROCESS_LAST_S)
+        used = self.role.feeds_to_read(self.feeds, self.used)
+        slow_s = [d.update_period_s for f in used if f.slow for d in f.domains]
+        if slow_s:
+            wait_s = end_s + min(max(slow_s), LAST_WAIT_S) + 0.005 - clock.now_s()
+            if wait_s > 0:
+                clock.sleep(wait_s)
+        for feed in used:
+            feed.read()
+        self._await_changes(used)
+
+    def _await_changes(self, feeds: Sequence[MeterFeed]) -> None:
+        """A watcher has the time to wait for the next update of quick counters at its edges."""
+        if not self._in_process:
+            for feed in feeds:
+                feed.await_change(CHANGE_LIMIT_S, self._context.clock.sleep)
+
+    # -- the process beside us -------------------------------------------------------------
+
+    def _may_start(self, beside: bool) -> bool:
+        settings = self._context.settings
+        if not (beside and self._in_process) or settings.sampler == "thread":
+            return False
+        return any(feed.meter.shared for feed in self.used)
+
+    def _look_at_process(self) -> bool:
+        """Start it when it is due, or see what became of it; True if the readers have changed."""
+        process = self._process
+        if process is None:
+            if self.role.counts and self._context.clock.now_s() >= self._process_due_s:
+                self._process_due_s = float("inf")
+                self._start_process()
+            return False
+        if not process.alive:
+            return False
+        read_before = process.reads
+        if process.check():
+            return process.reads != read_before
+        if read_before:
+            self._note(
+                f"the process that read the sensors is gone ({process.fault}); "
+                "a thread of the program reads them again"
+            )
+        return True
+
+    def _start_process(self) -> None:
+        from wattloop.measure.sampler_launch import Order, why_impossible
+        from wattloop.measure.sampler_process import SamplerProcess
+
+        settings, host = self._context.settings, self._context.host
+        reads = [feed for feed in self.used if feed.meter.shared]
+        signal_feeds = [feed for feed in self.feeds if self._signals_shared(feed)]
+        names = {self._inventory.names[feed.index] for feed in (*reads, *signal_feeds)}
+        order = Order(
+            {**settings._asdict(), "meters": sorted(names), "sources": {}},
+            (str(host.sysfs), str(host.procfs)),
+            settings.interval_s,
+            self._adaptive,
+            reads,
+            signal_feeds,
+            self._environment,
+            self._cwd,
+            self._run_id,
+            self._job_id,
+            self._journal,
+        )
+        why = why_impossible()
+        try:
+            if not why:
+                self._process = SamplerProcess(order)
+        except (OSError, NotImplementedError, ValueError) as error:
+            why = str(error)
+        if why and settings.sampler == "process":
+            self._note(f"no process can be started to read the sensors ({why}); a thread reads")
+
+    def _signals_shared(self, feed: MeterFeed) -> bool:
+        """Whether signals come from the same process as the readings, or can be had elsewhere."""
+        if not feed.signals:
+            return False
+        if feed in self.used:
+            return feed.meter.shared
+        return feed.meter.shared or feed.meter.shared_signals
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:  # the working directory was removed
+        return "/"

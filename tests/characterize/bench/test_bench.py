@@ -1,0 +1,144 @@
+"""Kernels measured from outside on a machine with known power."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.characterize.bench.made import made
+from wattloop.characterize.bench.bench import Bench
+from wattloop.characterize.bench.choice import Choice
+from wattloop.characterize.bench.energies import scope_energies
+from wattloop.characterize.bench.idle_power import Idle, idle_by_threads, idle_line
+from wattloop.characterize.bench.keeping import Keeper, kept_record
+from wattloop.characterize.bench.plan import planned
+from wattloop.characterize.bench.session_record import BenchRecord
+from wattloop.core.errors import MeterUnavailable, StoreError
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.accounting.idle import IdleLine
+from wattloop.measure.accounting.line import Line
+from wattloop.measure.meter import Context
+from wattloop.measure.session import Session
+from wattloop.store.database import open_store
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree
+
+POWER_W, IDLE_W = 60.0, 20.0
+LINE = Line(intercept=0.0, slope=IDLE_W, r2=1.0, rmse=0.0, points=5, mean_x=4.0, sum_squares_x=9.0)
+LINES = {"cpu:0/package": IdleLine("cpu:0/package", LINE, "powercap", Provenance.MEASURED)}
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """A watcher of one package that draws 60 W."""
+    tree = PowercapTree(tmp_path / "sys")
+    package = tree.add_package(0, max_power_w=200, limit_w=150)
+    settings = Settings(meters=("rapl",), store=str(tmp_path / "runs.db"))
+    with Driver({package: Constant(POWER_W)}, update_period_s=0.005):
+        context = Context(Host(sysfs=tmp_path / "sys"), settings)
+        session = Session.open(context=context, in_process=False, keep=False)
+        yield session
+        session.close()
+
+
+def bench(session: Session, sizes: str = "triad=1e5", **facts: object) -> Bench:
+    choice = Choice.of(
+        kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=0.3
+    )
+    idle = Idle(LINES, "known")
+    return Bench(planned(choice, Host()), session, idle, **facts)  # type: ignore[arg-type]
+
+
+def test_energy_is_that_of_the_measured_stretch(session: Session) -> None:
+    """60 W of which 20 W are idling, over the batches only; rates from the median."""
+    (result,) = bench(session).run()
+    assert result.ok, result.reason
+    assert result.power_w() == pytest.approx(POWER_W, rel=0.1)
+    assert result.scopes["cpu"].application_j == pytest.approx(
+        (POWER_W - IDLE_W) * result.duration_s, rel=0.2
+    )
+    assert result.scopes["cpu"].provenance == "measured"
+    assert result.scopes["cpu"].domains == ("cpu:0/package",)
+    assert result.gb_s == pytest.approx(1.2e6 / result.time_s / 1e9)  # type: ignore[operator]
+    assert result.method
+    assert result.peak_memory_b
+
+
+def test_a_kernel_that_takes_too_long_costs_only_itself(session: Session) -> None:
+    """A time-out is a result, the next size is measured by a new worker."""
+    doing = bench(session, sizes="triad=1e8,triad=1e5", timeout_s=0.25)
+    first, second = doing.run()
+    assert (first.status, second.status) in {("timeout", "ok"), ("timeout", "timeout")}
+    assert "took longer than 0.25 s" in first.reason
+    assert first.time_s is None
+
+
+def test_only_the_gpu_at_work_counts() -> None:
+    """Seven idle neighbours are not the kernel's; nested domains count once."""
+    window = WindowResult(
+        "w", 1, None, 0.0, 2.0,
+        domains=(
+            *(DomainEnergy(f"gpu:{n}", Scope.GPU, 100.0 + n, 1.0, Provenance.MEASURED, "nvml")
+              for n in range(3)),
+            DomainEnergy("cpu:0/package", Scope.CPU, 80.0, 2.0, Provenance.MEASURED, "powercap"),
+            DomainEnergy("cpu:0/core", Scope.CPU, 50.0, 2.0, Provenance.MEASURED, "powercap"),
+        ),
+    )  # fmt: skip
+    found = scope_energies(window, LINES, gpu=1)
+    assert found["gpu"].energy_j == 101.0
+    assert found["gpu"].application_j is None
+    assert found["cpu"].energy_j == 80.0
+    assert found["cpu"].application_j == pytest.approx(80.0 - 2 * IDLE_W)
+    assert "dram" not in found
+
+
+def test_idle_is_fitted_or_stored_or_left_in(session: Session) -> None:
+    """Without a stored line `auto` fits one, `stored` asks for `wattloop idle`."""
+    with pytest.raises(MeterUnavailable, match="run 'wattloop idle'"):
+        idle_line(session, "stored", "cpu", lambda: None)
+    assert idle_line(session, "none", "cpu", lambda: None).lines == {}
+
+
+def test_idle_by_threads_finds_the_same_power(session: Session) -> None:
+    """Table 3.14: sleeping threads draw what idling draws; one line through all windows."""
+    rows, lines = idle_by_threads(session, (1, 2), lambda: None, windows_s=(0.2, 0.3, 0.4))
+    assert {(r.threads, r.sleep_s) for r in rows} == {
+        (t, s) for t in (1, 2) for s in (0.2, 0.3, 0.4)
+    }
+    assert all(r.power_w == pytest.approx(POWER_W, rel=0.15) for r in rows)
+    assert lines["cpu:0/package"].beta_w == pytest.approx(POWER_W, rel=0.15)
+
+
+def test_results_are_kept_as_they_come(tmp_path: Path, session: Session) -> None:
+    """Each result is in the store before the next begins; the newest is found as `last`."""
+    plan = bench(session).plan
+    with open_store(tmp_path / "kept.db") as store:
+        keeper = Keeper(store, plan, wall_s=1e9)
+        keeper.add(made())
+        assert [r.kernel for r in kept_record(store, "last").results] == ["gemm"]
+        keeper.add(made("triad", status="failed", reason="lost"))
+        keeper.end("finished", BenchRecord(results=[], warnings=["w"], idle={"note": "n"}))
+        record = kept_record(store, "last")
+        assert [(r.kernel, r.status) for r in record.results] == [
+            ("gemm", "ok"), ("triad", "failed"),
+        ]  # fmt: skip
+        assert record.results[0] == made()
+        assert (record.warnings, record.idle) == (["w"], {"note": "n"})
+        with pytest.raises(StoreError, match="no bench"):
+            kept_record(store, "bench-none")
+
+
+def test_a_store_that_fails_costs_a_warning(tmp_path: Path, session: Session) -> None:
+    """Never a result."""
+    store = open_store(tmp_path / "kept.db")
+    store.read_only = True
+    keeper = Keeper(store, bench(session).plan, wall_s=1e9)
+    keeper.add(made())
+    keeper.end("finished")
+    store.close()
+    assert keeper.experiment_id is None
+    assert len(keeper.warnings) == 1
+    assert "results are not kept" in keeper.warnings[0]

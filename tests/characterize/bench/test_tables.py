@@ -1,0 +1,61 @@
+"""Tables of the thesis, made from results."""
+
+from tests.characterize.bench.made import energy, made
+from wattloop.characterize.bench.idle_power import IdleByThreads
+from wattloop.characterize.bench.tables import (
+    csv_table,
+    frameworks_table,
+    idle_table,
+    kernels_table,
+    speedups_table,
+)
+
+GPU = {"gpu": energy(500.0, 400.0), "cpu": energy(80.0)}
+
+
+def test_frameworks_stand_side_by_side() -> None:
+    """Table 3.17: time, joules and watts of GPU and host, by framework and kernel."""
+    results = [
+        made("triad", backend="torch", style="eager", device="gpu:0", scopes=GPU),
+        made("gemm", backend="jax", style="jit", device="gpu:0", scopes=GPU),
+        made("gemm", backend="cupy", device="gpu:0", status="failed", time_s=None),
+    ]
+    table = frameworks_table(results)
+    assert [row[:2] for row in table.rows] == [("jax", "gemm"), ("torch", "triad")]
+    row = dict(zip(table.headers, table.rows[0], strict=True))
+    assert (row["GPU J"], row["CPU J"], row["GPU W"], row["CPU W"]) == ("50", "8", "500", "80")
+
+
+def test_kernels_table_shows_what_is_known() -> None:
+    """A dash for what was not read or does not exist, never a zero."""
+    table = kernels_table([made("montecarlo", bytes_moved=0, scopes={})])
+    row = dict(zip(table.headers, table.rows[0], strict=True))
+    assert row["GB/s"] == row["cpu W"] == row["cpu J"] == row["J app"] == row["how"] == "-"
+    assert row["GFLOPS"] == "20"
+    assert row["time"] == "100 ms ±1%"
+
+
+def test_speedups_table_names_what_is_compared() -> None:
+    """Tables 3.15 and 3.16."""
+    rows = speedups_table([made(style="simd"), made(threads=2, time_s=0.05)]).rows
+    assert rows[-1][5] == "x2.00"
+    assert rows[-1][-1] == "simd, 1 thread"
+
+
+def test_idle_table_is_sorted_by_length_and_threads() -> None:
+    """Table 3.14."""
+    rows = [IdleByThreads(t, s, "cpu:0/package", 50.0 * s, 50.0, "measured")
+            for t in (2, 1) for s in (2.0, 1.0)]  # fmt: skip
+    assert [(r[0], r[1]) for r in idle_table(rows).rows] == [
+        ("1", "1"), ("1", "2"), ("2", "1"), ("2", "2"),
+    ]  # fmt: skip
+
+
+def test_csv_has_plain_numbers_and_gaps() -> None:
+    """A row per result, failed ones included; what was not read is empty."""
+    table = csv_table([made(), made("triad", status="failed", reason="x", time_s=None, scopes={})])
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert rows[0]["cpu_energy_j"] == 8.0
+    assert rows[0]["gpu_energy_j"] is None
+    assert rows[1]["gflops"] is None
+    assert rows[1]["reason"] == "x"

@@ -1,0 +1,105 @@
+"""`load`: something that runs, checks and counts, or a reason."""
+
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.host import Host
+from wattloop.kernels import load
+from wattloop.kernels.backend import BackendUnavailable, Unsupported
+from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.loading import refuse_if_too_large
+from wattloop.kernels.memory import available_b, forget_peak, peak_b
+from wattloop.kernels.place import Device, chosen_device
+from wattloop.kernels.registry import KERNELS
+
+
+def test_a_loaded_kernel_runs_checks_and_counts() -> None:
+    """What sweeps need of a kernel."""
+    kernel = load("triad", "numpy", 1_000)
+    kernel.run()
+    kernel.synchronise()
+    assert kernel.check().ok
+    assert (kernel.flops, kernel.bytes_moved) == (2_000, 12_000)
+    kernel.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gem", "numpy"), "unknown kernel 'gem'"),
+        (("gemm", "numppy"), "unknown backend 'numppy'; known are numpy"),
+        (("gemm", "numpy", "tiny"), "unknown size 'tiny'"),
+        (("gemm", "numpy", 0), "out of range"),
+    ],
+)
+def test_wrong_words_name_the_known(words: tuple[str, ...], message: str) -> None:
+    """Typos get a list."""
+    with pytest.raises(ConfigError, match=message):
+        load(*words)
+
+
+def test_what_cannot_be_run_says_why() -> None:
+    """Wrong device, style or format."""
+    with pytest.raises(Unsupported, match="runs on cpu, not on gpu"):
+        load("gemm", "numpy", device="gpu")
+    with pytest.raises(ConfigError, match="has no style 'simd'; it has library"):
+        load("gemm", "numpy", style="simd")
+    with pytest.raises(Unsupported, match="too few numbers"):
+        load("montecarlo", "numpy", dtype="bf16")
+
+
+def test_a_gpu_that_is_not_there_is_explained() -> None:
+    """torch without a GPU says what to look at."""
+    torch = pytest.importorskip("torch", reason="torch explains its own GPU")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(BackendUnavailable, match="sees no GPU"):
+        load("gemm", "torch", device="gpu")
+
+
+def test_too_large_is_refused_before_anything_is_allocated() -> None:
+    """Terabytes are refused in no time and without memory."""
+    forget_peak()
+    before_b = peak_b()
+    with pytest.raises(
+        ConfigError, match=r"needs about 18\.0 TiB of memory.*use a smaller --sizes"
+    ):
+        load("triad", "numpy", 2**40)
+    after_b = peak_b()
+    assert before_b is not None
+    assert after_b is not None
+    assert after_b - before_b < 100e6
+
+
+def test_memory_is_asked_for_with_room_for_temporaries() -> None:
+    """A kernel whose arrays just fit does not fit: frameworks hold more."""
+    kernel = KERNELS["triad"](10**9, DTYPES["fp32"])
+    refuse_if_too_large(kernel, None, "gpu")  # nobody knows
+    refuse_if_too_large(kernel, 20 * 10**9, "gpu")
+    with pytest.raises(ConfigError, match="free on the gpu"):
+        refuse_if_too_large(kernel, 12 * 10**9, "gpu")
+
+
+def test_memory_is_read_from_the_kernel(tmp_path: Path) -> None:
+    """Bytes from meminfo; None where it does not say."""
+    assert available_b(tmp_path) is None
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
+    assert available_b(tmp_path) == 2_097_152
+
+
+def test_devices_are_named_as_the_driver_numbers_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU the CPU is taken unless a GPU is asked for; nonsense is refused."""
+    monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", str(tmp_path / "none.so"))
+    host = Host(tmp_path, tmp_path)
+    assert chosen_device("", host) == Device("cpu")
+    assert chosen_device("cpu", host) == Device("cpu")
+    for wrong in ("gpu", "gpu:1"):
+        with pytest.raises(ConfigError, match="there is no GPU here"):
+            chosen_device(wrong, host)
+    for wrong in ("tpu", "cpu:1", "gpu:x", "gpu:-1"):
+        with pytest.raises(ConfigError, match="use cpu, gpu or a number"):
+            chosen_device(wrong, host)

@@ -1,0 +1,69 @@
+"""Scalar code is scalar: read from what the compiler made (SIMD: see `test_backends`)."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from wattloop.kernels.launch import Case, Job, worker_environment
+
+pytest.importorskip("numba", reason="pip install 'wattloop[numba]'")
+if platform.machine() not in ("x86_64", "aarch64"):
+    pytest.skip("only x86 and ARM assembly is understood", allow_module_level=True)
+
+from wattloop.kernels.backend import Unsupported
+from wattloop.kernels.backends.numba_backend import NumbaBackend, packed_instructions
+
+SIZES = {"gemm": 40, "triad": 500, "stencil": 12, "montecarlo": 2_000, "dist": 500, "spmv": 64}
+PROGRAM = """
+import json, sys
+from wattloop.kernels.backends.numba_backend import NumbaBackend, packed_instructions
+from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.loading import LoadedKernel
+from wattloop.kernels.registry import KERNELS
+style, sizes = sys.argv[1], json.loads(sys.argv[2])
+backend = NumbaBackend("cpu", style)
+found = {}
+for name, size in sizes.items():
+    loaded = LoadedKernel(KERNELS[name](size, DTYPES["fp32"]), backend)
+    assert loaded.check().ok, name
+    assembly = "".join(backend.compiled[name].inspect_asm().values())
+    found[name] = sorted(set(packed_instructions(assembly)))
+print(json.dumps(found))
+"""
+
+
+def packed(style: str) -> dict[str, list[str]]:
+    """Packed floating-point instructions of every kernel, compiled as `bench` compiles them."""
+    job = Job("numba", style, 1, "cpu", (Case("triad", 500, "fp32"),), 0.1, 0.0)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, style, json.dumps(SIZES)],
+        env=worker_environment(job, os.environ), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_scalar_code_has_no_packed_arithmetic() -> None:
+    """With LLVM's vectorisers off not one instruction computes on several floats."""
+    assert packed("scalar") == {name: [] for name in SIZES}
+
+
+def test_scalar_is_refused_where_vectorisers_are_on() -> None:
+    """In a process that imported Numba as usual, scalar style would be a lie."""
+    with pytest.raises(Unsupported, match="NUMBA_LOOP_VECTORIZE=0"):
+        NumbaBackend("cpu", "scalar")
+
+
+def test_packed_instructions_are_told_from_scalar_ones() -> None:
+    """addps, vmulpd and fmla count; addss, moves and bit operations do not."""
+    x86 = (
+        "\tvaddps\t%ymm0\n\tvfmadd213ps\t%ymm1\n\taddss\t%xmm0\n\tvmovups\t%ymm0\n\txorps\t%xmm0\n"
+    )
+    assert packed_instructions(x86) == ["vaddps", "vfmadd213ps"]
+    arm = "\tfmla\tv0.4s, v1.4s\n\tfadd\ts0, s1, s2\n\tldr\tq0, [x0]\n"
+    assert packed_instructions(arm) == ["fmla"]

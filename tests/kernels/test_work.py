@@ -1,0 +1,52 @@
+"""Kernels as programs of a fixed amount of work."""
+
+import json
+import sys
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.kernels.__main__ import main
+from wattloop.kernels.dtypes import DTYPES
+from wattloop.kernels.registry import KERNELS
+from wattloop.kernels.work import nominal_runs, work_command
+
+
+def test_the_same_words_are_the_same_work() -> None:
+    """Nothing is measured to decide the number of runs: a resumed sweep does the same."""
+    words = work_command("gemm", "numpy", "cpu")
+    assert words == work_command("gemm", "numpy", "cpu")
+    assert words[:5] == [sys.executable, "-m", "wattloop.kernels", "gemm", "numpy"]
+    assert int(words[words.index("--runs") + 1]) > 10
+
+
+def test_runs_fill_the_seconds_of_a_middling_device() -> None:
+    """Ten seconds of triad at 2 TB/s, by hand: 2^29 x 12 bytes take 3.2 ms."""
+    triad = KERNELS["triad"](2**29, DTYPES["fp32"])
+    assert nominal_runs(triad, "gpu", 10.0) == 3104
+    assert nominal_runs(KERNELS["gemm"](100_000, DTYPES["fp32"]), "cpu", 1.0) == 1
+
+
+def test_unknown_names_are_refused() -> None:
+    """Before a sweep begins."""
+    with pytest.raises(ConfigError, match="unknown kernel"):
+        work_command("gem", "numpy", "cpu")
+    with pytest.raises(ConfigError, match="unknown backend"):
+        work_command("gemm", "nump", "cpu")
+
+
+def test_the_program_runs_checks_and_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON line, exit code 0 when the result is right."""
+    assert main(["triad", "numpy", "--size", "3000", "--device", "cpu", "--runs", "7"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["runs"], told["size"], told["right"]) == (7, 3000, True)
+    assert told["gb_s"] > 0
+
+
+def test_bad_input_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """A message, no traceback."""
+    assert main(["triad", "numpy", "--size", "huuge", "--device", "cpu"]) == 2
+    assert "unknown size 'huuge'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["triad", "numpy", "--runs", "0"])
+    assert ended.value.code == 2

@@ -1,0 +1,46 @@
+"""Runs whose sensors a process beside this one reads, for tests of that process."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from wattloop.core.settings import Settings, settings_from
+from wattloop.measure.session import Session
+
+PATIENCE_S = 20.0
+
+
+def settings(**given: object) -> Settings:
+    """Those of the environment, with a process that is started with the first flush."""
+    base = settings_from(os.environ)
+    return base.overridden({"sampler": "process", "interval_s": 0.02, **given}, "test")
+
+
+def open_beside(**given: object) -> Session:
+    """A run that a process reads by now."""
+    session = Session.open(settings(**given))
+    wait_until(lambda: session.reader.sampling_pid > 0)
+    return session
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """By what happens instead of by how long it takes."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < give_up_s, "it did not happen"
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, collected by its parent or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Without a word."""
+    os.kill(pid, number)

@@ -1,0 +1,59 @@
+"""Promises of `channels`: one source per domain, the best first."""
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.provenance import Provenance
+from wattloop.measure.channels import channels_of
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.fusion import ShapedCounter
+from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
+
+
+def test_first_source_of_a_domain_wins() -> None:
+    """Two meters of one package give one channel, from the better one."""
+    clock = VirtualClock()
+    feeds = [
+        MeterFeed(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
+        for i, s in enumerate(["best", "second"])
+    ]
+    (channel,) = channels_of(feeds)
+    assert channel.domain.source == "best"
+
+
+def test_gauge_shapes_a_slow_counter_of_the_same_device() -> None:
+    """A GPU with energy counter and power gauge is one channel made of both."""
+    clock = VirtualClock()
+    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
+    quick = ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)])
+    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
+    assert isinstance(channel.track, ShapedCounter)
+
+
+def test_estimate_never_shapes_a_measured_counter() -> None:
+    """Sources of different provenance are not mixed into one number."""
+    clock = VirtualClock()
+    slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
+    guess = gauge("gpu:0", provenance=Provenance.ESTIMATED)
+    quick = ScriptedMeter(clock, [(guess, lambda _: 1.0)])
+    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
+    assert channel.shape_feed is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ((), ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]),
+        (("cpu",), ["cpu:0/package", "cpu:1/package"]),
+        (("cpu:1",), ["cpu:1/package"]),
+        (("gpu:1",), []),
+        (("gpu:10", "dram"), ["gpu:10", "dram"]),
+    ],
+)
+def test_devices_choose_domains_by_whole_names(devices: tuple[str, ...], names: list[str]) -> None:
+    """`gpu:1` is not `gpu:10`; `cpu` is every socket."""
+    clock = VirtualClock()
+    all_names = ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]
+    meter = ScriptedMeter(clock, [(counter(n), lambda t: t) for n in all_names])
+    channels = channels_of([MeterFeed(meter, clock, 0)], devices)
+    assert [c.domain.name for c in channels] == names

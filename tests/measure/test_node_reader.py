@@ -1,0 +1,150 @@
+"""Promises of `node_reader`: a process where it pays, the thread wherever there is none."""
+
+import signal
+import sys
+import time
+
+import pytest
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure import node_reader, sampler_launch, sampler_process
+from wattloop.measure.meter import Context
+from wattloop.measure.session import Session
+from wattloop.store.journal import read_journal
+
+from .beside import gone, kill, open_beside, settings, wait_until
+from .conftest import Machine
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every process that was asked for."""
+    asked: list[object] = []
+
+    def refuse(self: object, order: object) -> None:
+        asked.append(order)
+        raise PermissionError(13, "no more processes")
+
+    monkeypatch.setattr(sampler_process.SamplerProcess, "__init__", refuse)
+    return asked
+
+
+def test_short_measurement_starts_no_process(machine: Machine, starts: list[object]) -> None:
+    """Most measurements in tests and notebooks last less than a second."""
+    session = Session.open(settings(sampler="auto"))
+    time.sleep(0.6)
+    session.close()
+    assert not starts
+    assert machine.root.is_dir()
+
+
+def test_process_is_started_once_the_measurement_lasts(
+    machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where it cannot be, the thread reads on without a word."""
+    monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.1)
+    session = Session.open(settings(sampler="auto"))
+    wait_until(lambda: len(starts) == 1)
+    before = len(session.feeds[0].tracks[0].times_s)
+    wait_until(lambda: len(session.feeds[0].tracks[0].times_s) > before + 10)
+    run = session.close()
+    assert len(starts) == 1
+    assert run.result.warnings == ()
+    assert run.result.complete
+    assert machine.root.is_dir()
+
+
+def test_process_that_was_asked_for_and_cannot_be_is_said(
+    machine: Machine, starts: list[object]
+) -> None:
+    """Who sets `sampler: process` learns why there is none."""
+    session = Session.open(settings())
+    wait_until(lambda: bool(starts and session.notes))
+    assert "no more processes" in session.close().result.warnings[0]
+    assert machine.root.is_dir()
+
+
+@pytest.mark.parametrize("reason", ["thread", "replay", "watcher", "clock"])
+def test_no_process_where_it_has_no_business(
+    machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Asked not to, a source that only we can read, a process of our own, a clock of the test."""
+    monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.0)
+    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    if reason == "thread":
+        session = Session.open(settings(sampler="thread"))
+    elif reason == "replay":
+        recorded = machine.root / "old.csv"
+        recorded.write_text(
+            "time_s,domain,kind,value\n0,cpu:0/package,counter,0\n9,cpu:0/package,counter,90\n"
+        )
+        session = Session.open(settings(replay_file=str(recorded), meters="replay"))
+        assert session.channels
+    elif reason == "watcher":
+        session = Session.open(settings(), in_process=False)
+    else:
+        context = Context(Host(machine.root / "sys"), Settings(sampler="process"), VirtualClock())
+        session = Session.open(context=context, keep=False)
+    time.sleep(0.3)
+    session.close()
+    assert not starts
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_thread_takes_over_from_a_process_that_dies_or_hangs(
+    slow_wrapping_machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Nothing of a counter's energy is lost, and the run says what happened and when."""
+    machine = slow_wrapping_machine
+    monkeypatch.setattr(sampler_process, "SILENT_S", 1.5)
+    session = open_beside()
+    pid = session.reader.sampling_pid
+    kill(pid, number)
+    wait_until(lambda: session.reader.sampling_pid == 0)
+    before = len(session.feeds[0].tracks[0].times_s)
+    wait_until(lambda: len(session.feeds[0].tracks[0].times_s) > before + 10)
+    run = session.close()
+    wait_until(lambda: gone(pid))
+    zones = (machine.package, machine.dram)
+    truth_j = sum(
+        machine.driver.true_energy_j(zone, run.result.begin_s, run.result.end_s) for zone in zones
+    )
+    assert run.energy_j == pytest.approx(truth_j, rel=0.05)
+    assert any("thread of the program reads them again" in w for w in run.result.warnings)
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert [e["type"] for e in journal.events] == ["note"]
+
+
+def test_run_that_ends_while_its_process_starts_does_not_wait(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process finds nobody, and ends."""
+    monkeypatch.setattr(sampler_launch, "BOOT", "import time; time.sleep(1)" + sampler_launch.BOOT)
+    session = Session.open(settings())
+    wait_until(lambda: session.reader._process is not None)
+    begin_s = time.process_time()
+    run = session.close()
+    assert run.result.complete
+    assert time.process_time() - begin_s < 1.0
+    assert session.reader.sampling_pid == 0
+    assert sys.executable
+    assert machine.root.is_dir()
+
+
+def test_follower_starts_no_process(
+    machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the ranks that share a node, only the one that counts has somebody read for it."""
+    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    first = Session.open(settings(sampler="thread"))
+    second = Session.open(settings())
+    assert not second.role.counts
+    time.sleep(0.3)
+    second.close()
+    first.close()
+    assert not starts
+    assert machine.root.is_dir()

@@ -1,0 +1,229 @@
+"""Promises of `sampler_process` and `sampler_child`: read beside the program, harm nobody, end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.records import Gap
+from wattloop.core.settings import Settings
+from wattloop.measure import sampler_process
+from wattloop.measure.sampler_launch import why_impossible
+from wattloop.store.journal import read_journal
+
+from .beside import gone, open_beside, wait_until
+from .conftest import Machine
+
+PROGRAM = """
+import os, sys, time, wattloop
+from wattloop.measure.api import active_session
+wattloop.measure("x", interval_s=0.02, sampler="process").begin()
+while not active_session().reader.sampling_pid:
+    time.sleep(0.01)
+print(active_session().reader.sampling_pid, flush=True)
+"""
+
+
+def started(*more: str) -> tuple["subprocess.Popen[str]", int]:
+    """A program that measures itself and goes on with `more`, and its sampling process."""
+    code = PROGRAM + "\n".join(more)
+    pipe = subprocess.PIPE
+    program = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)
+    assert program.stdout is not None
+    return program, int(program.stdout.readline())
+
+
+def test_energy_and_samples_are_those_of_the_machine(machine: Machine) -> None:
+    """Energy as the counters have it, samples in order, and nothing left running."""
+    session = open_beside()
+    pid = session.reader.sampling_pid
+    with session.begin("window") as window:
+        time.sleep(0.7)
+        assert session.power_w()["cpu:0/package"] == pytest.approx(50.0, rel=0.3)
+    run = session.close()
+    zones = (machine.package, machine.dram)
+    for result in (run.result, window.result):
+        truth_j = sum(
+            machine.driver.true_energy_j(zone, result.begin_s, result.end_s) for zone in zones
+        )
+        assert result.energy_j == pytest.approx(truth_j, rel=0.05)
+        assert result.complete
+    assert run.result.warnings == ()
+    wait_until(lambda: gone(pid))
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None and journal.end is not None
+    times_s = [t for block in journal.blocks for t in block.times_s]
+    assert times_s == sorted(times_s)
+    assert len(times_s) > 20
+
+
+def test_own_thread_no_longer_reads(machine: Machine) -> None:
+    """The point of it: what is in the curve was read elsewhere."""
+    session = open_beside()
+    meter = session.feeds[0].meter
+    wait_until(lambda: bool(session.reader._share()[0]) is False)
+    time.sleep(0.1)
+    reads: list[float] = []
+    read = meter.sample
+    meter.sample = lambda: (reads.append(0.0), read())[1]  # type: ignore[method-assign] # counted
+    before = len(session.feeds[0].tracks[0].times_s)
+    wait_until(lambda: len(session.feeds[0].tracks[0].times_s) > before + 20)
+    assert not reads
+    session.close()
+    assert machine.root.is_dir()
+
+
+def test_fault_of_a_sensor_is_told_with_its_reason(machine: Machine) -> None:
+    """A counter that breaks: the run says what, as if it had read it itself."""
+    session = open_beside()
+    machine.driver.stop()
+    machine.package.energy_file.write_text("nonsense\n")
+    track = session.feeds[0].tracks[0]
+    wait_until(lambda: (session.reader.refresh(), session.power_w(), track.last_gap)[2] is not None)
+    assert track.last_gap is not None
+    assert "nonsense" in track.last_gap[1]
+    session.close()
+
+
+def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
+    """No pipe, file or terminal: whoever waits for the program's output is not kept waiting."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    session = open_beside()
+    pid = session.reader.sampling_pid
+    theirs = str(Path(f"/proc/self/fd/{writing}").readlink())
+    held = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    assert theirs not in held
+    assert held.count("/dev/null") == 2
+    assert os.getsid(pid) != os.getsid(0)
+    session.close()
+    for fd in (reading, writing):
+        os.close(fd)
+    assert machine.root.is_dir()
+
+
+def test_program_may_wait_for_all_its_children(machine: Machine) -> None:
+    """A program that waits until it has no child is not kept waiting by ours."""
+    session = open_beside()
+
+    def childless() -> bool:
+        try:
+            return os.waitpid(-1, os.WNOHANG) == (0, 0) and False
+        except ChildProcessError:
+            return True
+
+    wait_until(childless)
+    assert session.reader.sampling_pid
+    session.close()
+    assert machine.root.is_dir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_process_ends_when_the_program_does_and_not_before(machine: Machine, number: int) -> None:
+    """What is sent to a whole job leaves it to the program when to end."""
+    program, pid = started("sys.stdin.read()")
+    os.kill(pid, number)
+    time.sleep(0.1)
+    assert not gone(pid)
+    program.kill()
+    program.communicate()
+    wait_until(lambda: gone(pid))
+    assert machine.root.is_dir()
+
+
+def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machine) -> None:
+    """A forked worker has copies of all pipes; the process ends all the same."""
+    program, pid = started(
+        "if os.fork() == 0:",
+        "    os.close(1); time.sleep(30); os._exit(0)",
+        "sys.stdin.read()",
+    )
+    program.kill()
+    program.communicate()
+    wait_until(lambda: gone(pid))
+    assert machine.root.is_dir()
+
+
+def test_readings_of_a_killed_program_are_kept_to_the_last(machine: Machine) -> None:
+    """A program whose lock is held and that is then killed: its process writes what it had not."""
+    program, pid = started("import ctypes; ctypes.PyDLL(None).sleep(30)")  # holds the lock
+    time.sleep(1.5)
+    killed_s = time.monotonic()
+    program.kill()
+    program.communicate()
+    wait_until(lambda: gone(pid))
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None
+    assert (journal.end, journal.torn_bytes) == (None, 0)
+    assert max(block.times_s[-1] for block in journal.blocks) > killed_s - 0.5
+
+
+def test_forked_worker_lets_go_of_the_process(machine: Machine) -> None:
+    """Its copies are closed, and the program goes on with what it reads."""
+    session = open_beside()
+    worker = os.fork()
+    if worker == 0:
+        session.abandon()
+        os._exit(0 if session.reader.sampling_pid == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
+    before = len(session.feeds[0].tracks[0].times_s)
+    wait_until(lambda: len(session.feeds[0].tracks[0].times_s) > before + 5)
+    assert session.reader.sampling_pid
+    session.close()
+    assert machine.root.is_dir()
+
+
+def test_interpreter_that_is_none_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application that embeds Python would start itself again."""
+    assert why_impossible() == ""
+    monkeypatch.setattr(sys, "executable", "/opt/blender/blender")
+    assert "not a Python interpreter" in why_impossible()
+    monkeypatch.setattr(sys, "executable", "")
+    assert why_impossible()
+
+
+def test_order_keeps_passwords_off_the_command_line(machine: Machine) -> None:
+    """Whoever lists processes reads no settings."""
+    session = open_beside(redfish_url="https://ada:secret@bmc", meters="rapl")
+    words = Path(f"/proc/{session.reader.sampling_pid}/cmdline").read_bytes()
+    assert b"wattloop sampler of" in words
+    assert b"secret" not in words
+    session.close()
+    assert machine.root.is_dir()
+
+
+def test_every_setting_survives_the_way_there() -> None:
+    """What the process is told is what the program was told."""
+    import json
+
+    from wattloop.measure.sampler_child import _settings
+
+    given = Settings(devices=("cpu",), gauges=({"name": "a", "path": "/x"},), cpu_tdp_w=65.0)
+    assert _settings(json.loads(json.dumps(given._asdict()))) == given
+
+
+def test_nonsense_from_the_process_ends_it_and_not_the_program(machine: Machine) -> None:
+    """The program asks for energy; it never gets our exception."""
+    session = open_beside()
+    process = session.reader._process
+    assert process is not None
+    pid = process.pid
+    process._event = None  # type: ignore[assignment, method-assign] # a fault of ours
+    process._take = None  # type: ignore[assignment, method-assign] # a fault of ours
+    wait_until(lambda: (session.power_w(), session.reader.sampling_pid)[1] == 0)
+    wait_until(lambda: gone(pid))
+    session.close()
+    assert machine.root.is_dir()
+
+
+def test_gap_without_a_known_reason_is_a_gap() -> None:
+    """A NaN is never taken for a number."""
+    process = object.__new__(sampler_process.SamplerProcess)
+    process._gaps = {}
+    assert isinstance(process._gap(0, 0), Gap)
