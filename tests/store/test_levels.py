@@ -54,3 +54,11 @@ def test_packed_curves_come_back_within_their_stated_precision() -> None:
     assert list(back.highest)[:3] == pytest.approx(list(curve.highest)[:3], abs=630 / 65_000)
     assert math.isnan(back.mean[3])
     assert len(unpack_curve(pack_curve(Curve(1)))) == 0
+
+
+def test_equal_values_are_packed_though_their_mean_is_off_by_a_bit() -> None:
+    """The mean of 29.2, 29.2, ... is 29.199999999999996, below the lowest; the run is kept."""
+    curve = Curve(10.0)
+    curve.add(5.0, 29.2, 29.200000000000163, 29.20000000000057)
+    curve.add(15.0, 29.2, 29.199999999999996, 29.2)
+    assert list(unpack_curve(pack_curve(curve)).mean) == pytest.approx([29.2, 29.2])

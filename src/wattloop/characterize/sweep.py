@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -155,7 +155,7 @@ class Sweep:
             result = self.result()
             facts = {"summary": result.summary()}
             set_experiment_status(self._store, identity, status, facts)
-        return result
+        return replace(result, experiment=replace(result.experiment, status=status))
 
     def result(self) -> SweepResult:
         """Everything found so far."""

@@ -61,6 +61,8 @@ def best_rows(result: SweepResult) -> list[Row]:
     """Per group and metric: the setting that is best, and what it gains."""
     rows = []
     for group in result.groups:
+        if sum(bool(point.costs(group.scope)) for point in group.points) < 2:
+            continue  # the default alone is the best of nothing
         for compared in COMPARED:
             found = group.best(compared)
             if found is not None and compared.metric not in ("time", "power"):

@@ -23,7 +23,9 @@ def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener
     rule = plan.spec.repeats
     times = str(rule.least) if rule.least == rule.most else f"{rule.least} to {rule.most}"
     verb = "going on with" if resumed else "beginning"
-    say(f"wattloop: {verb} {identity}: {len(plan.points)} points, {times} runs each")
+    count = len(plan.points)
+    points = f"{count} point{'s' if count != 1 else ''}"
+    say(f"wattloop: {verb} {identity}: {points}, {times} run{'s' if rule.most != 1 else ''} each")
     if not is_terminal(sys.stderr):
         yield _Lines()
         return

@@ -117,7 +117,7 @@ def _points(results: Sequence[SweepResult]) -> None:
             [
                 (
                     *([row["group"]] if several else []),
-                    row["setting"] + (" (default)" if row["is_default"] else ""),
+                    _setting(row),
                     _runs(row),
                     _with(row["time_s"]),
                     _with(row["energy_j"]),
@@ -138,6 +138,9 @@ def _points(results: Sequence[SweepResult]) -> None:
 def _best(results: Sequence[SweepResult]) -> None:
     for result in results:
         rows = tables.best_rows(result)
+        if not rows:
+            say("wattloop: no best setting: nothing beside the default was measured")
+            continue
         several = len({row["group"] for row in rows}) > 1
         print_table(
             [*(["group"] if several else []), "metric", "gain over default (%)", "obtained at"],
@@ -146,7 +149,7 @@ def _best(results: Sequence[SweepResult]) -> None:
                     *([row["group"]] if several else []),
                     row["metric"],
                     _gain(row["gain"]) + _noise(row["gain"], row["is_default"]),
-                    row["setting"] + (" (default)" if row["is_default"] else ""),
+                    _setting(row),
                 )
                 for row in rows
             ],
@@ -204,7 +207,7 @@ def _scaling(results: Sequence[SweepResult]) -> None:
             [
                 (
                     " ".join(filter(None, (row["workload"], row["library"]))),
-                    row["setting"] + (" (default)" if row["is_default"] else ""),
+                    _setting(row),
                     str(row["gpus"]),
                     _with(row["time_s"]),
                     _with(row["energy_j"]),
@@ -250,6 +253,11 @@ def _title(result: SweepResult) -> str:
 
 def _kinds(results: Sequence[SweepResult]) -> str:
     return ", ".join(dict.fromkeys(f"{r.scope}, {r.provenance}" for r in results))
+
+
+def _setting(row: dict[str, Any]) -> str:
+    marked = row["is_default"] and row["setting"] != "default"
+    return f"{row['setting']}{' (default)' if marked else ''}"
 
 
 def _runs(row: dict[str, Any]) -> str:

@@ -127,10 +127,15 @@ def pack_curve(curve: Curve) -> bytes:
     bins = array("I", [math.floor(t / curve.level_s) - first for t in curve.times_s])
     body = array("I", map(sub, bins, [0, *bins])).tobytes()
     for part in (curve.lowest, curve.mean, curve.highest):
-        codes = array("H", [round((v - low) / step) if math.isfinite(v) else _GAP for v in part])
+        codes = array("H", [_code((v - low) / step) for v in part])
         data = codes.tobytes()
         body += data[::2] + data[1::2]
     return _HEAD.pack(curve.level_s, len(curve), first, low, step) + zlib.compress(body, 6)
+
+
+def _code(steps: float) -> int:
+    """Of equal values the mean may differ from them in its last bit, and fall below the lowest."""
+    return min(max(0, round(steps)), _GAP - 1) if math.isfinite(steps) else _GAP
 
 
 def unpack_curve(data: bytes) -> Curve:

@@ -46,7 +46,9 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
     )
     color = colour("run", order)
     part = scope.upper() if scope in ("gpu", "cpu") else scope
-    y = alt.Y("power_w:Q", title=f"Power of {part} (W)", scale=alt.Scale(domainMin=0))
+    highest_w = max(tdp_w, *(row["power_w"] for row in rows))
+    scale = alt.Scale(domain=[0, 1.1 * highest_w], nice=False)
+    y = alt.Y("power_w:Q", title=f"Power of {part} (W)", scale=scale)
     layers = [
         base.mark_area(opacity=0.15).encode(y=alt.Y("power_w:Q", stack=None), color=color),
         base.mark_line(strokeWidth=1.5).encode(y=y, color=color),
