@@ -214,3 +214,26 @@ def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
     rig.put_limit_w(99.875)
     assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED]
     assert rig.limit_w() == 150
+
+
+def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
+    """Whoever goes on with a journal that ends in half a line begins a new one."""
+    path = dead_owner(rig)
+    with path.open("ab") as file:
+        file.write(b'12345678 {"set": {"cpu')
+    journal = Journal.take_over(path)
+    assert journal is not None
+    journal.done(LIMIT, "")
+    journal.close()
+    recorded = read_journal(path)
+    assert recorded.pending() == []
+    assert recorded.damaged == 1
+
+
+def test_journal_says_how_its_devices_are_found(rig: Rig) -> None:
+    """A program that names its sysfs in code is restored by one that does not know of it."""
+    with hold([rig.lever(LIMIT)]):
+        (path,) = rig.journals()
+        found = read_journal(path).environment["WATTLOOP_SYSFS_ROOT"]
+    assert "WATTLOOP_SYSFS_ROOT" not in os.environ
+    assert found == str(rig.folder / "sys")
