@@ -1,0 +1,83 @@
+"""Promises of the place: one for all users, and nobody can lead us elsewhere."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from wattloop.control import place
+from wattloop.control.lock import DeviceLock, holder, lock_path
+from wattloop.control.owner import Owner
+from wattloop.core.errors import LeverError
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's place, somewhere else."""
+    path = tmp_path / "control"
+    monkeypatch.setattr(place, "DEFAULT_PLACE", path)
+    monkeypatch.delenv(place.STATE_VARIABLE, raising=False)
+    return path
+
+
+def test_machines_place_is_for_everybody(default: Path) -> None:
+    """Whatever the umask: everybody may lock, and nobody may remove the files of others."""
+    before = os.umask(0o077)
+    try:
+        assert place.state_directory() == default
+        lock = DeviceLock.take("cpu", default, Owner.this_process())
+    finally:
+        os.umask(before)
+    assert mode(default) == 0o1777
+    assert mode(lock_path("cpu", default)) == 0o666
+    lock.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_root_takes_the_place_over(default: Path) -> None:
+    """A user who made it first cannot remove what root keeps there."""
+    default.mkdir()
+    os.chown(default, 12345, 12345)
+    place.state_directory()
+    assert default.stat().st_uid == 0
+
+
+def test_link_is_not_followed(default: Path, tmp_path: Path) -> None:
+    """A link that somebody put there would make us write elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    default.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LeverError, match="so nothing is set"):
+        place.state_directory()
+
+
+def test_place_that_cannot_be_made_is_said(
+    default: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the variable that names another one."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(place.STATE_VARIABLE, str(tmp_path / "file" / "state"))
+    with pytest.raises(LeverError, match="name a writable directory with WATTLOOP_STATE_DIR"):
+        place.state_directory()
+
+
+def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:
+    """Process, its start, command and user; nobody once it is released."""
+    lock = DeviceLock.take("nvidia:GPU-1", tmp_path, Owner.this_process())
+    owner = holder("nvidia:GPU-1", tmp_path)
+    assert owner is not None
+    assert (owner.pid, owner.alive) == (os.getpid(), True)
+    lock.release()
+    assert holder("nvidia:GPU-1", tmp_path) is None
+
+
+def test_owner_with_a_reused_number_is_dead() -> None:
+    """A process is told from a later one with its number by its start, and by the boot."""
+    me = Owner.this_process()
+    assert me.alive
+    assert not Owner(me.pid, me.started - 1, me.boot_id, "", "", 0.0).alive
+    assert not Owner(me.pid, me.started, "another", "", "", 0.0).alive
