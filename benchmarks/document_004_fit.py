@@ -174,7 +174,7 @@ def fit(
     for point in points:
         inside = np.clip(point, low + 1e-6 * (high - low), high - 1e-6 * (high - low))
         found = least_squares(
-            misfit, inside, bounds=(low, high), x_scale=high - low, diff_step=1e-3, max_nfev=80
+            misfit, inside, bounds=(low, high), x_scale=high - low, diff_step=1e-3, max_nfev=50
         )
         if best is None or found.cost < best.cost:
             best = found

@@ -10,12 +10,13 @@ its default limit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.virtual.job import TrainingJob
-from wattloop.virtual.physics import IDLE, CardModel
+from wattloop.virtual.physics import IDLE, Activity, CardModel, OperatingPoint
 
 __all__ = ["GOLD", "NodeModel", "Outcome", "Setting", "steady_outcome"]
 
@@ -93,7 +94,7 @@ def steady_outcome(
     time_s = 0.0
     phases_w: list[tuple[float, float]] = []
     for phase in job.phases(gpus):
-        point = card.settle(phase.activity, limit_w, clock_mhz, setting.memory_clock_mhz)
+        point = _settled(card, phase.activity, limit_w, clock_mhz, setting.memory_clock_mhz)
         duration_s = phase.duration_s * point.slowdown
         phases_w.append((duration_s, gpus * point.power_w + (node.gpus - gpus) * idle_w))
         time_s += duration_s
@@ -101,6 +102,14 @@ def steady_outcome(
     heat_w = gpus_j / time_s  # steps are short against the heat sinks' time constant
     node_j = sum(duration_s * node.power_w(power_w, heat_w) for duration_s, power_w in phases_w)
     return Outcome(time_s, node_j, gpus_j)
+
+
+@lru_cache(maxsize=1_024)
+def _settled(
+    card: CardModel, activity: Activity, limit_w: float, clock_mhz: float, memory_mhz: float | None
+) -> OperatingPoint:
+    """Settling takes most of the time, and does not depend on the number of cards."""
+    return card.settle(activity, limit_w, clock_mhz, memory_mhz)
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float:

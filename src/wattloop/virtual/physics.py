@@ -177,7 +177,7 @@ class CardModel:
             return best
         low = min(max_clock_mhz, max(self.min_clock_mhz, self.cap_floor_mhz))
         high = max_clock_mhz
-        for _ in range(30):  # power grows with the clock, so halving finds the crossing
+        for _ in range(24):  # power grows with the clock, so halving finds the crossing
             middle = (low + high) / 2
             if self.at_clock(activity, middle, memory_clock_mhz).power_w <= ceiling_w:
                 low = middle
