@@ -11,7 +11,15 @@ from wattloop.characterize.repeats import Repeated, repeated
 from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.trials.outcome import SCOPES, Outcome
 
-__all__ = ["Group", "PointResult", "SweepResult", "chosen_scope", "gpu_count", "result_of"]
+__all__ = [
+    "Group",
+    "PointResult",
+    "SweepResult",
+    "chosen_scope",
+    "gpu_count",
+    "largest_groups",
+    "result_of",
+]
 
 GroupKey = tuple[str, str, int | None]
 
@@ -197,6 +205,16 @@ class SweepResult:
 def gpu_count(gpus: int | None) -> str:
     """`8 GPUs`; empty when it was not varied."""
     return "" if gpus is None else f"{gpus} GPU{'s' if gpus != 1 else ''}"
+
+
+def largest_groups(groups: Sequence[Group]) -> list[Group]:
+    """Of each workload the one with most GPUs, where capping pays most."""
+    best: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        known = best.get(group.key[:2])
+        if known is None or (group.key[2] or 0) > (known.key[2] or 0):
+            best[group.key[:2]] = group
+    return list(best.values())
 
 
 def result_of(
