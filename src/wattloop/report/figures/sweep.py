@@ -15,12 +15,8 @@ from wattloop.characterize.gains import (
     Compared,
     Gain,
 )
-from wattloop.characterize.sweep_result import (
-    Group,
-    PointResult,
-    SweepResult,
-    largest_groups,
-)
+from wattloop.characterize.point_result import Group, PointResult, largest_groups
+from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import scaling_rows
 from wattloop.report.figures.style import (
     BEST,

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.characterize.gains import EDP
-from wattloop.characterize.sweep_result import SweepResult, largest_groups
+from wattloop.characterize.point_result import largest_groups
+from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import main_scopes, synthesis_rows
 from wattloop.report.figures.style import BEST, HEIGHT, WIDTH, colour, lever_title, lever_x, styled
 
