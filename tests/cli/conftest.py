@@ -67,6 +67,7 @@ def machine_in(folder: Path, sysfs: Path) -> Machine:
         "HOME": str(folder),
         "WATTLOOP_SYSFS_ROOT": str(sysfs),
         "WATTLOOP_STORE": str(folder / "runs.db"),
+        "WATTLOOP_STATE_DIR": str(folder / "state"),
         "WATTLOOP_METERS": "rapl",
         "COLUMNS": "120",
     }

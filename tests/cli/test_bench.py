@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -121,24 +122,28 @@ def test_ctrl_c_leaves_no_worker_and_keeps_what_was_found(machine: Machine) -> N
     for line in process.stderr:
         if "numpy library" in line:
             break
-    before = workers()
+    deadline_s = time.monotonic() + 20
+    while not (started := workers_of(process.pid)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert started
     process.send_signal(2)
     process.communicate(timeout=30)
     assert process.returncode == 130
-    assert not workers() & before
+    assert not [pid for pid in started if Path("/proc", pid).exists()]
     shown = machine.wattloop("bench", "--show", "last")
     assert shown.returncode in (0, 2)
     assert b"Traceback" not in shown.stderr
 
 
-def workers() -> set[str]:
-    """Processes of ours that run kernels."""
+def workers_of(parent: int) -> set[str]:
+    """Processes that run kernels for `parent`."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes()
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if b"wattloop.kernels.worker" in words:
+        if b"wattloop.kernels.worker" in words and int(after_name[1]) == parent:
             found.add(folder.name)
     return found

@@ -22,7 +22,9 @@ from wattloop.testing.powercap_tree import PowercapTree
 SRC = Path(__file__).parents[2] / "src"
 
 OWNER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as if the tests were not run under nohup
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from wattloop.control.hold import hold
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.hardware.host import Host

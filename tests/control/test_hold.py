@@ -132,6 +132,29 @@ def test_journal_is_on_disk_before_the_device_is_touched(
         assert seen == [({"": 150.0}, {"": [90.0]}, True, 3)]
 
 
+def test_full_disk_sets_nothing(rig: Rig) -> None:
+    """What cannot be journaled is not set; what was set before is restored all the same."""
+    owner = rig.start(
+        f"""
+import resource
+from wattloop.core.errors import LeverError
+with hold([lever("{LIMIT}")], guardian=False) as held:
+    held.set({{"{LIMIT}": 90.0}})
+    size = max(path.stat().st_size for path in held._grip._journal.path.parent.glob("*.journal"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, size + 20))
+    try:
+        held.set({{"{LIMIT}": 80.0}})
+    except LeverError as error:
+        print(error, flush=True)
+    assert lever("{LIMIT}").read() == 90.0
+"""
+    )
+    assert "so nothing is set" in owner.first_line  # type: ignore[attr-defined]  # set by Rig.start
+    assert owner.wait(20) == 0
+    assert rig.limit_w() == 150
+    assert rig.journals() == []
+
+
 class Stubborn(Lever):
     """Takes everything and does nothing."""
 
@@ -152,6 +175,45 @@ def test_value_that_did_not_take_is_an_error(rig: Rig) -> None:
     with hold([stubborn]) as held, pytest.raises(LeverError, match="did not take 90 W"):
         held.set({LIMIT: 90.0})
     assert rig.journals() == []
+
+
+def test_value_that_does_not_go_back_is_reported(rig: Rig) -> None:
+    """What is restored is read back too; a device that ignores it is found out, and kept."""
+    lever = rig.lever(LIMIT)
+    with (
+        pytest.raises(LeverError, match="did not go back to 150 W: it shows 90 W"),
+        hold([lever], guardian=False) as held,
+    ):
+        held.set({LIMIT: 90.0})
+        lever.write = lambda value: None  # type: ignore[method-assign]  # the device ignores us
+    assert len(rig.journals()) == 1
+
+
+def test_rounding_by_the_device_is_no_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A register counts in eighths of a watt: the rounded value is taken, known again, restored."""
+    from wattloop.control import file_lever
+
+    write = file_lever.write_file
+
+    def rounding(name: str, path: Path, text: str) -> None:
+        write(name, path, str(int(text) // 125_000 * 125_000))
+
+    monkeypatch.setattr(file_lever, "write_file", rounding)
+    with hold([rig.lever(LIMIT)], guardian=False) as held:
+        held.set({LIMIT: 99.99})
+        assert rig.limit_w() == 99.875
+        with pytest.raises(LeverError, match="did not take"):
+            monkeypatch.setattr(file_lever, "write_file", lambda name, path, text: None)
+            held.set({LIMIT: 149.95})
+        monkeypatch.setattr(file_lever, "write_file", rounding)
+    assert rig.limit_w() == 150
+
+
+def test_value_near_the_previous_one_is_restored_too(rig: Rig) -> None:
+    """What the device could have rounded to is not taken for the previous value."""
+    with applied(rig.lever(LIMIT), 149.95):
+        assert rig.limit_w() == 149.95
+    assert rig.limit_w() == 150
 
 
 def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
@@ -206,6 +268,25 @@ def test_signal_restores_and_ends_as_it_would_have(
     assert is_back(rig)
     assert rig.journals() == []
     assert owner.returncode == -number
+
+
+def test_signal_restores_every_hold_of_the_process(rig: Rig) -> None:
+    """Two holds of different devices, without a guardian: both are back."""
+    owner = rig.start(
+        f"""
+with hold([lever("{LIMIT}")]) as first, hold([lever("cpu/governor")]) as second:
+    first.set({{"{LIMIT}": 90.0}})
+    second.set({{"cpu/governor": "schedutil"}})
+    print("ready", flush=True)
+    time.sleep(60)
+""",
+        WATTLOOP_GUARDIAN="0",
+    )
+    assert not is_back(rig)
+    owner.terminate()
+    assert owner.wait(20) == -signal.SIGTERM
+    assert is_back(rig)
+    assert rig.journals() == []
 
 
 def test_own_handler_of_the_program_is_left_to_it(rig: Rig) -> None:

@@ -1,5 +1,7 @@
 """Promises of each lever: it keeps the contract, and does what its driver expects."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.control.conftest import Rig
@@ -9,6 +11,7 @@ from wattloop.core.errors import ConfigError, LeverError
 from wattloop.testing.lever_contract import check_lever
 from wattloop.testing.nvml_stub import Call, StubNvml
 
+MODE = "power_dpm_force_performance_level"
 FILES: list[tuple[str, list[Setting], list[Setting]]] = [
     ("cpu:0/power_limit_long_term", [100.0, 199.5], [0.0, -5.0, 200.5, "fast", None, float("nan")]),
     ("cpu/governor", ["schedutil", "ondemand"], ["turbo", 5.0, None]),
@@ -55,6 +58,16 @@ def test_each_policy_is_kept_within_its_own_limits(rig: Rig) -> None:
     assert rig.cpufreq.all("scaling_max_freq") == ["3000000", "1200000", "2000000"]
 
 
+def test_both_bounds_on_a_processor_with_different_cores(rig: Rig) -> None:
+    """Bounds above what some cores reach are clipped together, and do not cross there."""
+    rig.cpufreq.add_policy(bounds_mhz=(800, 2000), limits_mhz=(800, 2000))
+    names = ["cpu/min_frequency", "cpu/max_frequency"]
+    with hold([rig.lever(name) for name in names]) as held:
+        held.set(dict(zip(names, (2500.0, 3400.0), strict=True)))
+        assert rig.cpufreq.all("scaling_min_freq") == ["2500000", "2500000", "2000000"]
+        assert rig.cpufreq.all("scaling_max_freq") == ["3400000", "3400000", "2000000"]
+
+
 def test_governor_only_of_what_all_policies_have(rig: Rig) -> None:
     """A governor that one policy lacks is no choice."""
     rig.cpufreq.add_policy(governors="performance powersave")
@@ -66,16 +79,39 @@ def test_governor_only_of_what_all_policies_have(rig: Rig) -> None:
 
 def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
     """Levels need mode `manual`; afterwards the mode is what it was and all levels are allowed."""
-    rig.card.put("power_dpm_force_performance_level", "high")
+    rig.card.put(MODE, "high")
     with hold([rig.lever("gpu:0/sm_clock"), rig.lever("gpu:0/memory_clock")]) as held:
         held.set({"gpu:0/sm_clock": 1150.0})
-        assert rig.card.read("power_dpm_force_performance_level") == "manual"
+        assert rig.card.read(MODE) == "manual"
         assert rig.card.read("pp_dpm_sclk") == "2", "the level of 1100 MHz"
         held.set({"gpu:0/memory_clock": 900.0})
         rig.card.render()
     assert rig.card.read("pp_dpm_sclk") == "0 1 2 3 4 5"
     assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
-    assert rig.card.read("power_dpm_force_performance_level") == "high"
+    assert rig.card.read(MODE) == "high"
+
+
+def test_amd_levels_are_only_written_in_manual_mode(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver refuses levels in other modes, also while we restore."""
+    from wattloop.control import amd_levers
+
+    refused: list[str] = []
+    write = amd_levers.write_file
+
+    def driver(name: str, path: Path, text: str) -> None:
+        if path.name == "pp_dpm_sclk" and "manual" not in rig.card.read(MODE):
+            refused.append(text)
+        write(name, path, text)
+        rig.card.render()
+
+    monkeypatch.setattr(amd_levers, "write_file", driver)
+    with hold([rig.lever("gpu:0/sm_clock")]) as held:
+        held.set({"gpu:0/sm_clock": 800.0})
+        rig.card.put(MODE, "low")  # somebody else
+    assert refused == []
+    assert rig.card.read(MODE) == "auto"
 
 
 def test_locked_clock_is_snapped_and_unlocked(rig: Rig, stub: StubNvml) -> None:

@@ -150,7 +150,7 @@ def test_journal_of_a_stranger_is_not_trusted(rig: Rig, monkeypatch: pytest.Monk
 def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
     """A journal whose beginning cannot be read is reported with its path, never guessed at."""
     path = dead_owner(rig)
-    path.write_bytes(b"0" + path.read_bytes()[1:])
+    path.write_bytes(path.read_bytes().replace(b"150.0", b"151.0"))
     (result,) = restore(rig.state)
     assert result.fate is Fate.FAILED
     assert str(path) in result.message
@@ -206,3 +206,11 @@ def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
     policy.with_name("offline").rename(policy)
     assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
     assert is_back(rig)
+
+
+def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
+    """Killed between write and read-back: the journal has 99.99 W, the register shows 99.875 W."""
+    dead_owner(rig, ours=99.99)
+    rig.put_limit_w(99.875)
+    assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED]
+    assert rig.limit_w() == 150

@@ -68,6 +68,20 @@ def test_interval_covers_the_median() -> None:
     assert held >= 950 - 3 * math.sqrt(1_000 * 0.05 * 0.95)
 
 
+def test_batches_are_long_enough_without_warm_up() -> None:
+    """A slow first run (compiling, or another process in the way) does not make tiny batches."""
+    clock = VirtualClock()
+    timing = timed(Work(clock, 1e-6, first_s=0.02), 1.0, now_s=clock.now_s, warmup_s=0.0)
+    assert timing.duration_s / len(timing.batch_s) > 0.02
+
+
+def test_a_million_values_are_no_trouble() -> None:
+    """The interval of many values is narrow, and made at once."""
+    low, high = median_interval([float(n) for n in range(1_000_001)])
+    assert low < 500_000 < high
+    assert high - low == pytest.approx(1.96 * 1_000, rel=0.01)
+
+
 def test_few_values_give_their_extremes() -> None:
     """Five values cannot promise 95%: all of them are shown; an order statistic later."""
     assert median_interval([3.0, 1.0, 2.0, 5.0, 4.0]) == (1.0, 5.0)

@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 __all__ = ["Ending"]
 
@@ -24,31 +23,41 @@ class Ending:
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
         self._pid = os.getpid()
-        self._caught: dict[int, Any] = {}
-        atexit.register(self._at_exit)
-        if threading.current_thread() is threading.main_thread():
+        _active.append(self)
+        atexit.register(self.perform)
+        if _is_main_thread():
             for number in FATAL:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    self._caught[number] = signal.signal(number, self._on_signal)
+                    signal.signal(number, _on_signal)
 
     def cancel(self) -> None:
         """As if it had never been there."""
-        atexit.unregister(self._at_exit)
-        if threading.current_thread() is not threading.main_thread():
-            return  # only the main thread may change handlers; ours does nothing any more
-        for number in self._caught:
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, signal.SIG_DFL)
-        self._caught.clear()
+        atexit.unregister(self.perform)
+        if self in _active:
+            _active.remove(self)
+        # only the main thread may change handlers; with nothing left to do ours changes nothing
+        if not _active and _is_main_thread():
+            for number in FATAL:
+                if signal.getsignal(number) is _on_signal:
+                    signal.signal(number, signal.SIG_DFL)
 
-    def _at_exit(self) -> None:
+    def perform(self) -> None:
+        """Act, unless we are a copy that a fork made."""
         if os.getpid() == self._pid:
             self._act()
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        try:
-            if os.getpid() == self._pid:
-                self._act()
-        finally:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+
+_active: list[Ending] = []
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    try:
+        for ending in reversed(list(_active)):
+            ending.perform()
+    finally:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

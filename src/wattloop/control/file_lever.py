@@ -53,7 +53,7 @@ class NumberLever(Lever):
         unit: str,
         *,
         limits: "LimitFiles",
-        tolerance: float = 1e-6,
+        tolerance: float = 0.0,
         note: str = "",
     ) -> None:
         self.name = name

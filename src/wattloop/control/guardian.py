@@ -1,13 +1,12 @@
 """A process that outlives its owner by a moment, to put levers back after `kill -9`.
 
-`python -m wattloop.control.guardian JOURNAL PIPE PIDFD` waits until the other end of the pipe is
-closed or the owner's process has ended. If the journal is still there and nobody holds it, the
-owner died: what it set is restored. Asleep it costs no processor time; it has a session of its own
-(ctrl-C does not reach it) and none of the user's files open.
+`python -m wattloop.control.guardian JOURNAL PIPE` waits until the other end of the pipe is closed,
+which only the owner holds. If the journal is still there and nobody holds it, the owner died: what
+it set is restored. Asleep it costs no processor time; it has a session of its own (ctrl-C does not
+reach it) and none of the user's files open.
 """
 
 import os
-import select
 import signal
 import sys
 import time
@@ -32,8 +31,7 @@ class Guardian:
 
         ours, theirs = os.pipe()
         self._pipe = keep_private(theirs)
-        watched = [ours, *_own_pidfd()]
-        words = ["-m", "wattloop.control.guardian", str(journal), *map(str, watched)]
+        words = ["-m", "wattloop.control.guardian", str(journal), str(ours)]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *words],
@@ -43,11 +41,10 @@ class Guardian:
                 cwd="/",
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
                 start_new_session=True,
-                pass_fds=watched,
+                pass_fds=[ours],
             )
         finally:
-            for descriptor in watched:
-                os.close(descriptor)
+            os.close(ours)
 
     @property
     def pid(self) -> int:
@@ -75,11 +72,8 @@ def main(words: list[str]) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    journal, watched = Path(words[0]), list(map(int, words[1:]))
-    waiting = select.poll()
-    for descriptor in watched:
-        waiting.register(descriptor, select.POLLIN)
-    waiting.poll()
+    journal, pipe = Path(words[0]), int(words[1])
+    os.read(pipe, 1)  # nothing is ever written to it
     give_up_s = time.monotonic() + TRY_FOR_S
     while journal.exists() and time.monotonic() < give_up_s:
         if not _held(journal):
@@ -105,14 +99,6 @@ def _held(journal: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _own_pidfd() -> list[int]:
-    """Tells of our end even where a child of ours keeps the pipe open; Linux 5.3 has it."""
-    try:
-        return [os.pidfd_open(os.getpid())]
-    except (AttributeError, OSError):
-        return []
 
 
 def _import_path() -> list[str]:

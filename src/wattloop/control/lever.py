@@ -69,13 +69,13 @@ class Lever(ABC):
             a restart: `nvidia:GPU-5e8c...` (its UUID), `cpu`, `virtual:/path:0`. Up to the first
             colon it names the kind of device.
         reads_back: whether `read` shows what was written; NVML has no getter for locked clocks.
-        tolerance: how far a value read may lie from the value written and still be the same.
+        tolerance: how far a device may round: a value read this near to the value written is it.
     """
 
     name: str
     device: str
     reads_back: bool = True
-    tolerance: float = 1e-6
+    tolerance: float = 0.0
 
     @abstractmethod
     def state(self) -> LeverState:
@@ -153,10 +153,18 @@ class Lever(ABC):
         return self.write_text(value)
 
     def same(self, one: Setting, other: Setting) -> bool:
-        """Whether two values are one to the device."""
-        if isinstance(one, float | int) and isinstance(other, float | int):
-            return abs(one - other) <= self.tolerance
-        return one == other
+        """Whether two values read are one."""
+        return _near(one, other, 0.0)
+
+    def took(self, written: Setting, shows: Setting) -> bool:
+        """Whether `shows` is what the device makes of `written`."""
+        return _near(written, shows, self.tolerance)
+
+
+def _near(one: Setting, other: Setting, tolerance: float) -> bool:
+    if isinstance(one, float | int) and isinstance(other, float | int):
+        return abs(one - other) <= tolerance + 1e-9 * abs(one)
+    return one == other
 
 
 def shown(value: Setting, unit: str = "") -> str:

@@ -107,7 +107,7 @@ def _one(
     found, readable = _found(lever, part)
     if readable and lever.same(found, previous):
         return _result(entry, part, Fate.ALREADY, found)
-    ours = readable and any(lever.same(found, value) for value in entry.ours[part])
+    ours = readable and any(lever.took(value, found) for value in entry.ours[part])
     if not same_boot and not (ours or force):
         return _result(entry, part, Fate.REBOOTED, found)
     if readable and not ours and not force:
@@ -124,7 +124,7 @@ def _one(
     lever.write_part(part, previous)
     if lever.reads_back:
         now = lever.read_part(part)
-        if not lever.same(now, previous):
+        if not lever.took(previous, now):
             raise LeverError(
                 f"{_label(entry, part)} did not go back to {shown(previous, entry.unit)}: "
                 f"it shows {shown(now, entry.unit)}"

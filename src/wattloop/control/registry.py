@@ -11,6 +11,7 @@ from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
+from wattloop.measure.configfile import load_settings
 from wattloop.measure.meter import Context
 
 __all__ = ["LeverInventory", "find_levers", "inventory", "lever_named", "levers_named"]
@@ -69,8 +70,8 @@ def inventory(
     """What there is and what there is not. Sets nothing.
 
     Args:
-        where: the machine; this one unless given.
-        settings: the user's; those of `where` unless given.
+        where: the machine; this one, with the user's settings, unless given.
+        settings: others than those of `where`.
         kinds: look for these kinds of devices only.
     """
     context = _context(where, settings)
@@ -107,7 +108,9 @@ def inventory(
 def _context(where: Context | Host | None, settings: Settings | None) -> Context:
     if isinstance(where, Context):
         return where if settings is None else where._replace(settings=settings)
-    return Context(where or Host.from_environment(), settings or Settings())
+    if where is not None:
+        return Context(where, settings or Settings())
+    return Context(Host.from_environment(), settings or load_settings())
 
 
 def _finders(kinds: Collection[str] | None) -> Iterator[tuple[str, str]]:

@@ -59,7 +59,7 @@ def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Sett
     """Raise LeverError for a part that shows what is not the value written."""
     unit = lever.state().unit
     for part, value in shows.items():
-        if not lever.same(value, wanted[part]):
+        if not lever.took(wanted[part], value):
             raise LeverError(
                 f"{lever.name}{' of ' + part if part else ''} did not take "
                 f"{shown(wanted[part], unit)}: it shows {shown(value, unit)}"

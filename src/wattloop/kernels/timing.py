@@ -20,6 +20,7 @@ BURST_S = 0.03
 """Short against the second or so in which a GPU's power limit takes hold."""
 PAUSE_S = 0.7
 BURSTS = 3
+MANY, Z_975 = 100, 1.959964
 MAX_RUNS = 100_000
 """Per batch, should a run take no time at all."""
 
@@ -134,11 +135,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
     The k-th smallest and k-th largest value enclose the median unless fewer than k of n values
     lie on one side of it, which has the probability of a binomial(n, 1/2). Below six values no
-    pair reaches 95%: the extremes are given.
+    pair reaches 95%: the extremes are given. Above a hundred the normal distribution will do.
     """
     ordered = sorted(values)
     number, tail, below = len(ordered), 0.0, 0
-    while below < number // 2:
+    if number > MANY:
+        below = math.floor((number - Z_975 * math.sqrt(number)) / 2)
+    while number <= MANY and below < number // 2:
         tail += math.comb(number, below) / 2**number
         if tail > 0.025:
             break
@@ -150,10 +153,11 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 def _warmed_up(
     batch: Callable[[int], float], warmup_s: float, batch_s: float, now_s: Callable[[], float]
 ) -> int:
-    """Run until warm; returns how many runs make a batch."""
+    """Run until warm, and until a batch is known to be long enough; returns its runs."""
     begin_s, runs = now_s(), 1
     while True:
         took_s = batch(runs)
+        enough = took_s >= batch_s / 2 or runs >= MAX_RUNS
         runs = max(1, min(MAX_RUNS, round(runs * batch_s / max(took_s, 1e-9)), 10 * runs))
-        if now_s() - begin_s >= warmup_s:
+        if enough and now_s() - begin_s >= warmup_s:
             return runs

@@ -104,6 +104,6 @@ def _check_taken(lever: Lever, make: Callable[[], Lever], value: Setting) -> Non
         return
     shows = make().parts()
     for part, own in parts.items():
-        assert lever.same(shows[part], own), (
+        assert lever.took(own, shows[part]), (
             f"{lever.name} {part}: {own!r} was written, another process reads {shows[part]!r}"
         )
