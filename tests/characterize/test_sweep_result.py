@@ -8,7 +8,8 @@ from tests.characterize.made import energy_j, made_sweep, time_s
 from wattloop.analyze.metrics import Point as Cost
 from wattloop.analyze.metrics import eds
 from wattloop.characterize.gains import COMPARED, EDP, ENERGY, TIME, Compared
-from wattloop.characterize.sweep_result import Group, chosen_scope, result_of
+from wattloop.characterize.point_result import Group
+from wattloop.characterize.sweep_result import chosen_scope, result_of
 from wattloop.characterize.sweep_tables import (
     best_rows,
     point_rows,

@@ -7,6 +7,8 @@
 - `repeats`       when a point has been repeated often enough
 - `cooling`       waiting until the machine is as cool as it was
 - `sweep`         doing it, resumable at any moment
+- `gains`         what a setting gains over the default, with its interval
+- `point_result`  one point with its repeats, and those it is compared with
 - `sweep_result`  means, intervals and metrics per point, best point per metric
 - `sweep_tables`  the same as tables of the literature
 """

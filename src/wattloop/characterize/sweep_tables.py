@@ -15,7 +15,8 @@ from typing import Any
 
 from wattloop.analyze.intervals import Estimate
 from wattloop.characterize.gains import COMPARED, EDP, TIME, Gain
-from wattloop.characterize.sweep_result import Group, PointResult, SweepResult
+from wattloop.characterize.point_result import Group, PointResult
+from wattloop.characterize.sweep_result import SweepResult
 
 __all__ = [
     "best_rows",

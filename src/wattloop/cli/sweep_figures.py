@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize.gains import EDP
-from wattloop.characterize.sweep_result import Group, SweepResult
+from wattloop.characterize.point_result import Group
+from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import say
 from wattloop.core.errors import RunNotFound
 from wattloop.core.user_path import user_path

@@ -15,7 +15,8 @@ from wattloop.characterize.gains import (
     Compared,
     Gain,
 )
-from wattloop.characterize.sweep_result import Group, PointResult, SweepResult
+from wattloop.characterize.point_result import Group, PointResult, largest_groups
+from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import scaling_rows
 from wattloop.report.figures.style import (
     BEST,
@@ -48,7 +49,7 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
     if len(axis["levels"]) < 2 or not groups:
         return {}
     lever = lever_title(axis).partition(" (")[0]
-    largest = _largest(groups)
+    largest = largest_groups(groups)
     said = _said(result)
     return {
         "energy-decrease": _curves(
@@ -142,6 +143,10 @@ def _curves(
         if own:
             (min if best_is_low else max)(own, key=lambda row: row["value"])["best"] = True
         rows += own
+    named: set[str] = set()
+    for row in rows:  # two curves with the same best setting need its name once
+        row["name"] = row["setting"] if row["best"] and row["setting"] not in named else ""
+        named |= {row["setting"]} if row["best"] else set()
     x = lever_x(axis, numeric=_is_numeric(axis))
     order = list(dict.fromkeys(row["curve"] for row in rows))
     color = colour("curve", order, several=len(order) > 1)
@@ -155,7 +160,7 @@ def _curves(
     lines = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True)).encode(y=y, color=color)
     best = base.transform_filter("datum.best")
     rings = best.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6).encode(y=y)
-    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text="setting:N")
+    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text="name:N")
     chart = alt.layer(bars, lines, rings, names).properties(width=WIDTH, height=HEIGHT)
     return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
 
@@ -168,7 +173,7 @@ def _scaling(result: SweepResult) -> dict[str, Any]:
     counts = sorted({row["gpus"] for row in rows})
     if len(counts) < 2:
         return {}
-    largest = _largest([g for g in result.groups if g.reference is not None])
+    largest = largest_groups([g for g in result.groups if g.reference is not None])
     chosen = {p.label for g in largest if (found := g.best(GAIN_MINUS_LOSS)) for p in found[:1]}
     several = len({(row["workload"], row["library"]) for row in rows}) > 1
     data = [
@@ -185,6 +190,7 @@ def _scaling(result: SweepResult) -> dict[str, Any]:
         for row in rows
         if row["is_default"] or row["setting"] in chosen
     ]
+    data.sort(key=lambda row: "(default)" not in row["setting"])
     base = alt.Chart(alt.Data(values=data))
     color = colour("setting", list(dict.fromkeys(row["setting"] for row in data)))
     gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
@@ -237,16 +243,6 @@ def _place(result: SweepResult, point: PointResult, axis: Mapping[str, Any]) -> 
 
 def _is_numeric(axis: Mapping[str, Any]) -> bool:
     return all(level["number"] is not None for level in axis["levels"])
-
-
-def _largest(groups: list[Group]) -> list[Group]:
-    """Of each workload the one with most GPUs, where capping pays most."""
-    best: dict[tuple[str, str], Group] = {}
-    for group in groups:
-        known = best.get(group.key[:2])
-        if known is None or (group.key[2] or 0) > (known.key[2] or 0):
-            best[group.key[:2]] = group
-    return list(best.values())
 
 
 def _both(label: str, k: str, groups: list[Group]) -> str:

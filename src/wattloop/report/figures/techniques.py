@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.characterize.gains import EDP
+from wattloop.characterize.point_result import largest_groups
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import main_scopes, synthesis_rows
 from wattloop.report.figures.style import BEST, HEIGHT, WIDTH, colour, lever_title, lever_x, styled
@@ -24,7 +25,7 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
 
     rows: list[dict[str, Any]] = []
     for result in results:
-        for group in result.groups:
+        for group in largest_groups(result.groups):
             best = group.best(EDP)
             for point in group.points:
                 gain, time_s = group.gain(point, EDP), point.time_s
@@ -42,8 +43,8 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     if not rows:
         return None
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("time_s:Q", title="Time (s)", scale=alt.Scale(zero=False, padding=14)),
-        y=alt.Y("edp:Q", title="EDP (kJ s)", scale=alt.Scale(zero=False, padding=14)),
+        x=alt.X("time_s:Q", title="Time (s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
+        y=alt.Y("edp:Q", title="EDP (kJ s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
         tooltip=["group:N", "setting:N", "time_s:Q", "edp:Q"],
     )
     order = list(dict.fromkeys(row["group"] for row in rows))
@@ -106,7 +107,9 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
     x = lever_x(axis, numeric=numeric, field="x" if numeric else "label")
     base = alt.Chart(alt.Data(values=rows)).encode(x=x)
     y = alt.Y("power_w:Q", title="Average power (W)")
-    component = alt.StrokeDash("component:N", title=None)
+    parts = [scope.upper() for scope in (main, second) if scope]
+    dashes = alt.Scale(domain=parts, range=[[1, 0], [5, 4]][: len(parts)])
+    component = alt.StrokeDash("component:N", title=None, scale=dashes)
     split = "group" if len({row["group"] for row in rows}) > 1 else "component"
     color = colour(split, list(dict.fromkeys(row[split] for row in rows)))
     lines = base.mark_line(point=alt.OverlayMarkDef(size=35, filled=True)).encode(
@@ -116,8 +119,14 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
         y=alt.Y("low:Q", title="Average power (W)"), y2="high:Q", color=color
     )
     chart = alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT)
-    kind = f"{result.provenance}; bars: standard deviation"
+    kinds = [f"{s.upper()} {_provenance(result, s)}" for s in (main, second) if s]
+    kind = f"{', '.join(kinds)}; bars: standard deviation"
     return styled(chart, f"Average power against {lever_title(axis).partition(' (')[0]}", kind)
+
+
+def _provenance(result: SweepResult, scope: str) -> str:
+    kinds = {p.provenance(scope) for p in result.points}
+    return " and ".join(sorted(filter(None, kinds)))
 
 
 def _synthesis(results: Sequence[SweepResult]) -> Any:
