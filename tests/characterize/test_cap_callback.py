@@ -117,7 +117,7 @@ def test_other_ranks_leave_it_to_the_first(monkeypatch):
 
 def test_a_framework_s_meter_drives_it():
     """Promise: steps, interruptions and the end come from the meter that callbacks use."""
-    meter = TrainingMeter(**{"meters": ("virtual",), "interval_s": 0.02, "virtual_gpus": 2})
+    meter = TrainingMeter(meters=("virtual",), interval_s=0.02, virtual_gpus=2)
     tuner = CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100").attach(meter)
     gpus = shared_gpus(2)
     with meter:
@@ -129,6 +129,15 @@ def test_a_framework_s_meter_drives_it():
             time.sleep(0.01)
             meter.step_end()
         assert tuner.pilot.finder.probes
+    assert limits() == [700, 700]
+
+
+def test_a_meter_that_has_begun_can_be_joined():
+    """Promise: Lightning makes a meter for each fit; attaching to it then begins at once."""
+    with TrainingMeter(meters=("virtual",), virtual_gpus=2) as meter:
+        tuner = CapTuner("edp", settings=SETTINGS, caps="300,700").attach(meter)
+        assert tuner.fault is None
+        assert tuner.pilot is not None
     assert limits() == [700, 700]
 
 
