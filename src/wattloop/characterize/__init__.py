@@ -11,4 +11,11 @@
 - `point_result`  one point with its repeats, and those it is compared with
 - `sweep_result`  means, intervals and metrics per point, best point per metric
 - `sweep_tables`  the same as tables of the literature
+- `cap_prior`, `cap_belief`, `cap_choice`, `cap_probe`, `cap_finder`   the best cap with few probes:
+  possible curves, what readings make of them, which cap to take, which to try next, ask and tell
+- `cap_table`, `cap_evaluate`   the finder on measured curves
+- `cap_levers`, `cap_visible`   the GPUs of a job and the caps they can be set to
+- `cap_search`, `cap_run`       the cap of a command: one run per probe, or all within one run
+- `cap_slices`, `cap_pilot`, `cap_callback`   the cap inside a training loop; `cap_energy`, `cap_follow`:
+  where its joules and its steps come from
 """

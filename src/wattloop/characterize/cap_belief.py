@@ -17,7 +17,7 @@ from wattloop.characterize.cap_prior import Array, CurveFamily
 
 __all__ = ["Belief", "Reading", "believe"]
 
-SMOOTH, OWN, LENGTH = 0.02, 0.01, 0.25
+SMOOTH, OWN, LENGTH = 0.01, 0.01, 0.25
 """Deviation of real curves from the family: smooth part, part of each cap (both relative), and
 over how much of a cap's logarithm the smooth part extends."""
 STATIC_SHARE = (0.06, 0.36)
@@ -121,11 +121,13 @@ def _anchored(family: CurveFamily, caps: tuple[float, ...], anchor: Reading, see
     wanted = anchor.log_power - np.log(caps_w[anchor.cap]) + doubt * off
     # Power over cap falls with the cap, so it says where on its curve the workload is.
     ratio = family.log_power - logs
+    # Beyond the table a cap does nothing any more, so the ratio falls as the cap grows.
+    beyond = np.maximum(ratio[:, -1] - wanted, 0.0)
     wanted = np.clip(wanted, ratio[:, -1] + 1e-9, ratio[:, 1] - 1e-6)
     left = np.clip((ratio > wanted[:, None]).sum(axis=1) - 1, 0, len(logs) - 2)
     low, high = ratio[rows, left], ratio[rows, left + 1]
     place = logs[left] + step * np.clip((low - wanted) / (low - high + 1e-12), 0.0, 1.0)
-    unit = np.log(caps_w[anchor.cap]) - place
+    unit = np.log(caps_w[anchor.cap]) - place - beyond
     """Log of the watts that are 1 in the table."""
     columns = np.clip((np.log(caps_w) - unit[:, None] - logs[0]) / step, 0, len(logs) - 1.001)
     whole = columns.astype(np.intp)

@@ -17,21 +17,22 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
+from wattloop.characterize.cap_energy import devices_energy, metered
 from wattloop.characterize.cap_finder import CapFinder, Choice
 from wattloop.characterize.cap_levers import CapPlan, cap_plan
 from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
 from wattloop.characterize.cap_prior import physical_curves
+from wattloop.characterize.cap_follow import follow
 from wattloop.characterize.cap_slices import Step
 from wattloop.characterize.cap_visible import job_gpus
 from wattloop.control.hold import Hold, hold
 from wattloop.control.registry import find_levers
 from wattloop.core.clock import Clock, RealClock
-from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.integrations.hook import TrainingMeter
 from wattloop.measure.api import active_session
@@ -123,35 +124,8 @@ class CapTuner:
 
         tuner = CapTuner().attach(energy_callback.meter)
         """
-        step_end, interrupt, end = meter.step_end, meter.interrupt, meter.end
-        begin = meter.begin
-
-        def stepped(*args: Any, **kwargs: Any) -> None:
-            step_end(*args, **kwargs)
-            self.step()
-
-        def interrupted() -> None:
-            interrupt()
-            self.interrupt()
-
-        def begun() -> Any:
-            result = begin()
-            self.begin()
-            return result
-
-        def ended(*args: Any, **kwargs: Any) -> Any:
-            self.end()
-            return end(*args, **kwargs)
-
-        for name, method in (
-            ("step_end", stepped),
-            ("step_done", stepped),
-            ("interrupt", interrupted),
-            ("begin", begun),
-            ("end", ended),
-        ):
-            setattr(meter, name, method)
-        return self
+        follow(meter, begin=self.begin, step=self.step, interrupt=self.interrupt, end=self.end)
+        return self.begin() if meter.session is not None else self
 
     # -- beginning and end -----------------------------------------------------------------
 
@@ -210,12 +184,12 @@ class CapTuner:
             session = Session.open(settings, name="cap", keep=False)
             self._stack.callback(session.close)
         self._session = session
-        self._provenance = _metered(session, plan.devices)
+        self._provenance = metered(session, plan.devices)
         self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
         self.pilot = CapPilot(
             lambda: self._finder(plan),
             lambda cap_w: self._set(plan, cap_w),
-            functools.partial(_energy, session, plan.devices),
+            functools.partial(devices_energy, session, plan.devices),
             self._rules,
             report=self._report,
             probed=self._probed,
@@ -263,28 +237,3 @@ class CapTuner:
         except Exception as error:  # noqa: BLE001 - see the class
             self.fault = str(error)
             _log.warning("cap: %s", error)
-
-
-def _metered(session: Session, devices: Sequence[str]) -> str:
-    """Provenance of the devices' energy; all of them must be read."""
-    read = {channel.domain.name: channel.domain for channel in session.channels}
-    missing = [name for name in devices if name not in read]
-    if missing:
-        raise ConfigError(
-            f"the energy of {', '.join(missing)} is not read here; 'wattloop devices' says why"
-        )
-    return ", ".join(sorted({read[name].provenance.value for name in devices}))
-
-
-def _energy(
-    session: Session, devices: Sequence[str], begin_s: float, end_s: float
-) -> tuple[float, float] | None:
-    """Joules of the devices, and their relative uncertainty."""
-    domains = {d.name: d for d in session.between(begin_s, end_s).domains}
-    found = [domains[name] for name in devices if name in domains]
-    joules = [d.energy_j for d in found if d.energy_j is not None]
-    if len(joules) < len(devices) or sum(joules) <= 0:
-        return None
-    spread_j = sum(d.uncertainty_j**2 for d in found) ** 0.5
-    # The half-width holds every case, so a standard deviation is about half of it.
-    return sum(joules), spread_j / sum(joules) / 2

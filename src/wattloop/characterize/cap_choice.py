@@ -9,10 +9,8 @@ import numpy as np
 from wattloop.characterize.cap_belief import Belief
 from wattloop.characterize.cap_prior import Array
 
-__all__ = ["Choice", "Interval", "choose", "expected_losses", "losses", "regrets"]
+__all__ = ["Choice", "Interval", "choose", "regrets"]
 
-WORST = 1.0
-"""A loss beyond this counts as this much: how bad a hopeless cap is does not matter."""
 FLAT = 0.05
 FLAT_CERTAINTY = 0.9
 """The curve is flat when with this certainty no cap changes power by more than FLAT."""
@@ -64,7 +62,7 @@ def choose(
     table = regrets(belief.sampled_time, belief.sampled_power, metric, k)
     change = belief.log_power - belief.log_power[:, -1:]
     flat = float(belief.weights @ (np.abs(change).max(axis=1) < FLAT)) > FLAT_CERTAINTY
-    index = 0 if flat else int(np.argmin(belief.weights @ losses(table)))
+    index = 0 if flat else int(np.argmin(belief.weights @ table))
     time = belief.sampled_time[:, index] - belief.sampled_time[:, -1]
     energy = time + belief.sampled_power[:, index] - belief.sampled_power[:, -1]
     metrics = log_metric(belief.sampled_time, belief.sampled_power, metric, k)
@@ -100,18 +98,6 @@ def regrets(log_time: Array, log_power: Array, metric: str, k: float) -> Array:
     values = log_metric(log_time, log_power, metric, k)
     worse: Array = np.expm1(values - values.min(axis=1, keepdims=True))
     return worse
-
-
-def losses(table: Array) -> Array:
-    """Regret as it matters: up to a bound."""
-    return np.minimum(table, WORST)
-
-
-def expected_losses(belief: Belief, metric: str, k: float) -> Array:
-    """Expected loss of each cap."""
-    table = regrets(belief.sampled_time, belief.sampled_power, metric, k)
-    expected: Array = belief.weights @ losses(table)
-    return expected
 
 
 def _interval(values: Array, weights: Array) -> Interval:

@@ -17,9 +17,9 @@ import numpy as np
 
 from wattloop.analyze.metrics import METRICS, Point, objective
 from wattloop.characterize.cap_belief import Belief, Reading, believe
-from wattloop.characterize.cap_choice import Choice, losses, regrets
+from wattloop.characterize.cap_choice import Choice, regrets
 from wattloop.characterize.cap_choice import choose as chosen
-from wattloop.characterize.cap_prior import Array, physical_curves
+from wattloop.characterize.cap_prior import CurveFamily, physical_curves
 from wattloop.characterize.cap_probe import next_probe
 from wattloop.core.errors import ConfigError
 
@@ -111,8 +111,7 @@ class CapFinder:
         if len(self.probes) >= self.most_probes:
             self._why = f"{len(self.probes)} probes were allowed"
             return None
-        expected = self._expected_regret(structural=True)
-        if expected < self.stop_regret:
+        if self._expected_regret() < self.stop_regret:
             self._why = f"another probe would gain less than {100 * self.stop_regret:g}%"
             return None
         tried = {self.caps_w.index(probe.cap_w) for probe in self.probes}
@@ -165,8 +164,12 @@ class CapFinder:
                 )
                 for p in self.probes
             ]
-            self._belief = believe(physical_curves(), np.array(self.caps_w), readings)
+            self._belief = believe(self.family(), np.array(self.caps_w), readings)
         return self._belief
+
+    def family(self) -> CurveFamily:
+        """The curves that are possible before anything is told."""
+        return physical_curves()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `from_dict` needs, as plain data for JSON."""
@@ -190,12 +193,10 @@ class CapFinder:
             finder.tell(**probe)
         return finder
 
-    def _expected_regret(self, *, structural: bool) -> float:
+    def _expected_regret(self) -> float:
+        """Of the best cap, by the expected curves: what single caps deviate by, no probe of another
+        cap would tell.
+        """
         belief = self.belief
-        curves: tuple[Array, Array] = (
-            (belief.log_time, belief.log_power)
-            if structural
-            else (belief.sampled_time, belief.sampled_power)
-        )
-        table = regrets(*curves, self.metric, self.k)
-        return float((belief.weights @ losses(table)).min())
+        table = regrets(belief.log_time, belief.log_power, self.metric, self.k)
+        return float((belief.weights @ table).min())

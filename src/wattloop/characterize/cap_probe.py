@@ -5,7 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from wattloop.characterize.cap_belief import Belief
-from wattloop.characterize.cap_choice import losses, regrets
+from wattloop.characterize.cap_choice import regrets
 
 __all__ = ["next_probe"]
 
@@ -25,7 +25,7 @@ def next_probe(
     draw = np.random.default_rng(seed)
     kept = draw.choice(len(belief.weights), CURVES, p=belief.weights)
     time, power = belief.sampled_time[kept], belief.sampled_power[kept]
-    table = losses(regrets(time, power, metric, k))
+    table = regrets(time, power, metric, k)
     so_far = table[:, sorted(tried)].min(axis=1)
     best: tuple[float, int] | None = None
     for cap in range(time.shape[1]):

@@ -16,7 +16,7 @@ __all__ = ["Energy", "Slice", "Step", "Taken"]
 GAP = 3.0
 """A step this many times as long as the median is no ordinary step."""
 SHORTEST_S = 0.5
-"""Stretches between two disturbances that are shorter say little about power."""
+"""Shorter stretches between two disturbances say little about power, beside longer ones."""
 
 
 class Step(NamedTuple):
@@ -76,7 +76,9 @@ class Slice:
     def taken(self, energy: Energy) -> Taken | None:
         """What a unit took; None when there is too little to say."""
         parts = self.stretches()
-        long = [part for part in parts if part[-1].at_s - part[0].at_s >= SHORTEST_S]
+        lengths = [part[-1].at_s - part[0].at_s for part in parts]
+        least_s = min(SHORTEST_S, max(lengths, default=0.0) / 2)
+        long = [part for part, length_s in zip(parts, lengths, strict=True) if length_s >= least_s]
         joules, energy_s, variance = 0.0, 0.0, 0.0
         for part in long:
             begin_s, end_s = part[0].at_s, part[-1].at_s

@@ -1,0 +1,157 @@
+"""The tuner in a real loop on virtual GPUs."""
+
+import time
+
+import pytest
+
+from tests.characterize.virtual_caps import settle
+from wattloop.characterize.cap_callback import CapTuner
+from wattloop.characterize.cap_pilot import PilotRules, State
+from wattloop.characterize.cap_visible import job_gpus
+from wattloop.control.registry import find_levers, lever_named
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.integrations.hook import TrainingMeter
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.machine import shared_gpus
+
+SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
+QUICK = PilotRules(
+    settle_s=0.05, least_s=0.3, most_s=0.4, precision=0.5, lag_s=0.15, watch_s=0.5, least_steps=3
+)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    settle(monkeypatch, tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def limits():
+    levers = find_levers(settings=SETTINGS)
+    return [lever_named(levers, f"gpu:{n}/power_limit").read() for n in (0, 1)]
+
+
+def train(tuner, gpus, until, most_s=30.0):
+    """Steps of a job on all cards whose length follows the cap."""
+    give_up_s = time.monotonic() + most_s
+    while not until() and time.monotonic() < give_up_s:
+        for gpu in gpus:
+            gpu.load(1.0, memory=0.3)
+        time.sleep(0.01)
+        tuner.step()
+
+
+def test_it_finds_a_cap_for_all_gpus_and_puts_them_back():
+    """Promise: same cap on every GPU of the job meanwhile; afterwards what it was before."""
+    gpus = shared_gpus(2)
+    seen = set()
+
+    def found():
+        seen.add(tuple(limits()))
+        return tuner.pilot is not None and tuner.pilot.state is State.HOLDING
+
+    with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100") as tuner:
+        assert tuner.fault is None
+        train(tuner, gpus, found)
+        choice = tuner.choice
+        assert choice is not None
+        seen.add(tuple(limits()))
+    assert (choice.cap_w, choice.cap_w) in seen
+    assert limits() == [700, 700]
+    assert tuner.provenance == "simulated"
+
+
+def test_an_exception_in_the_loop_puts_the_caps_back():
+    """Promise: whatever ends the training, the limits are as before."""
+    gpus = shared_gpus(2)
+    with (
+        pytest.raises(ZeroDivisionError),
+        CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300") as tuner,
+    ):
+        train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
+        raise ZeroDivisionError
+    assert limits() == [700, 700]
+
+
+def test_without_permission_it_says_so_once_and_the_training_goes_on(caplog):
+    """Promise: no exception into the loop, one warning, and no cap touched."""
+    for gpu in shared_gpus(2):
+        gpu.inject(Fault.SET_FORBIDDEN)
+    with CapTuner("edp", settings=SETTINGS) as tuner:
+        for _ in range(10):
+            tuner.step()
+            tuner.interrupt()
+    warnings = [r for r in caplog.records if "goes on without" in r.message]
+    assert len(warnings) == 1
+    assert tuner.choice is None
+    assert tuner.fault is not None
+
+
+def test_without_any_gpu_too(caplog, monkeypatch):
+    """Promise: a machine without levers is no reason to stop training."""
+    with CapTuner(settings=Settings(meters=("virtual",))) as tuner:
+        tuner.step()
+    assert "no lever" in tuner.fault
+
+
+def test_a_gpu_that_fails_meanwhile_does_not_stop_the_training():
+    """Promise: what goes wrong in the thread is in `fault`, not in the loop."""
+    gpus = shared_gpus(2)
+    with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100") as tuner:
+        train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
+        gpus[1].inject(Fault.SET_FORBIDDEN)
+        train(tuner, gpus, lambda: tuner.fault is not None)
+        assert tuner.fault is not None
+        tuner.step()
+        gpus[1].inject(Fault.NONE)
+
+
+def test_other_ranks_leave_it_to_the_first(monkeypatch):
+    """Promise: one process of a job sets the caps of a machine."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with CapTuner(settings=SETTINGS) as tuner:
+        tuner.step()
+    assert "another process" in tuner.fault
+
+
+def test_a_framework_s_meter_drives_it():
+    """Promise: steps, interruptions and the end come from the meter that callbacks use."""
+    meter = TrainingMeter(meters=("virtual",), interval_s=0.02, virtual_gpus=2)
+    tuner = CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100").attach(meter)
+    gpus = shared_gpus(2)
+    with meter:
+        assert tuner.fault is None
+        give_up_s = time.monotonic() + 30
+        while not tuner.pilot.finder.probes and time.monotonic() < give_up_s:
+            for gpu in gpus:
+                gpu.load(1.0, memory=0.3)
+            time.sleep(0.01)
+            meter.step_end()
+        assert tuner.pilot.finder.probes
+    assert limits() == [700, 700]
+
+
+def test_a_meter_that_has_begun_can_be_joined():
+    """Promise: Lightning makes a meter for each fit; attaching to it then begins at once."""
+    with TrainingMeter(meters=("virtual",), virtual_gpus=2) as meter:
+        tuner = CapTuner("edp", settings=SETTINGS, caps="300,700").attach(meter)
+        assert tuner.fault is None
+        assert tuner.pilot is not None
+    assert limits() == [700, 700]
+
+
+def test_wrong_options_are_refused_at_once():
+    """Promise: a typo is not found out after an hour of training."""
+    with pytest.raises(ConfigError, match="unknown metric"):
+        CapTuner("joule")
+    with pytest.raises(ConfigError, match="above 1"):
+        CapTuner("eds", 0.5)
+
+
+def test_visible_devices_are_the_job_s(monkeypatch):
+    """Promise: a job on some GPUs leaves the caps of the others alone."""
+    levers = find_levers(settings=SETTINGS)
+    assert job_gpus(levers) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert job_gpus(levers) == "1"

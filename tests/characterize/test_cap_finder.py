@@ -1,0 +1,137 @@
+"""The cap finder: few probes, honest about noise, and the same answers whenever it is asked."""
+
+import json
+
+import pytest
+
+from tests.characterize.virtual_caps import virtual_curve
+from wattloop.characterize.cap_evaluate import evaluate, replays
+from wattloop.characterize.cap_finder import CapFinder
+from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.core.errors import ConfigError
+
+V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
+H200_CAPS = [200.0, 250.0, 300.0, 350.0, 400.0, 450.0, 500.0, 550.0, 600.0, 650.0, 700.0]
+CURVES = [
+    virtual_curve(card, intensity, caps)
+    for card, caps in (("v100", V100_CAPS), ("h200", H200_CAPS))
+    for intensity in (60.0, 150.0, 250.0, 600.0)
+]
+
+
+def searched(finder: CapFinder, curve: MeasuredCurve) -> CapFinder:
+    while (cap_w := finder.ask()) is not None:
+        index = curve.caps_w.index(cap_w)
+        time_s = curve.time_s[index]
+        finder.tell(cap_w, time_s, finder.devices * time_s * curve.power_w[index])
+    return finder
+
+
+@pytest.mark.parametrize(("metric", "k"), [("energy", 2), ("edp", 2), ("eds", 1.5), ("ed2p", 2)])
+def test_four_probes_find_the_best_cap_of_a_physical_card(metric, k):
+    """Promise: within 2% of the best point on cards whose parameters it was never told."""
+    found = evaluate(CURVES, metric, k)
+    assert found.responsive_curves >= 6
+    assert found.within_2pct_share >= 0.9
+    assert found.median_probes <= 4
+
+
+def test_the_reference_comes_first_and_asking_changes_nothing():
+    """Promise: gains are against the highest cap, so that is tried; `ask` may be repeated."""
+    finder = CapFinder(V100_CAPS, "edp")
+    assert finder.ask() == finder.ask() == 250
+    finder.tell(250, 10, 2_300)
+    assert finder.ask() == finder.ask() != 250
+
+
+def test_it_goes_on_from_plain_data_as_if_never_stopped():
+    """Promise: a search that was written down as JSON asks and answers the same."""
+    finder = CapFinder(V100_CAPS, "eds", 1.5, noise=0.02, devices=2)
+    finder.tell(250, 10, 4_600)
+    finder.tell(150, 11.5, 3_300, noise=0.04)
+    other = CapFinder.from_dict(json.loads(json.dumps(finder.to_dict())))
+    assert other.ask() == finder.ask()
+    assert other.best() == finder.best()
+
+
+def test_a_job_that_no_cap_touches_gets_the_lowest_with_few_probes():
+    """Promise: power far below every cap means any cap is right; the lowest wins."""
+    flat = MeasuredCurve(("flat",), tuple(V100_CAPS), (10.0,) * 7, (42.0,) * 7)
+    finder = searched(CapFinder(V100_CAPS, "eds"), flat)
+    assert finder.best().cap_w == 100
+    assert finder.best().flat
+    assert len(finder.probes) <= 2
+
+
+def test_power_above_the_cap_is_possible():
+    """Promise: caps are not hard limits; a card 21% above its lowest cap does not confuse."""
+    powers = (121.0, 128.0, 146.0, 162.0, 180.0, 199.0, 216.0, 231.0, 244.0)
+    times = (2.9, 2.5, 1.62, 1.2, 1.07, 1.03, 1.015, 1.01, 1.0)
+    caps = tuple(float(c) for c in range(100, 301, 25))
+    curve = MeasuredCurve(("a40",), caps, times, powers)
+    (done,) = replays([curve], "edp", 2, 0.0)
+    assert done.regret <= 0.02
+
+
+def test_several_devices_share_the_energy():
+    """Promise: two cards at the same cap give the choice of one, with twice the joules."""
+    one = searched(CapFinder(V100_CAPS, "edp"), CURVES[3])
+    two = searched(CapFinder(V100_CAPS, "edp", devices=2), CURVES[3])
+    assert [p.cap_w for p in one.probes] == [p.cap_w for p in two.probes]
+    assert one.best().cap_w == two.best().cap_w
+
+
+def test_noisier_readings_give_wider_gains():
+    """Promise: the stated interval knows the noise."""
+
+    def width(noise: float) -> float:
+        gain = searched(CapFinder(V100_CAPS, "edp", noise=noise), CURVES[3]).best().energy_gain_pct
+        return gain.high - gain.low
+
+    assert width(0.05) > 1.2 * width(0.005)
+
+
+def test_gains_hold_what_is_true():
+    """Promise: energy gain and time loss of the choice contain the true ones, without noise."""
+    curve = CURVES[3]
+    choice = searched(CapFinder(V100_CAPS, "eds", noise=0.001), curve).best()
+    at = curve.caps_w.index(choice.cap_w)
+    loss_pct = 100 * (curve.time_s[at] / curve.time_s[-1] - 1)
+    gain_pct = 100 - (100 + loss_pct) * curve.power_w[at] / curve.power_w[-1]
+    for interval, truth in ((choice.time_loss_pct, loss_pct), (choice.energy_gain_pct, gain_pct)):
+        assert interval.low - 0.5 <= truth <= interval.high + 0.5
+
+
+def test_with_noise_a_model_beats_the_smallest_reading():
+    """Promise: at 5% noise four probes do better than trying every cap once."""
+    found = evaluate(CURVES, "energy", noise=0.05, seeds=3)
+    assert found.within_2pct_share > found.exhaustive_within_2pct_share
+
+
+@pytest.mark.parametrize(
+    ("caps", "options", "message"),
+    [
+        ([250], {}, "at least two"),
+        ([100, -5], {}, "above 0"),
+        ([100, 200], {"metric": "joule"}, "unknown metric"),
+        ([100, 200], {"metric": "power"}, "needs no finder"),
+        ([100, 200], {"k": 1.0}, "above 1"),
+        ([100, 200], {"noise": 2.0}, "between 0 and 0.5"),
+        ([100, 200], {"most_probes": 0}, "at least one"),
+    ],
+)
+def test_wrong_questions_are_refused(caps, options, message):
+    """Promise: what cannot be searched says why."""
+    with pytest.raises(ConfigError, match=message):
+        CapFinder(caps, **options)
+
+
+def test_wrong_answers_are_refused():
+    """Promise: a cap that was not offered, or no energy, does not enter the belief."""
+    finder = CapFinder(V100_CAPS)
+    with pytest.raises(ConfigError, match="none of the caps"):
+        finder.tell(101, 1, 1)
+    with pytest.raises(ConfigError, match="energy at 250 W"):
+        finder.tell(250, 1, 0)
+    with pytest.raises(ConfigError, match="nothing was tried"):
+        finder.best()

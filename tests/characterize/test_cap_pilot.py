@@ -1,0 +1,117 @@
+"""The pilot on simulated time: probes, disturbances, watching, changes of work."""
+
+from wattloop.characterize.cap_finder import CapFinder
+from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
+from wattloop.characterize.cap_slices import Slice, Step
+
+CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
+HEAVY = {100: (1.9, 99), 125: (1.43, 123), 150: (1.18, 145), 175: (1.095, 165)} | {
+    200: (1.054, 184),
+    225: (1.022, 206),
+    250: (1.0, 222),
+}
+LIGHT = dict.fromkeys(HEAVY, (1.0, 60.0))
+
+
+class Training:
+    """Steps whose time and power follow the cap, on a clock of their own."""
+
+    def __init__(self, work, **options):
+        self.work, self.now_s, self.cap_w, self.step_s = work, 0.0, None, 0.1
+        self.powers: list[tuple[float, float, float]] = []
+        self.set: list[float | None] = []
+        rules = PilotRules(**{"least_s": 3.0, "watch_s": 4.0, "settle_s": 0.5} | options)
+        self.messages: list[str] = []
+        self.pilot = CapPilot(
+            lambda: CapFinder(CAPS, "edp", noise=0.001),
+            self.change,
+            self.energy,
+            rules,
+            report=self.messages.append,
+        )
+
+    def change(self, cap_w):
+        self.cap_w = cap_w
+        self.set.append(cap_w)
+
+    def energy(self, begin_s, end_s):
+        spans = ((max(b, begin_s), min(e, end_s), w) for b, e, w in self.powers)
+        return sum((e - b) * w for b, e, w in spans if e > b), 0.001
+
+    def train(self, steps, extra_s=lambda number: 0.0):
+        for number in range(steps):
+            slowdown, power_w = self.work[int(self.cap_w or 250)]
+            length_s = self.step_s * slowdown + extra_s(number)
+            self.powers.append((self.now_s, self.now_s + length_s, power_w))
+            self.now_s += length_s
+            self.pilot.advance([Step(self.now_s)], self.now_s)
+        return self
+
+
+def test_it_probes_finds_and_stays():
+    """Promise: the reference first, few probes, then the best cap and nothing else."""
+    training = Training(HEAVY).train(1_000)
+    assert training.pilot.state is State.HOLDING
+    assert training.set[0] == 250
+    assert training.cap_w == training.pilot.choice.cap_w in (150, 175)
+    assert len(training.set) <= 5
+    probe = training.pilot.finder.probes[0]
+    assert abs(probe.time_s / 0.1 - 1) < 0.01
+    assert abs(probe.energy_j / 22.2 - 1) < 0.01
+
+
+def test_checkpoints_and_evaluations_do_not_count():
+    """Promise: a step in fifty that takes 3 s more changes no reading."""
+    training = Training(HEAVY).train(1_500, lambda n: 3.0 if n % 50 == 49 else 0.0)
+    for probe in training.pilot.finder.probes:
+        slowdown, power_w = HEAVY[int(probe.cap_w)]
+        assert abs(probe.time_s / (0.1 * slowdown) - 1) < 0.01
+        assert abs(probe.energy_j / (0.1 * slowdown * power_w) - 1) < 0.02
+
+
+def test_it_looks_again_when_the_work_changes():
+    """Promise: other power and step time for some time mean another search."""
+    training = Training(HEAVY).train(1_000)
+    training.work = LIGHT
+    training.train(1_000)
+    assert training.pilot.searches == 2
+    assert training.cap_w == 100
+    assert any("the work has changed" in message for message in training.messages)
+
+
+def test_it_does_not_look_again_for_a_short_disturbance():
+    """Promise: a few slow seconds are no other workload."""
+    training = Training(HEAVY, patience=3).train(1_000)
+    training.work = LIGHT
+    training.train(30)
+    training.work = HEAVY
+    training.train(600)
+    assert training.pilot.searches == 1
+
+
+def test_a_probe_without_energy_is_tried_again():
+    """Promise: a sensor that is silent for a while delays, and tells nothing wrong."""
+    training = Training(HEAVY)
+    real, training.pilot._energy = training.energy, lambda begin_s, end_s: None
+    training.train(200)
+    assert training.pilot.finder.probes == []
+    training.pilot._energy = real
+    training.train(1_000)
+    assert training.pilot.state is State.HOLDING
+
+
+def test_leaving_puts_the_caps_back():
+    """Promise: whoever leaves leaves nothing set."""
+    training = Training(HEAVY).train(100)
+    training.pilot.leave("enough")
+    assert training.set[-1] is None
+    training.train(100)
+    assert training.set[-1] is None
+
+
+def test_an_interruption_splits_a_slice():
+    """Promise: what lies between an interruption and the next step belongs to nothing."""
+    steps = [Step(0.1 * n) for n in range(11)]
+    later = [Step(5 + 0.1 * n) for n in range(11)]
+    part = Slice([*steps, Step(1.0, None), *later])
+    assert abs(part.clean_s - 2.0) < 1e-9

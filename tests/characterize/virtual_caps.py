@@ -1,0 +1,71 @@
+"""Virtual GPUs of a test's own with caps to find, found as an installed Wattloop finds them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.characterize.cap_table import MeasuredCurve
+from wattloop.virtual.cards import CARDS
+from wattloop.virtual.physics import Work
+
+SRC = Path(__file__).parents[2] / "src"
+ENTRY_POINTS = """\
+[wattloop.meters]
+virtual = wattloop.virtual.meter:detect
+[wattloop.levers]
+virtual = wattloop.virtual.lever:detect
+"""
+
+
+def machine(folder: Path, gpus: int = 2) -> dict[str, str]:
+    """Variables of a machine with nothing but virtual GPUs."""
+    info = folder / "site" / "wattloop_virtual-0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "sys").mkdir(exist_ok=True)
+    return {
+        "WATTLOOP_STORE": str(folder / "runs.db"),
+        "WATTLOOP_STATE_DIR": str(folder / "state"),
+        "WATTLOOP_VIRTUAL_GPUS": str(gpus),
+        "WATTLOOP_VIRTUAL_STATE": str(folder / "gpus.state"),
+        "WATTLOOP_SYSFS_ROOT": str(folder / "sys"),
+        "WATTLOOP_METERS": "virtual",
+        "WATTLOOP_GUARDIAN": "0",
+    }
+
+
+def settle(monkeypatch: pytest.MonkeyPatch, folder: Path, gpus: int = 2) -> None:
+    """Make this process one of such a machine."""
+    for name in [n for n in os.environ if n.startswith("WATTLOOP")]:
+        monkeypatch.delenv(name)
+    for name, value in machine(folder, gpus).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(str(folder / "site"))
+
+
+def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command line on such a machine."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
+    path = f"{folder / 'site'}{os.pathsep}{SRC}"
+    return subprocess.run(
+        [sys.executable, "-m", "wattloop", *words],
+        env={**kept, **machine(folder), "HOME": str(folder), "PYTHONPATH": path, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def virtual_curve(card: str, intensity: float, caps_w: list[float]) -> MeasuredCurve:
+    """What the virtual card's physics says of work with this many FLOP per byte."""
+    model = CARDS[card]
+    work = Work(flops=intensity * model.bytes_per_s, bytes=model.bytes_per_s)
+    points = [model.settle(model.activity(work), cap, model.max_clock_mhz) for cap in caps_w]
+    times = tuple(model.shortest_s(work) * point.slowdown for point in points)
+    powers = tuple(point.power_w for point in points)
+    return MeasuredCurve((card, f"{intensity:g}", "1", ""), tuple(caps_w), times, powers)
