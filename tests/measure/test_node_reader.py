@@ -66,11 +66,11 @@ def test_process_that_was_asked_for_and_cannot_be_is_said(
     assert machine.root.is_dir()
 
 
-@pytest.mark.parametrize("reason", ["thread", "replay", "watcher", "clock"])
+@pytest.mark.parametrize("reason", ["thread", "replay", "estimate", "watcher", "clock"])
 def test_no_process_where_it_has_no_business(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Asked not to, a source that only we can read, a process of our own, a clock of the test."""
+    """Asked not to, sources that only we can read or that cost most, a watcher, another clock."""
     monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.0)
     monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
     if reason == "thread":
@@ -82,6 +82,12 @@ def test_no_process_where_it_has_no_business(
         )
         session = Session.open(settings(replay_file=str(recorded), meters="replay"))
         assert session.channels
+    elif reason == "estimate":
+        monkeypatch.setenv("WATTLOOP_PROCFS_ROOT", "/proc")
+        monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(machine.root / "run"))
+        given = settings(meters="estimate,dram", dimms="2x16", sampler="auto")
+        session = Session.open(given)
+        assert {feed.meter.name for feed in session.reader.used} == {"estimate", "dram"}
     elif reason == "watcher":
         session = Session.open(settings(), in_process=False)
     else:
