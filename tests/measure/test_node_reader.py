@@ -31,6 +31,20 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[node_reader.NodeReader]:
+    """Whose turn came to look whether a process is due, each time it did."""
+    flushed: list[node_reader.NodeReader] = []
+    flush = node_reader.NodeReader.flush
+
+    def counted(reader: node_reader.NodeReader, *, ending: bool = False) -> bool:
+        changed = flush(reader, ending=ending)
+        flushed.append(reader)
+        return changed
+
+    monkeypatch.setattr(node_reader.NodeReader, "flush", counted)
+    return flushed
+
+
 def test_short_measurement_starts_no_process(machine: Machine, starts: list[object]) -> None:
     """Most measurements in tests and notebooks last less than a second."""
     session = Session.open(settings(sampler="auto"))
@@ -72,7 +86,7 @@ def test_no_process_where_it_has_no_business(
 ) -> None:
     """Asked not to, sources that only we can read or that cost most, a watcher, another clock."""
     monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.0)
-    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    flushed = flushes(monkeypatch)
     if reason == "thread":
         session = Session.open(settings(sampler="thread"))
     elif reason == "replay":
@@ -93,7 +107,9 @@ def test_no_process_where_it_has_no_business(
     else:
         context = Context(Host(machine.root / "sys"), Settings(sampler="process"), VirtualClock())
         session = Session.open(context=context, keep=False)
-    time.sleep(0.3)
+        session.reader.flush()
+        session.reader.flush()
+    wait_until(lambda: len(flushed) > 1)
     session.close()
     assert not starts
 
@@ -145,11 +161,11 @@ def test_follower_starts_no_process(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the ranks that share a node, only the one that counts has somebody read for it."""
-    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    flushed = flushes(monkeypatch)
     first = Session.open(settings(sampler="thread"))
     second = Session.open(settings())
     assert not second.role.counts
-    time.sleep(0.3)
+    wait_until(lambda: flushed.count(second.reader) > 1)
     second.close()
     first.close()
     assert not starts
