@@ -142,7 +142,7 @@ def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machi
         "import ctypes",
         "c = ctypes.PyDLL(None)",
         "if c.fork() == 0:",  # behind Python's back, so that nothing is let go of
-        "    os.close(0); os.close(1); c.sleep(10); c._exit(0)",
+        "    os.close(0); os.close(1); c.sleep(25); c._exit(0)",
         "sys.stdin.read()",
     )
     program.kill()
