@@ -143,8 +143,11 @@ def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machi
         "c = ctypes.PyDLL(None)",
         "if c.fork() == 0:",  # behind Python's back, so that nothing is let go of
         "    os.close(0); os.close(1); c.sleep(25); c._exit(0)",
+        "print('forked', flush=True)",
         "sys.stdin.read()",
     )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "forked\n"
     program.kill()
     program.communicate()
     wait_until(lambda: gone(pid))
