@@ -109,17 +109,19 @@ def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
 
 def test_program_may_wait_for_all_its_children(machine: Machine) -> None:
     """A program that waits until it has no child is not kept waiting by ours."""
-    session = open_beside()
-
-    def childless() -> bool:
-        try:
-            return os.waitpid(-1, os.WNOHANG) == (0, 0) and False
-        except ChildProcessError:
-            return True
-
-    wait_until(childless)
-    assert session.reader.sampling_pid
-    session.close()
+    program, pid = started(
+        "try:",
+        "    while True: os.wait()",
+        "except ChildProcessError:",
+        "    print('childless', flush=True)",
+        "sys.stdin.read()",
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "childless\n"
+    assert not gone(pid)
+    program.communicate()
+    assert program.returncode == 0
+    wait_until(lambda: gone(pid))
     assert machine.root.is_dir()
 
 
