@@ -31,6 +31,20 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[node_reader.NodeReader]:
+    """Whose turn came to look whether a process is due, each time it did."""
+    flushed: list[node_reader.NodeReader] = []
+    flush = node_reader.NodeReader.flush
+
+    def counted(reader: node_reader.NodeReader, *, ending: bool = False) -> bool:
+        changed = flush(reader, ending=ending)
+        flushed.append(reader)
+        return changed
+
+    monkeypatch.setattr(node_reader.NodeReader, "flush", counted)
+    return flushed
+
+
 def test_short_measurement_starts_no_process(machine: Machine, starts: list[object]) -> None:
     """Most measurements in tests and notebooks last less than a second."""
     session = Session.open(settings(sampler="auto"))
@@ -66,13 +80,13 @@ def test_process_that_was_asked_for_and_cannot_be_is_said(
     assert machine.root.is_dir()
 
 
-@pytest.mark.parametrize("reason", ["thread", "replay", "watcher", "clock"])
+@pytest.mark.parametrize("reason", ["thread", "replay", "estimate", "watcher", "clock"])
 def test_no_process_where_it_has_no_business(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """Asked not to, a source that only we can read, a process of our own, a clock of the test."""
+    """Asked not to, sources that only we can read or that cost most, a watcher, another clock."""
     monkeypatch.setattr(node_reader, "PROCESS_AFTER_S", 0.0)
-    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    flushed = flushes(monkeypatch)
     if reason == "thread":
         session = Session.open(settings(sampler="thread"))
     elif reason == "replay":
@@ -82,12 +96,20 @@ def test_no_process_where_it_has_no_business(
         )
         session = Session.open(settings(replay_file=str(recorded), meters="replay"))
         assert session.channels
+    elif reason == "estimate":
+        monkeypatch.setenv("WATTLOOP_PROCFS_ROOT", "/proc")
+        monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(machine.root / "run"))
+        given = settings(meters="estimate,dram", dimms="2x16", sampler="auto")
+        session = Session.open(given)
+        assert {feed.meter.name for feed in session.reader.used} == {"estimate", "dram"}
     elif reason == "watcher":
         session = Session.open(settings(), in_process=False)
     else:
         context = Context(Host(machine.root / "sys"), Settings(sampler="process"), VirtualClock())
         session = Session.open(context=context, keep=False)
-    time.sleep(0.3)
+        session.reader.flush()
+        session.reader.flush()
+    wait_until(lambda: len(flushed) > 1)
     session.close()
     assert not starts
 
@@ -139,11 +161,11 @@ def test_follower_starts_no_process(
     machine: Machine, starts: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the ranks that share a node, only the one that counts has somebody read for it."""
-    monkeypatch.setattr("wattloop.measure.sampler.FLUSH_S", 0.05)
+    flushed = flushes(monkeypatch)
     first = Session.open(settings(sampler="thread"))
     second = Session.open(settings())
     assert not second.role.counts
-    time.sleep(0.3)
+    wait_until(lambda: flushed.count(second.reader) > 1)
     second.close()
     first.close()
     assert not starts

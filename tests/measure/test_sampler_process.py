@@ -109,17 +109,19 @@ def test_process_holds_nothing_of_the_programs(machine: Machine) -> None:
 
 def test_program_may_wait_for_all_its_children(machine: Machine) -> None:
     """A program that waits until it has no child is not kept waiting by ours."""
-    session = open_beside()
-
-    def childless() -> bool:
-        try:
-            return os.waitpid(-1, os.WNOHANG) == (0, 0) and False
-        except ChildProcessError:
-            return True
-
-    wait_until(childless)
-    assert session.reader.sampling_pid
-    session.close()
+    program, pid = started(
+        "try:",
+        "    while True: os.wait()",
+        "except ChildProcessError:",
+        "    print('childless', flush=True)",
+        "sys.stdin.read()",
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "childless\n"
+    assert not gone(pid)
+    program.communicate()
+    assert program.returncode == 0
+    wait_until(lambda: gone(pid))
     assert machine.root.is_dir()
 
 
@@ -137,12 +139,17 @@ def test_process_ends_when_the_program_does_and_not_before(machine: Machine, num
 
 
 def test_process_ends_with_a_killed_program_whose_workers_live_on(machine: Machine) -> None:
-    """A forked worker has copies of all pipes; the process ends all the same."""
+    """A worker forked by a library has copies of all pipes; the process ends all the same."""
     program, pid = started(
-        "if os.fork() == 0:",
-        "    os.close(1); time.sleep(30); os._exit(0)",
+        "import ctypes",
+        "c = ctypes.PyDLL(None)",
+        "if c.fork() == 0:",  # behind Python's back, so that nothing is let go of
+        "    os.close(0); os.close(1); c.sleep(25); c._exit(0)",
+        "print('forked', flush=True)",
         "sys.stdin.read()",
     )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "forked\n"
     program.kill()
     program.communicate()
     wait_until(lambda: gone(pid))

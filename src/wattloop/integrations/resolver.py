@@ -120,6 +120,7 @@ class StepResolver:
         self.stop()
 
     def _settled_s(self) -> float:
+        self._session.reader.refresh()
         return min((settled_s(c) for c in self._session.channels), default=math.inf)
 
     def _write(self, batch: list[PendingStep]) -> None:

@@ -108,7 +108,8 @@ class NodeReader:
             on_flush=on_flush,
             on_fault=on_fault,
         )
-        self._process_due_s += PROCESS_AFTER_S
+        if self._context.settings.sampler == "auto":
+            self._process_due_s += PROCESS_AFTER_S
         self._sampler.start()
 
     def refresh(self) -> None:
@@ -210,7 +211,10 @@ class NodeReader:
         settings = self._context.settings
         if not (beside and self._in_process) or settings.sampler == "thread":
             return False
-        return any(feed.meter.shared for feed in self.used)
+        away_s = sum(feed.cost_s for feed in self.used if feed.meter.shared)
+        stays_s = sum(feed.cost_s for feed in self.used if not feed.meter.shared)
+        # Nothing is gained where the thread goes on reading what costs most.
+        return away_s > 0 and (away_s >= stays_s or settings.sampler == "process")
 
     def _look_at_process(self) -> bool:
         """Start it when it is due, or see what became of it; True if the readers have changed."""

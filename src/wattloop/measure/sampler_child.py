@@ -30,7 +30,7 @@ from wattloop.version import __version__
 
 __all__ = ["main"]
 
-TOGETHER_S = 0.2
+TOGETHER_S = 0.09
 """Readings are sent at most this often: each message costs both sides more than a reading."""
 KEPT_B = 256 * 1024
 """How much of what was sent is remembered, until it is sure to be in the program's journal."""

@@ -69,7 +69,7 @@ class Order(NamedTuple):
         read, signals = _numbers(self.feeds), _numbers(self.signal_feeds)
         order = {
             "version": __version__,
-            "path": [str(Path(self.cwd, folder)) for folder in sys.path],
+            "path": [_from(self.cwd, folder) for folder in sys.path],
             "cwd": self.cwd,
             "program": os.getpid(),
             "settings": dict(self.settings),
@@ -156,6 +156,12 @@ def _pipe(opened: list[int]) -> tuple[int, int]:
         opened.append(ends[-1])
         os.close(fd)
     return ends[0], ends[1]
+
+
+def _from(cwd: str, folder: str) -> str:
+    """An entry of `sys.path` that means the same elsewhere; those of import hooks stay as is."""
+    path = Path(cwd, folder)
+    return str(path) if path.exists() else folder
 
 
 def _numbers(feeds: Sequence[MeterFeed]) -> frozenset[int]:
