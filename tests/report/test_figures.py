@@ -13,7 +13,7 @@ from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save
-from wattloop.report.figures.style import lever_title
+from wattloop.report.figures.style import lever_title, plain_name
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
 from wattloop.store.database import open_store
@@ -125,3 +125,4 @@ def test_levers_have_names_for_people() -> None:
     """With unit where there is one."""
     assert lever_title({"name": "gpu:0,1/sm_clock", "unit": "MHz"}) == "GPU 0, 1 sm clock (MHz)"
     assert lever_title({"name": "cpu/governor", "unit": "name"}) == "CPU governor"
+    assert plain_name("gpu:0,1/sm_clock") == "gpu-0-1-sm_clock"

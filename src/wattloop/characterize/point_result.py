@@ -28,6 +28,12 @@ class PointResult:
         return ", ".join(self.facts["levels"].values()) or "default"
 
     @property
+    def name(self) -> str:
+        """Workload, GPUs and levels, for messages."""
+        words = " ".join(filter(None, (self.facts["workload"], self.facts["library"])))
+        return ", ".join(filter(None, (words, gpu_count(self.facts["gpus"]), self.label)))
+
+    @property
     def is_default(self) -> bool:
         """Whether every lever stands at its default."""
         return bool(self.facts["is_default"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate
-from wattloop.characterize.gains import COMPARED
+from wattloop.characterize.gains import COMPARED, Compared
 from wattloop.characterize.point_result import Group, PointResult
 from wattloop.characterize.repeats import repeated
 from wattloop.store.experiments import Experiment, TrialRecord
@@ -42,6 +42,13 @@ class SweepResult:
         """Of all energies together."""
         kinds = {p.provenance(self.scope) for p in self.points} if self.scope else set()
         return ", ".join(sorted(filter(None, kinds))) or "not measured"
+
+    @property
+    def compared(self) -> Compared:
+        """The metric that the sweep was asked to be best at."""
+        metric = str(self.experiment.spec.get("metric", "edp"))
+        k = float(self.experiment.spec.get("k", 2.0))
+        return Compared(metric, k if metric == "eds" else None)
 
     def number(self, point: PointResult, axis: str) -> float | None:
         """Where a point stands on an axis, for drawing."""

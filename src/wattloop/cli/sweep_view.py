@@ -107,10 +107,10 @@ def _remarks(result: SweepResult) -> None:
             f"{o.status.value}: {o.message}" for o in point.repeated.outcomes if not o.ok
         )
         for message in messages:
-            say(f"wattloop: {point.label}: {message}")
+            say(f"wattloop: {point.name}: {message}")
         outliers = sum(point.repeated.outlying)
         if outliers:
-            say(f"wattloop: {point.label}: {outliers} outlier(s) kept but left out of the means")
+            say(f"wattloop: {point.name}: {outliers} outlier(s) kept but left out of the means")
     if result.unfinished or result.experiment.status in ("interrupted", "failed"):
         identity = result.experiment.experiment_id
         say(f"wattloop: not finished; go on with: wattloop sweep resume {identity}")
@@ -168,6 +168,21 @@ def _best(results: Sequence[SweepResult]) -> None:
             ],
             title=f"{title_of(result)}: best setting per metric",
         )
+        _print_choice(result)
+
+
+def _print_choice(result: SweepResult) -> None:
+    """The answer in a line per group, for the metric that was asked for."""
+    for group in result.groups:
+        found = group.best(result.compared)
+        if found is None:
+            continue
+        point, gain = found
+        where = f" on {group.label}" if group.label else ""
+        setting = setting_text({"setting": point.label, "is_default": point.is_default})
+        gains = "" if point.is_default else f", {gain_text(gain)} %"
+        noise = noise_text(gain, point.is_default)
+        sys.stdout.write(f"best for {result.compared.label}{where}: {setting}{gains}{noise}\n")
 
 
 PRINTED: dict[str, Callable[[Sequence[SweepResult]], None]] = {

@@ -116,8 +116,8 @@ figure {{ margin: 0; }}
 <script>
 const specs = {specs};
 for (const [name, spec] of Object.entries(specs)) {{
-  vegaEmbed("#" + name, spec, {{actions: {{export: true, source: false, compiled: false,
-    editor: false}}}});
+  const actions = {{export: true, source: false, compiled: false, editor: false}};
+  vegaEmbed(document.getElementById(name), spec, {{actions}});
 }}
 </script>
 </body>

@@ -1,5 +1,6 @@
 """How all figures look: colours that are told apart by everybody, labelled axes, nothing else."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = [
     "colour",
     "lever_title",
     "lever_x",
+    "plain_name",
     "styled",
 ]
 
@@ -60,6 +62,11 @@ def lever_title(axis: Mapping[str, Any]) -> str:
     words = filter(None, (family.upper(), number.replace(",", ", "), leaf.replace("_", " ")))
     unit = f" ({axis['unit']})" if axis["unit"] not in ("", "name") else ""
     return " ".join(words) + unit
+
+
+def plain_name(text: str) -> str:
+    """`gpu:0/power_limit` as `gpu-0-power_limit`, for names of files."""
+    return re.sub(r"[^\w.-]+", "-", text)
 
 
 def lever_x(axis: Mapping[str, Any], *, numeric: bool, field: str = "x") -> Any:

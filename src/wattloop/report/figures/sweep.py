@@ -26,6 +26,7 @@ from wattloop.report.figures.style import (
     colour,
     lever_title,
     lever_x,
+    plain_name,
     styled,
 )
 
@@ -38,7 +39,7 @@ def sweep_figures(result: SweepResult) -> dict[str, Any]:
     """All figures this sweep has the data for, by name."""
     figures: dict[str, Any] = {}
     for axis in result.axes:
-        suffix = "" if len(result.axes) == 1 else "-" + axis["name"].replace("/", "-")
+        suffix = "" if len(result.axes) == 1 else "-" + plain_name(axis["name"])
         figures |= {f"{name}{suffix}": chart for name, chart in _against(result, axis).items()}
     figures |= _scaling(result)
     return figures

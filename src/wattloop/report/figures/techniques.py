@@ -7,7 +7,16 @@ from wattloop.characterize.gains import EDP
 from wattloop.characterize.point_result import largest_groups
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import main_scopes, synthesis_rows
-from wattloop.report.figures.style import BEST, HEIGHT, WIDTH, colour, lever_title, lever_x, styled
+from wattloop.report.figures.style import (
+    BEST,
+    HEIGHT,
+    WIDTH,
+    colour,
+    lever_title,
+    lever_x,
+    plain_name,
+    styled,
+)
 
 __all__ = ["technique_figures"]
 
@@ -71,7 +80,7 @@ def _powers(results: Sequence[SweepResult]) -> dict[str, Any]:
             chart = _power(result, axis)
             if chart is not None:
                 several = len(results) > 1 or len(result.axes) > 1
-                suffix = f"-{number}-{axis['name'].replace('/', '-')}" if several else ""
+                suffix = f"-{number}-{plain_name(axis['name'])}" if several else ""
                 figures[f"power{suffix}"] = chart
     return figures
 
