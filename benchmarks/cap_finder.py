@@ -66,7 +66,7 @@ def main() -> int:
         )
         return 2
     curves = {gpu: read_curves(path) for gpu, path in files.items()}
-    publish(_page(curves, seeds=1 if args.quick else 6), args)
+    publish(_page(curves, seeds=1 if args.quick else 4), args)
     return 0
 
 

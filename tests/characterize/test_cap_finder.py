@@ -118,6 +118,7 @@ def test_with_noise_a_model_beats_the_smallest_reading():
         ([100, 200], {"k": 1.0}, "above 1"),
         ([100, 200], {"noise": 2.0}, "between 0 and 0.5"),
         ([100, 200], {"most_probes": 0}, "at least one"),
+        ([100, 200], {"certainty": 2}, "certainty is 2"),
     ],
 )
 def test_wrong_questions_are_refused(caps, options, message):

@@ -16,6 +16,6 @@
 - `cap_table`, `cap_evaluate`   the finder on measured curves
 - `cap_levers`, `cap_visible`   the GPUs of a job and the caps they can be set to
 - `cap_search`, `cap_run`       the cap of a command: one run per probe, or all within one run
-- `cap_slices`, `cap_pilot`, `cap_callback`   the cap inside a training loop; `cap_energy`, `cap_follow`:
-  where its joules and its steps come from
+- `cap_slices`, `cap_pilot`, `cap_callback`   the cap inside a training loop
+- `cap_energy`, `cap_follow`    where its joules and its steps come from
 """

@@ -24,10 +24,10 @@ from typing import Any, Self
 
 from wattloop.characterize.cap_energy import devices_energy, metered
 from wattloop.characterize.cap_finder import CapFinder, Choice
+from wattloop.characterize.cap_follow import follow
 from wattloop.characterize.cap_levers import CapPlan, cap_plan
 from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
 from wattloop.characterize.cap_prior import physical_curves
-from wattloop.characterize.cap_follow import follow
 from wattloop.characterize.cap_slices import Step
 from wattloop.characterize.cap_visible import job_gpus
 from wattloop.control.hold import Hold, hold

@@ -11,6 +11,7 @@ from wattloop.characterize.cap_prior import Array
 
 __all__ = ["Choice", "Interval", "choose", "regrets"]
 
+CLOSE = 0.02
 FLAT = 0.05
 FLAT_CERTAINTY = 0.9
 """The curve is flat when with this certainty no cap changes power by more than FLAT."""
@@ -36,6 +37,7 @@ class Choice:
         energy_gain_pct, time_loss_pct: against the highest cap, of all devices under the cap.
         metric_gain_pct: how much smaller the metric is.
         expected_regret_pct: how much worse than the best cap it is expected to be.
+        certainty: probability that it is within 2% of the best cap.
         flat: whether no cap changes anything; then the lowest is taken.
         probes: how many were told.
         why: why no more were asked for; empty while more would help.
@@ -46,6 +48,7 @@ class Choice:
     time_loss_pct: Interval
     metric_gain_pct: Interval
     expected_regret_pct: float
+    certainty: float
     flat: bool
     probes: int
     why: str = ""
@@ -73,6 +76,7 @@ def choose(
         time_loss_pct=_interval(100 * np.expm1(time), belief.weights),
         metric_gain_pct=_interval(-100 * np.expm1(own), belief.weights),
         expected_regret_pct=100 * float(belief.weights @ table[:, index]),
+        certainty=float(belief.weights @ (table[:, index] <= CLOSE)),
         flat=flat,
         probes=probes,
         why=why,

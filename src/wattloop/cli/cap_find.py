@@ -190,7 +190,10 @@ def print_result(result: "CapResult") -> None:
     else:
         out(f"  GPU energy saved: {choice.energy_gain_pct} % of that at {finder.reference_w:g} W\n")
         out(f"  time lost: {choice.time_loss_pct} %\n")
-    out(f"  expected to be within {max(0.1, choice.expected_regret_pct):.1f}% of the best cap\n")
+    out(
+        f"  within 2% of the best cap with {100 * choice.certainty:.0f}% certainty, "
+        f"{choice.expected_regret_pct:.1f}% from it on average\n"
+    )
     if choice.flat:
         out("  no cap changes this work; the lowest is as good as any\n")
     if choice.why:
