@@ -105,5 +105,12 @@ class Kernel(ABC):
         if found.shape != right.shape or not np.isfinite(found).all():
             return Check(False, float("inf"), "the result has gaps or is not finite")
         off = np.abs(found - right) / allowed
-        worst = float(off.max())
-        return Check(worst <= 1, worst, f"{len(right)} elements against float64")
+        place = int(off.argmax())
+        worst = float(off[place])
+        what = f"{len(right)} elements against float64"
+        if worst > 1:
+            what += (
+                f": {int((off > 1).sum())} are off, element {int(flat_indices[place])} is "
+                f"{found[place]:.9g} and should be {right[place]:.9g}"
+            )
+        return Check(worst <= 1, worst, what)
