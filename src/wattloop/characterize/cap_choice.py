@@ -12,8 +12,8 @@ from wattloop.characterize.cap_prior import Array
 __all__ = ["Choice", "Interval", "choose", "regrets"]
 
 CLOSE = 0.02
-FLAT = 0.05
-FLAT_CERTAINTY = 0.9
+FLAT = 0.07
+FLAT_CERTAINTY = 0.75
 """The curve is flat when with this certainty no cap changes power by more than FLAT."""
 
 

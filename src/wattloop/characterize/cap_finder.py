@@ -28,7 +28,7 @@ __all__ = ["FINDER_METRICS", "CapFinder", "Choice", "Probe"]
 FINDER_METRICS = tuple(name for name in METRICS if name not in ("time", "power"))
 """Time and power alone have their best cap at an end."""
 MOST_PROBES = 4
-CERTAINTY = 0.999
+CERTAINTY = 0.9999
 """With this probability to be within 2% of the best cap, more probes would not pay. Real curves
 deviate more than is believed: on measured ones 0.98 was right nine times in ten."""
 FEWEST_PROBES = 3
