@@ -40,7 +40,8 @@ does the rest.
 - `step_call`: processor time of a call of `step()` in the training's own thread, against a training
   step of 12 ms.
 - `training`: a small network in torch on one core, {steps} steps with and without the tuner in
-  {pairs} pairs, the order within each by chance; median of the ratios.
+  {pairs} pairs, the order within each by chance; median of the ratios. On a machine with other load
+  it says nothing: look at the middle half of the ratios below first.
 - `all_cpu`: processor time of the whole process with the tuner, the reading of its meter included,
   minus that without, while it sleeps 12 ms between steps. A loop that leaves a core free does not
   wait for it.
