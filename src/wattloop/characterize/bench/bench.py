@@ -92,6 +92,7 @@ class Bench:
     ) -> KernelResult:
         if message["type"] != "measured":
             return _empty(job, case, message["type"], message["reason"], facts)
+        clock_mhz = self.session.signals().get(f"gpu:{job.gpu}/sm_clock")
         self.session.clock.sleep(SETTLE_S)
         window = self.session.between(message["begin_s"], message["end_s"], name=case.kernel)
         peak_b = message["peak_host_b"] if job.device == "cpu" else message["peak_device_b"]
@@ -102,6 +103,7 @@ class Bench:
             duration_s=message["end_s"] - message["begin_s"],
             time_s=message["time_s"],
             burst_time_s=message["burst_time_s"],
+            clock_mhz=clock_mhz,
             time_low_s=message["time_low_s"],
             time_high_s=message["time_high_s"],
             scopes=scope_energies(window, self.idle.lines, job.gpu),

@@ -38,6 +38,7 @@ class KernelResult:
     result is not right: no time is given) or `timeout`; of all but `ok`, `reason` says why.
     Energies are of the whole stretch (`runs` runs in `duration_s`); the properties are per run.
     `burst_time_s` is a GPU's time before its power limit takes hold; `time_s` is what lasts.
+    `clock_mhz` is that of a GPU at the end of the stretch.
     """
 
     kernel: str
@@ -58,6 +59,7 @@ class KernelResult:
     time_low_s: float | None = None
     time_high_s: float | None = None
     burst_time_s: float | None = None
+    clock_mhz: float | None = None
     scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
     check: str = ""
     check_error: float | None = None

@@ -50,6 +50,7 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
                 _number(r.burst_gflops),
                 _number(r.gb_s),
                 _number(r.power_w()),
+                UNKNOWN if r.clock_mhz is None else f"{r.clock_mhz:.0f}",
                 _joules(r.energy_j()),
                 _joules(r.application_j()),
                 _joules(r.edp_js()),
@@ -62,12 +63,12 @@ def kernels_table(results: Sequence[KernelResult]) -> Table:
     dtype = points[0].result.dtype if points else ""
     headers = (
         "kernel", "size", "backend", "style", "thr", "time", "GFLOPS", "burst", "GB/s",
-        f"{scope} W", f"{scope} J", "J app", "EDP J s", "FLOP/B", "of roof", "how",
+        f"{scope} W", "MHz", f"{scope} J", "J app", "EDP J s", "FLOP/B", "of roof", "how",
     )  # fmt: skip
     device = points[0].result.device_name if points else ""
     where = f"{points[0].result.device} {device}".strip() if points else ""
     table = Table(f"Per run, {dtype} on {where}", headers, rows)
-    return table if scope == "gpu" else _without(table, "burst")
+    return table if scope == "gpu" else _without(_without(table, "burst"), "MHz")
 
 
 def _without(table: Table, header: str) -> Table:
@@ -112,6 +113,7 @@ def csv_table(results: Sequence[KernelResult]) -> tables.Table:
         "kernel", "size", "dtype", "backend", "style", "threads", "device", "device_name", "status",
         "reason", "runs", "duration_s", "time_s", "time_low_s", "time_high_s", "flops",
         "bytes_moved", "intensity", "gflops", "gb_s", "burst_time_s", "burst_gflops",
+        "clock_mhz",
         "peak_memory_b", "version",
     )  # fmt: skip
     of_scope = ("energy_j", "application_j", "power_w", "edp_js", "gflops_per_w")
