@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := torch,hf,lightning,keras,sklearn,mpi,visa,parquet,postgres,tensorboard,figures,numba,jax
 SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
-BENCHMARKS ?= $(wildcard benchmarks/measure_*.py)
+BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,cap_finder.py cap_overhead.py document_004.py kernels.py lever_kills.py)
 BENCH_OUT := build/bench
 DEMO_STORE ?= build/demo/runs.db
 
@@ -22,9 +22,12 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
 
-demo: $(STAMP)  ## measure a real small training and print its summary
+demo: $(STAMP)  ## measure a real small training; find the best power cap on a virtual GPU
 	@mkdir -p $(dir $(DEMO_STORE))
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
+	WATTLOOP_STORE=$(DEMO_STORE) WATTLOOP_STATE_DIR=$(dir $(DEMO_STORE))state \
+	    WATTLOOP_VIRTUAL_STATE=$(dir $(DEMO_STORE))virtual WATTLOOP_VIRTUAL_GPUS=1 \
+	    $(BIN)/wattloop cap find --new --metric eds -- $(BIN)/python -m wattloop.virtual.train
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
