@@ -10,7 +10,7 @@ import pytest
 from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
 from wattloop.control.hold import hold
-from wattloop.control.journal import read_journal
+from wattloop.control.recorded import read_journal
 from wattloop.control.restore import restore
 
 

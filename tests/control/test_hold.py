@@ -9,8 +9,8 @@ import pytest
 
 from tests.control.conftest import Rig, eventually
 from wattloop.control.hold import applied, hold
-from wattloop.control.journal import read_journal
 from wattloop.control.lever import Lever, Setting
+from wattloop.control.recorded import read_journal
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError
 from wattloop.testing.nvml_stub import Call, StubNvml
 
@@ -137,6 +137,7 @@ def test_full_disk_sets_nothing(rig: Rig) -> None:
     owner = rig.start(
         f"""
 import resource
+from wattloop.control.recorded import read_journal
 from wattloop.core.errors import LeverError
 with hold([lever("{LIMIT}")], guardian=False) as held:
     held.set({{"{LIMIT}": 90.0}})

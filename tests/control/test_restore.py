@@ -8,9 +8,10 @@ import pytest
 from tests.control.conftest import Rig
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
 from wattloop.control.hold import hold
-from wattloop.control.journal import Entry, Journal, read_journal
+from wattloop.control.journal import Journal
 from wattloop.control.owner import Owner
 from wattloop.control.putting_back import Fate
+from wattloop.control.recorded import Entry, read_journal
 from wattloop.control.restore import restore
 from wattloop.core.errors import DeviceBusy
 
@@ -132,19 +133,6 @@ def test_dry_run_shows_and_writes_nothing(rig: Rig) -> None:
     assert result.message.startswith("write 150000000 to ")
     assert rig.limit_w() == 90
     assert len(rig.journals()) == 1
-
-
-def test_journal_of_a_stranger_is_not_trusted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user's journal would let them choose what root writes; it takes --force."""
-    dead_owner(rig)
-    rig.put_limit_w(90)
-    (journal,) = rig.journals()
-    os.chown(journal, 12345, 12345)
-    (result,) = restore(rig.state)
-    assert result.fate is Fate.FAILED
-    assert "--force" in result.message
-    assert rig.limit_w() == 90
-    assert restore(rig.state, force=True)[0].fate is Fate.RESTORED
 
 
 def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:

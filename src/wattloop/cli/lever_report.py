@@ -41,4 +41,4 @@ def fate_text(result: Restored) -> str:
 
 def unsettled(results: Iterable[Restored]) -> bool:
     """Whether something is still not what it was, though its owner is dead."""
-    return any(result.fate in (Fate.FAILED, Fate.CHANGED) for result in results)
+    return any(result.fate in (Fate.FAILED, Fate.CHANGED, Fate.FOREIGN) for result in results)

@@ -20,8 +20,8 @@ NOT_RESTORED = 1
 
 @app.command(
     "restore",
-    epilog="Exit code 0 when nothing is left to restore, 1 when something could not be restored "
-    "or stands at a value that somebody else has set since.",
+    epilog="Exit code 0 when nothing is left to restore, 1 when something could not be "
+    "restored, stands at a value that somebody else has set since, or was left by another user.",
 )
 def restore(
     *,
@@ -30,7 +30,11 @@ def restore(
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also overwrite what somebody else has set since."),
+        typer.Option(
+            "--force",
+            help="Also overwrite what somebody else has set since, and take "
+            "previous values from what other users left.",
+        ),
     ] = False,
     forget: Annotated[
         bool,

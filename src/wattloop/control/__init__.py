@@ -6,7 +6,7 @@
 - `hold`           set levers for the time of a block: lock, journal, read back, restore
 - `restore`        put back what a killed process left
 - `looking`, `writing`, `putting_back`  its steps; `grip` what it has in its hands meanwhile:
-  `lock`, `journal`, `guardian`, `ending`; `place`, `owner`, `descriptors` below them
+  `lock`, `journal`, `guardian`, `ending`; `recorded`, `place`, `owner`, `descriptors` below them
 - `nvidia_levers`, `amd_levers`, `rapl_levers`, `cpufreq_levers`  the levers; `file_lever`,
   `nvidia_card`, `cpufreq_policies` below them
 """

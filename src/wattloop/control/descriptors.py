@@ -3,8 +3,9 @@
 import fcntl
 import os
 import time
+from pathlib import Path
 
-__all__ = ["close_private", "keep_private", "try_lock"]
+__all__ = ["close_private", "is_locked", "keep_private", "try_lock"]
 
 _private: set[int] = set()
 
@@ -25,10 +26,29 @@ def close_private(descriptor: int) -> None:
 
 def try_lock(descriptor: int, wait_s: float = 0.0) -> bool:
     """Take the exclusive `flock`, waiting at most so long; the kernel drops it when we die."""
+    return _locked(descriptor, fcntl.LOCK_EX, wait_s)
+
+
+def is_locked(path: Path, wait_s: float = 0.0) -> bool:
+    """Whether somebody has the lock of a file and keeps it for so long; no if the file is gone.
+
+    Whoever may read the file may ask.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH, wait_s)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, how: int, wait_s: float) -> bool:
     give_up_s = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() >= give_up_s:

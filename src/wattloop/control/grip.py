@@ -1,17 +1,17 @@
 """What a hold has in its hands: locks, journal, guardian, and a last wish for when we end."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wattloop.control.ending import Ending
 from wattloop.control.guardian import Guardian
-from wattloop.control.journal import Entry, Journal
+from wattloop.control.journal import Journal
 from wattloop.control.lever import Lever, Setting, shown
 from wattloop.control.lock import DeviceLock
 from wattloop.control.owner import Owner
 from wattloop.control.place import state_directory
 from wattloop.control.putting_back import Fate, Restored
+from wattloop.control.recorded import Entry
 from wattloop.control.restore import restore
 from wattloop.core.errors import LeverError
 
@@ -63,7 +63,8 @@ class Grip:
     def begin(self, entries: Mapping[Lever, Entry], at_the_end: Callable[[], None]) -> None:
         """Write the journal, start the guardian, and have `at_the_end` called when we end."""
         place = state_directory(self._directory)
-        environment = {k: v for k, v in os.environ.items() if k.startswith("WATTLOOP_")}
+        # what finds the devices, and nothing else: everybody can read it, passwords are not for it
+        environment: dict[str, str] = {}
         for lever in entries:
             environment |= lever.where()
         self._journal = Journal.create(place, Owner.this_process(), entries, environment)
@@ -105,6 +106,8 @@ class Grip:
             self._report(f"wattloop: restored {result.lever} to {previous}, left by {result.owner}")
         elif result.fate is Fate.CHANGED:
             self._report(f"wattloop: {result.lever}: a value set by somebody else is kept")
+        elif result.fate is Fate.FOREIGN:
+            self._report(f"wattloop: {result.message}")
 
 
 def failure(failed: Sequence[Restored]) -> str:

@@ -69,6 +69,8 @@ def guardian_wanted() -> bool:
 
 def main(words: list[str]) -> None:
     """Wait, look, restore."""
+    from wattloop.control.descriptors import is_locked
+
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -76,29 +78,12 @@ def main(words: list[str]) -> None:
     os.read(pipe, 1)  # nothing is ever written to it
     give_up_s = time.monotonic() + TRY_FOR_S
     while journal.exists() and time.monotonic() < give_up_s:
-        if not _held(journal):
+        if not is_locked(journal):  # by its owner, or another who restores it
             from wattloop.control.restore import restore
 
             restore(journal.parent, journal=journal)
             return
         time.sleep(0.01)
-
-
-def _held(journal: Path) -> bool:
-    """Whether its owner, or another who restores it, has its lock."""
-    import fcntl
-
-    try:
-        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _import_path() -> list[str]:

@@ -15,10 +15,10 @@ from types import TracebackType
 
 from wattloop.control.grip import Grip, Report, failure
 from wattloop.control.guardian import guardian_wanted
-from wattloop.control.journal import Entry
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.looking import check_permissions, looked_at
 from wattloop.control.putting_back import Fate, Restored, put_back
+from wattloop.control.recorded import Entry
 from wattloop.control.writing import checked, rounded, verify, write_all
 from wattloop.core.errors import ConfigError, LeverError
 

@@ -11,7 +11,6 @@ import secrets
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,59 +18,10 @@ from wattloop.control.descriptors import close_private, keep_private, try_lock
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.owner import Owner
 from wattloop.control.place import fsync_directory
+from wattloop.control.recorded import SUFFIX, VERSION, Entry, Recorded, read_open
 from wattloop.core.errors import LeverError
 
-__all__ = ["Entry", "Journal", "Recorded", "journals", "read_journal"]
-
-VERSION = 1
-SUFFIX = ".journal"
-
-
-@dataclass(slots=True)
-class Entry:
-    """What is known of one lever.
-
-    Attributes:
-        name: of the lever.
-        device: of the lever.
-        unit: for people.
-        previous: part -> value before the hold.
-        ours: part -> values that the owner was about to set or found after setting.
-        done: parts that need no restoring any more.
-    """
-
-    name: str
-    device: str
-    unit: str = ""
-    previous: dict[str, Setting] = field(default_factory=dict)
-    ours: dict[str, list[Setting]] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
-
-    def pending(self) -> list[str]:
-        """Parts that were touched and are not known to be back."""
-        return [part for part in self.previous if self.ours.get(part) and part not in self.done]
-
-    def add_ours(self, parts: Mapping[str, Setting]) -> None:
-        """Values that may be found there from now on."""
-        for part, value in parts.items():
-            known = self.ours.setdefault(part, [])
-            if value not in known:
-                known.append(value)
-
-
-@dataclass(slots=True)
-class Recorded:
-    """A journal as read."""
-
-    owner: Owner
-    environment: dict[str, str]
-    entries: dict[str, Entry]
-    damaged: int = 0
-    """Lines whose checksum is wrong: torn by a crash, and so never acted upon."""
-
-    def pending(self) -> list[Entry]:
-        """Levers with something to restore."""
-        return [entry for entry in self.entries.values() if entry.pending()]
+__all__ = ["Journal"]
 
 
 class Journal:
@@ -138,6 +88,14 @@ class Journal:
             return None
         return cls(path, descriptor)
 
+    def recorded(self) -> Recorded:
+        """What is in the very file that we hold.
+
+        Raises:
+            LeverError: it is damaged, or was written by a newer version.
+        """
+        return read_open(self._descriptor, self.path)
+
     def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
         """Lever -> part -> value, on the disk when this returns.
 
@@ -176,65 +134,9 @@ class Journal:
             os.fsync(self._descriptor)
 
 
-def journals(directory: Path) -> list[Path]:
-    """All journals there, the oldest first."""
-    found = []
-    for path in directory.glob(f"*{SUFFIX}"):
-        with suppress(OSError):
-            found.append((path.lstat().st_mtime, path))
-    return [path for _, path in sorted(found)]
-
-
-def read_journal(path: Path) -> Recorded:
-    """What is in it, whoever holds it.
-
-    Raises:
-        LeverError: its beginning is damaged, or it was written by a newer version.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise LeverError(f"{path} cannot be read: {error.strerror}") from None
-    records = [_record(line) for line in lines if line]
-    header = records[0] if records else None
-    owner = Owner.from_dict(header.get("owner")) if header else None
-    if header is None or owner is None:
-        raise LeverError(
-            f"{path} is damaged: what levers were before cannot be read from it; compare with "
-            "'wattloop devices', then remove it"
-        )
-    if header["version"] > VERSION:
-        raise LeverError(f"{path} was written by a newer wattloop; restore with that one")
-    entries = {
-        str(lever["name"]): Entry(
-            str(lever["name"]), str(lever["device"]), str(lever["unit"]), dict(lever["previous"])
-        )
-        for lever in header["levers"]
-    }
-    for record in filter(None, records[1:]):
-        for lever, parts in record.get("set", {}).items():
-            entries[lever].add_ours(parts)
-            entries[lever].done -= set(parts)
-        if "done" in record:
-            lever, part = record["done"]
-            entries[lever].done.add(part)
-    return Recorded(owner, dict(header["environment"]), entries, records.count(None))
-
-
 def _line(record: Mapping[str, Any]) -> bytes:
     text = json.dumps(record, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    checksum, _, text = line.partition(b" ")
-    try:
-        if int(checksum, 16) != zlib.crc32(text):
-            return None
-        record = json.loads(text)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _no_journal(path: Path, error: OSError) -> str:

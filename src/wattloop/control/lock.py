@@ -13,6 +13,10 @@ from wattloop.core.errors import DeviceBusy, LeverError
 
 __all__ = ["DeviceLock"]
 
+SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+MOST_B = 4_096
+"""An owner is described in less."""
+
 
 class DeviceLock:
     """Held until `release`, or until this process ends in whatever way.
@@ -59,27 +63,30 @@ def lock_path(device: str, directory: Path) -> Path:
 def holder(device: str, directory: Path) -> Owner | None:
     """Who says to hold it; None when nobody does."""
     try:
-        return Owner.from_dict(json.loads(lock_path(device, directory).read_text()))
-    except (OSError, ValueError):
+        # a pipe that somebody put there would keep us waiting
+        descriptor = os.open(lock_path(device, directory), os.O_RDONLY | SAFELY)
+    except OSError:
         return None
+    try:
+        return Owner.from_dict(json.loads(os.read(descriptor, MOST_B)))
+    except (OSError, ValueError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _opened(path: Path) -> int:
     # Not O_CREAT alone: in a directory for everybody the kernel refuses that for files of others.
-    for _ in range(2):
-        try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            with suppress(FileExistsError):
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                descriptor = os.open(path, flags, 0o666)
-                os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
-                return descriptor
-        except OSError as error:
-            raise LeverError(
-                f"{path} cannot be opened to lock the device: {error.strerror}"
-            ) from None
-    raise LeverError(f"{path} cannot be made to lock the device")
+    try:
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | SAFELY)
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o666)
+            os.fchmod(descriptor, 0o666)  # whatever the umask: others must be able to lock it
+            return descriptor
+        return os.open(path, os.O_RDWR | SAFELY)  # somebody else has just made it
+    except OSError as error:
+        raise LeverError(f"{path} cannot be opened to lock the device: {error.strerror}") from None
 
 
 def _busy(device: str, path: Path) -> str:

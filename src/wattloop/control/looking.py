@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from wattloop.control.journal import Entry
 from wattloop.control.lever import Lever
+from wattloop.control.recorded import Entry
 from wattloop.core.errors import ConfigError, LeverError
 
 __all__ = ["check_permissions", "looked_at"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.hardware.host import Host
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "user_name"]
 
 PROC = Path("/proc")
 """Process numbers are those of our own namespace, whatever WATTLOOP_PROCFS_ROOT says."""
@@ -26,6 +26,7 @@ class Owner:
         command: its command line, shortened.
         user: who runs it.
         since: seconds since 1970 at which it took hold.
+        namespace: of its number; in another container the same number is somebody else.
     """
 
     pid: int
@@ -34,13 +35,15 @@ class Owner:
     command: str
     user: str
     since: float
+    namespace: str = ""
 
     @classmethod
     def this_process(cls) -> "Owner":
         """Us."""
         pid = os.getpid()
         command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])[:120]
-        return cls(pid, _started(pid), Host().boot_id, command, _user(), time.time())
+        user = user_name(os.geteuid())
+        return cls(pid, _started(pid), Host().boot_id, command, user, time.time(), _namespace())
 
     @classmethod
     def from_dict(cls, data: Any) -> "Owner | None":
@@ -50,11 +53,12 @@ class Owner:
                 int(data["pid"]),
                 int(data["started"]),
                 str(data["boot_id"]),
-                str(data["command"]),
-                str(data["user"]),
+                _printable(data["command"]),
+                _printable(data["user"]),
                 float(data["since"]),
+                str(data.get("namespace", "")),
             )
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,12 +67,27 @@ class Owner:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs. A zombie does not: its locks are gone."""
-        return self.boot_id == Host().boot_id and _started(self.pid) == self.started
+        """Whether the process still runs. A zombie does not: its locks are gone.
+
+        One of another container may, as far as we can see: whether it holds its lock decides.
+        """
+        if self.boot_id != Host().boot_id:
+            return False
+        return self._elsewhere or _started(self.pid) == self.started
 
     def __str__(self) -> str:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-        return f"process {self.pid} ({self.command}) of {self.user}, since {since}"
+        where = " in another container" if self._elsewhere else ""
+        return f"process {self.pid} ({self.command}) of {self.user}{where}, since {self._since()}"
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self.namespace not in ("", _namespace())
+
+    def _since(self) -> str:
+        try:
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        except (OverflowError, OSError, ValueError):
+            return "an unknown time"
 
 
 def _started(pid: int) -> int:
@@ -81,10 +100,24 @@ def _started(pid: int) -> int:
     return 0 if fields[0] in ("Z", "X") else int(fields[19])
 
 
-def _user() -> str:
+def _namespace() -> str:
+    """Of process numbers; empty where the kernel does not say."""
+    try:
+        return str((PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _printable(text: Any) -> str:
+    """Anybody can write a lock file, and what is in it reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))[:200]
+
+
+def user_name(uid: int) -> str:
+    """As people know it."""
     import pwd
 
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"user {os.geteuid()}"
+        return f"user {uid}"

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from wattloop.control.journal import Entry
 from wattloop.control.lever import Lever, Setting, WaitsForAnother, shown
+from wattloop.control.recorded import Entry
 from wattloop.core.errors import ConfigError, LeverError
 
 __all__ = ["Fate", "Restored", "put_back"]
@@ -28,6 +28,8 @@ class Fate(StrEnum):
     PLANNED = "planned"
     """A dry run: what would be written."""
     FORGOTTEN = "forgotten"
+    FOREIGN = "foreign"
+    """Another user wrote, or can have written, the journal: not believed."""
 
     @property
     def settled(self) -> bool:

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from wattloop.control.journal import Entry, Journal, Recorded, journals, read_journal
+from wattloop.control.descriptors import is_locked
+from wattloop.control.journal import Journal
 from wattloop.control.lever import Lever
 from wattloop.control.lock import DeviceLock
 from wattloop.control.owner import Owner
 from wattloop.control.place import state_directory
 from wattloop.control.putting_back import Fate, Restored, put_back
+from wattloop.control.recorded import Entry, Recorded, doubt, journals, read_journal
 from wattloop.control.registry import inventory
 from wattloop.core.errors import DeviceBusy, LeverError, WattloopError
 from wattloop.core.settings import settings_from
@@ -44,7 +46,8 @@ def restore(
     Args:
         directory: where journals are, unless it is the machine's place.
         dry_run: write nothing, say what would be written.
-        force: also overwrite what somebody else has set since, and trust journals of other users.
+        force: also overwrite what somebody else has set since, and take previous values from
+            journals of other users, on the devices that this process finds.
         forget: do not write; drop what is left in the journals of dead owners.
         devices: only these, whose locks the caller holds.
         journal: this one only.
@@ -77,25 +80,34 @@ class Leftover:
 
     def restore(self, held: Collection[str] | None, patience_s: float) -> list[Restored]:
         """Locks first, in the order everybody takes them: devices, then the journal."""
-        recorded = self._read()
+        try:
+            recorded = self._read()
+        except LeverError as error:
+            reason = doubt(self._path.lstat())
+            if not reason:
+                raise
+            # anybody can leave anything there; that must not stop a hold
+            message = f"{self._path} {reason}: {error}"
+            return [] if held is not None else [Restored("", "", Fate.FOREIGN, message=message)]
         if recorded is None:
             return []
-        if recorded.owner.alive:
-            journal = Journal.take_over(self._path, DYING_S)
-            if journal is None:
-                return _named(recorded, _in_use(recorded))
-            journal.close()  # alive, but has let go of it: it could not restore everything
+        # alive but without the lock: it could not restore everything, and has let go
+        if recorded.owner.alive and is_locked(self._path, DYING_S):
+            return _named(recorded, _in_use(recorded))
         wanted = {e.device for e in recorded.pending() if held is None or e.device in held}
         if held is not None and not wanted:
             return []
-        self._refuse_strangers(recorded)
+        if self._refused(recorded, held):
+            return self._foreign(recorded, wanted)
         locks, busy = self._locks(wanted - set(held or ()), patience_s)
         try:
             journal = Journal.take_over(self._path, patience_s)
             if journal is None:
                 return _named(recorded, _taken(recorded)) if self._path.exists() else []
             try:
-                recorded = read_journal(self._path)
+                recorded = journal.recorded()
+                if self._refused(recorded, held):
+                    return self._foreign(recorded, wanted)
                 return _named(recorded, self._settle(journal, recorded, wanted, busy))
             finally:
                 journal.close()
@@ -128,7 +140,8 @@ class Leftover:
             for result in () if self._dry_run else dropped:
                 settled(result)
         elif mine:
-            with _environment(recorded.environment):
+            # with those of another user we would load their library, or write where they say
+            with _environment({} if recorded.doubt else recorded.environment):
                 results += put_back(
                     _paired(mine),
                     same_boot=recorded.owner.boot_id == Host().boot_id,
@@ -144,8 +157,6 @@ class Leftover:
         try:
             return read_journal(self._path)
         except LeverError:
-            if not self._path.exists():
-                return None
             if self._forget and not self._dry_run:
                 journal = Journal.take_over(self._path)
                 if journal is not None:
@@ -153,14 +164,25 @@ class Leftover:
                     return None
             raise
 
-    def _refuse_strangers(self, recorded: Recorded) -> None:
+    def _refused(self, recorded: Recorded, held: Collection[str] | None) -> bool:
         """A journal tells us what to write: we take it from ourselves and from root only."""
-        uid = self._path.lstat().st_uid
-        if uid not in (0, os.geteuid()) and not self._force:
-            raise LeverError(
-                f"{self._path} was left by {recorded.owner.user}; run 'wattloop restore' as that "
-                "user, or 'wattloop restore --force' if you trust it"
-            )
+        asked_to_forget = self._forget and held is None
+        return bool(recorded.doubt) and not (self._force or asked_to_forget)
+
+    def _foreign(self, recorded: Recorded, wanted: Collection[str]) -> list[Restored]:
+        message = (
+            f"{self._path} {recorded.doubt}; run 'wattloop restore' as the user who left it, or "
+            "'wattloop restore --force' if you trust what it says they were before"
+        )
+        return _named(
+            recorded,
+            [
+                Restored(e.name, part, Fate.FOREIGN, e.previous[part], message=message)
+                for e in recorded.pending()
+                if e.device in wanted
+                for part in e.pending()
+            ],
+        )
 
     def _locks(
         self, devices: Collection[str], patience_s: float

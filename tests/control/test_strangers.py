@@ -1,0 +1,287 @@
+"""Promises in a place that all users share: nobody makes another write, wait or tell secrets."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.control.conftest import Rig
+from tests.control.test_hold import LIMIT, SLEEPER
+from tests.control.test_restore import dead_owner
+from wattloop.control.hold import hold
+from wattloop.control.lock import DeviceLock, lock_path
+from wattloop.control.owner import Owner
+from wattloop.control.putting_back import Fate
+from wattloop.control.restore import restore
+from wattloop.core.errors import DeviceBusy
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A place for everybody, where everybody can get to."""
+    folder = Path(tempfile.mkdtemp(prefix="wattloop-place-"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def leftover(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal with 150 W for a package that stands at 90 W; we find the package ourselves."""
+    monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "sys"))
+    rig.put_limit_w(90)
+    return dead_owner(rig)
+
+
+def as_nobody(act: Callable[[], object]) -> str:
+    """What `act` gives, or says when it fails, in a process of a user without rights."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            answer = str(act())
+        except BaseException as error:  # noqa: BLE001 - the other side judges
+            answer = f"{type(error).__name__}: {error}"
+        os.write(theirs, answer.encode())
+        os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    with os.fdopen(ours) as answers:
+        return answers.read()
+
+
+@as_root
+def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None:
+    """Another user's journal would let them choose what root writes; it takes --force."""
+    os.chown(leftover, 12345, 12345)
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.FOREIGN
+    assert "was left by user 12345" in result.message
+    assert rig.limit_w() == 90
+    assert restore(rig.state, force=True)[0].fate is Fate.RESTORED
+    assert rig.limit_w() == 150
+
+
+def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path) -> None:
+    """Lock files are root's and for everybody to write: a link makes a journal of one."""
+    DeviceLock.take("rapl:9", rig.state, Owner.this_process()).release()
+    lock = lock_path("rapl:9", rig.state)
+    lock.write_bytes(leftover.read_bytes())
+    leftover.unlink()
+    os.link(lock, rig.state / "1-1-00000000.journal")
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.FOREIGN
+    assert "may have been written by any user" in result.message
+    assert rig.limit_w() == 90
+
+
+@as_root
+def test_strangers_journal_names_no_files(
+    rig: Rig, leftover: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even with --force: where devices are is for us to know, or root would write anywhere."""
+    os.chown(leftover, 12345, 12345)
+    monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "nothing"))
+    (result,) = restore(rig.state, force=True)
+    assert result.fate is Fate.FAILED
+    assert "is not there any more" in result.message
+    assert rig.limit_w() == 90
+
+
+@as_root
+def test_strangers_journal_does_not_stop_a_hold(
+    rig: Rig, leftover: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said and kept; what is found is restored, so that its own restore still finds it."""
+    os.chown(leftover, 12345, 12345)
+    with hold([rig.lever(LIMIT)], guardian=False) as held:
+        assert held.previous == {LIMIT: 90.0}
+        held.set({LIMIT: 80.0})
+    assert "was left by user 12345" in capsys.readouterr().err
+    assert rig.limit_w() == 90
+    assert leftover.exists()
+
+
+@as_root
+def test_root_can_forget_what_a_stranger_left(rig: Rig, leftover: Path) -> None:
+    """A user who is gone cannot come back to restore; nothing is written."""
+    os.chown(leftover, 12345, 12345)
+    assert [result.fate for result in restore(rig.state, forget=True)] == [Fate.FORGOTTEN]
+    assert rig.limit_w() == 90
+    assert rig.journals() == []
+
+
+def garbage(header: object) -> bytes:
+    text = json.dumps(header).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+ME = Owner.this_process().to_dict()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"nonsense\n",
+        garbage({"owner": ME}),
+        garbage({"owner": ME | {"since": float("inf"), "pid": float("inf")}}),
+        garbage({"version": 1, "owner": ME, "levers": 7, "environment": {}}),
+        garbage({"version": 1, "owner": ME, "levers": [{}], "environment": {}}),
+        garbage({"version": 1, "owner": ME, "levers": [], "environment": {}})
+        + garbage({"set": {"gpu:0/power_limit": {"": 1}}}),
+    ],
+)
+@as_root
+def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: bytes) -> None:
+    """It is said by `restore`, which restores the rest, and does not stop a hold."""
+    strange = rig.state / "0.journal"
+    strange.write_bytes(content)
+    os.chown(strange, 12345, 12345)
+    fates = {result.fate for result in restore(rig.state)}
+    assert fates == {Fate.FOREIGN, Fate.RESTORED}
+    assert rig.limit_w() == 150
+    with hold([rig.lever(LIMIT)], guardian=False):
+        pass
+
+
+def test_what_is_no_file_is_no_journal(rig: Rig, leftover: Path) -> None:
+    """A pipe keeps nobody waiting and a link leads nowhere; a file too long is not read."""
+    os.mkfifo(rig.state / "0.journal")
+    (rig.state / "1.journal").symlink_to("/dev/zero")
+    long = rig.state / "2.journal"
+    long.touch()
+    os.truncate(long, 1 << 40)
+    signal.alarm(30)
+    try:
+        results = restore(rig.state)
+    finally:
+        signal.alarm(0)
+    assert {result.fate for result in results} == {Fate.FAILED, Fate.RESTORED}
+    assert rig.limit_w() == 150
+
+
+def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Who holds a device cannot be read from it; that it is held is said all the same."""
+    os.mkfifo(lock_path("cpu", tmp_path))
+    first = DeviceLock.take("cpu", tmp_path, Owner.this_process())
+    signal.alarm(30)
+    try:
+        with pytest.raises(DeviceBusy, match="held by another process"):
+            DeviceLock.take("cpu", tmp_path, Owner.this_process())
+    finally:
+        signal.alarm(0)
+    first.release()
+
+
+def test_lock_file_cannot_draw_on_a_terminal(tmp_path: Path) -> None:
+    """What anybody can write is not printed as it is."""
+    lock = DeviceLock.take("cpu", tmp_path, Owner.this_process())
+    text = json.dumps(ME | {"pid": 2**22 + 1, "command": "\x1b[2Jsu\n", "since": 1e300})
+    lock_path("cpu", tmp_path).write_text(text)
+    with pytest.raises(DeviceBusy) as refusal:
+        DeviceLock.take("cpu", tmp_path, Owner.this_process())
+    assert str(refusal.value).isprintable()
+    lock.release()
+
+
+def test_journal_has_no_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody can read it: it names what finds the devices, and no password."""
+    monkeypatch.setenv("WATTLOOP_REDFISH_PASSWORD", "hunter2")
+    monkeypatch.setenv("WATTLOOP_STORE", "postgresql://me:hunter2@host/runs")
+    with hold([rig.lever(LIMIT)], guardian=False):
+        (journal,) = rig.journals()
+        assert "hunter2" not in journal.read_text()
+
+
+@as_root
+def test_living_owner_is_left_alone_by_another_user(rig: Rig, place: Path) -> None:
+    """Who may not write a journal can see that it is held; it does not stop a hold elsewhere."""
+    rig.extra["WATTLOOP_STATE_DIR"] = str(place)
+    owner = rig.start(SLEEPER)
+    answer = as_nobody(lambda: [result.fate.value for result in restore(place)])
+    assert answer == str(["in use"] * 3)
+    assert as_nobody(lambda: restore(place, devices=["virtual:1"])[0].fate.value) == "in use"
+    assert owner.poll() is None
+
+
+@as_root
+def test_place_that_may_not_be_read_is_not_empty(place: Path) -> None:
+    """'Nothing is left' would be a guess."""
+    place.chmod(0o700)
+    assert "cannot be read (Permission denied)" in as_nobody(lambda: restore(place))
+
+
+@as_root
+def test_lock_that_cannot_be_made_is_said(place: Path) -> None:
+    """In a place that is read-only for this user: an error with a name, not a fault of ours."""
+    place.chmod(0o755)
+    answer = as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+    assert answer.startswith("LeverError: ")
+    assert answer.endswith("cannot be opened to lock the device: Permission denied")
+
+
+@as_root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare to make a namespace")
+def test_owner_in_another_container_is_left_alone(rig: Rig) -> None:
+    """Its process number means nothing here; that it holds its journal does."""
+    program = f"import sys; sys.argv = ['-c']\n{SLEEPER_IN_CONTAINER}"
+    process = subprocess.Popen(
+        [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+            sys.executable,
+            "-c",
+            program,
+        ],
+        env=rig.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    rig.processes.append(process)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        pytest.skip(f"no namespaces here: {process.communicate()[1]}")
+    results = restore(rig.state, patience_s=0.1)
+    assert {result.fate for result in results} == {Fate.IN_USE}
+    assert "in another container" in results[0].message
+    with pytest.raises(
+        DeviceBusy, match=r"in another container, since .*; wait until it has ended"
+    ):
+        hold([rig.lever(LIMIT)]).__enter__()
+    process.kill()
+    process.wait()
+    fates = {result.fate for result in restore(rig.state)}
+    assert fates <= {Fate.RESTORED}, "nothing where the guardian was quicker"
+    assert rig.limit_w() == 150
+
+
+SLEEPER_IN_CONTAINER = f"""
+import time
+from wattloop.control.hold import hold
+from wattloop.control.registry import find_levers, lever_named
+from wattloop.hardware.host import Host
+levers = find_levers(Host.from_environment())
+with hold([lever_named(levers, "{LIMIT}")]) as held:
+    held.set({{"{LIMIT}": 90.0}})
+    print("ready", flush=True)
+    time.sleep(60)
+"""
