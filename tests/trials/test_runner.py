@@ -135,6 +135,59 @@ def test_after_any_death_the_rest_is_left_to_do(
     assert gone(int(noted.read_text()))
 
 
+STOPPED_IN_THE_STORE = """
+import os, signal, sys
+from sqlalchemy import Engine, event
+from wattloop.core.settings import Settings
+from wattloop.store.database import open_store
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+with open_store(sys.argv[1]) as store:
+    with TrialRunner(store, "e", Settings(store=sys.argv[1], meters=("rapl",))) as runner:
+        stops = [signal.%s]
+        def stop_us(*_):
+            if stops:
+                os.kill(os.getpid(), stops.pop())
+        event.listen(Engine, "reset", stop_us)
+        runner.run(Trial(key="under way", command=["true"]))
+        runner.run(Trial(key="next", command=["true"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_stop_while_the_store_works_waits_until_it_is_done(
+    store: Store, settings: Settings, name: str
+) -> None:
+    """It ends us at the next good moment, without a traceback of the database's."""
+    program = STOPPED_IN_THE_STORE % name
+    ours = subprocess.run(
+        [sys.executable, "-c", program, settings.store_location],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert ours.returncode == 128 + signal.Signals[name]
+    assert ours.stderr == ""
+    assert [t.key for t in read_trials(store, "e")] == ["under way"]
+
+
+def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that was paid for is written down before the stop acts."""
+    from wattloop.trials import runner as module
+
+    def stopped(*arguments: object) -> tuple[TrialStatus, dict[str, object]]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return TrialStatus.OK, {}
+
+    monkeypatch.setattr(module, "status_of", stopped)
+    with pytest.raises(SystemExit), TrialRunner(store, "e", settings) as runner:
+        runner.run(Trial(key="k", command=["true"]))
+    assert [t.status for t in read_trials(store, "e")] == ["ok"]
+
+
 def test_two_processes_do_not_run_one_experiment(store: Store, settings: Settings) -> None:
     """The second is told who does."""
     with TrialRunner(store, "e", settings), pytest.raises(DeviceBusy, match=str(os.getpid())):

@@ -2,11 +2,13 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["TimeIsOver", "stops_deferred", "stops_raise", "time_limit"]
+__all__ = ["Deferral", "TimeIsOver", "stops_deferred", "stops_raise", "time_limit"]
+
+Handler = Callable[[int, FrameType | None], object]
 
 
 class TimeIsOver(BaseException):
@@ -54,28 +56,55 @@ def stops_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def stops_deferred() -> Iterator[None]:
-    """Signals that would unwind us wait until the block has ended, and act then.
+class Deferral:
+    """Stops that wait. Made by `stops_deferred`."""
 
-    A mask would not do: another thread takes the signal, and Python still acts on it here.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
+    def __init__(self) -> None:
+        self._acting: dict[int, Handler] = {}
+        self._came: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Stops act at once in this block; one that came before acts as it begins."""
+        try:
+            self.end()
+            yield
+        finally:
+            self.begin()
 
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    acting = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in acting:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
+    def begin(self) -> None:
+        """From now on they wait; in the main thread only, the others have none."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._acting[number] = handler
+                signal.signal(number, self._note)
+
+    def end(self) -> None:
+        """They act again, and those that came do so now."""
+        acting, self._acting = self._acting, {}
         for number, handler in acting.items():
             signal.signal(number, handler)
+        came, self._came = self._came, []
         for late in came:
-            acting[signal.Signals(late)](late, None)
+            acting[late](late, None)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came.append(number)
+
+
+@contextmanager
+def stops_deferred() -> Iterator[Deferral]:
+    """Signals that would unwind us wait until the block has ended, and act then.
+
+    Raised in the middle of a library they make it complain, or are lost in one of its callbacks.
+    A mask would not do: another thread takes the signal, and Python still acts on it here.
+    """
+    deferral = Deferral()
+    deferral.begin()
+    try:
+        yield deferral
+    finally:
+        deferral.end()

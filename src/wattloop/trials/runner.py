@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from wattloop.control.lever import Lever, Setting
+from wattloop.control.hold import Hold, hold
+from wattloop.control.lever import Lever
 from wattloop.core.errors import CommandError, LeverError, StoreLocked
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.core.settings import Settings
@@ -17,7 +18,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
 from wattloop.store.fold import recover
 from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
-from wattloop.trials.limits import TimeIsOver, stops_raise, time_limit
+from wattloop.trials.limits import Deferral, TimeIsOver, stops_deferred, stops_raise, time_limit
 from wattloop.trials.outcome import Outcome, TrialStatus, scope_energies
 from wattloop.trials.peaks import readings_of
 from wattloop.trials.process import run_group, status_of
@@ -30,14 +31,6 @@ RUN_STATUS = {
     TrialStatus.FAILED: RunStatus.FAILED,
     TrialStatus.NOT_STARTED: RunStatus.FAILED,
 }
-
-
-class Held(Protocol):
-    """What `control.hold` gives: levers that are ours until we leave."""
-
-    def set(self, values: Mapping[str, Setting]) -> object:
-        """Set levers by name, checked and read back."""
-        ...
 
 
 class TrialRunner:
@@ -71,7 +64,7 @@ class TrialRunner:
         self._levers = list(levers)
         self._state_directory = state_directory
         self._outputs = outputs
-        self._held: Held | None = None
+        self._held: Hold | None = None
         self._stack = ExitStack()
         self._ended: dict[str, Outcome] = {}
 
@@ -80,10 +73,9 @@ class TrialRunner:
             stack.enter_context(stops_raise())
             stack.enter_context(claimed(self._store, self._experiment_id))
             end_leftovers(self._experiment_id)
-            self._ended = self._known()
+            with stops_deferred():
+                self._ended = self._known()
             if self._levers:
-                from wattloop.control.hold import hold
-
                 held = hold(self._levers, directory=self._state_directory)
                 self._held = stack.enter_context(held)
             self._stack = stack.pop_all()
@@ -104,7 +96,7 @@ class TrialRunner:
 
     def run(self, trial: Trial) -> Outcome:
         """Run the trial's command measured, or hand back what it gave when it ran before."""
-        return self._once(trial, lambda: self._measured_command(trial))
+        return self._once(trial, lambda stops: self._measured_command(trial, stops))
 
     def call(self, trial: Trial, function: Callable[[], Mapping[str, float] | None]) -> Outcome:
         """As `run`, with a function of this process; the numbers it returns are kept as metrics.
@@ -112,7 +104,7 @@ class TrialRunner:
         After `timeout_s` the function is interrupted at its next line of Python, if it runs in
         the main thread; a call that does not return from a library cannot be interrupted.
         """
-        return self._once(trial, lambda: self._measured_call(trial, function))
+        return self._once(trial, lambda stops: self._measured_call(trial, function, stops))
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -123,17 +115,19 @@ class TrialRunner:
             if record.ended
         }
 
-    def _once(self, trial: Trial, measured: Callable[[], Outcome]) -> Outcome:
+    def _once(self, trial: Trial, measured: Callable[[Deferral], Outcome]) -> Outcome:
         known = self._ended.get(trial.key)
         if known is not None:
             return known
-        record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
-        if record.ended:  # somebody else resumed the same experiment meanwhile
-            outcome = Outcome.from_dict(record.outcome)
-        else:
-            outcome = self._set(trial) or measured()
-            self._keep(record, outcome)
-        self._ended[trial.key] = outcome
+        # Only the program itself is interrupted: what it gave is written down all the same.
+        with stops_deferred() as stops:
+            record = begin_trial(self._store, self._experiment_id, trial.key, trial.to_dict())
+            if record.ended:  # somebody else resumed the same experiment meanwhile
+                outcome = Outcome.from_dict(record.outcome)
+            else:
+                outcome = self._set(trial) or measured(stops)
+                self._keep(record, outcome)
+            self._ended[trial.key] = outcome
         return outcome
 
     def _set(self, trial: Trial) -> Outcome | None:
@@ -148,7 +142,7 @@ class TrialRunner:
             return Outcome(status=TrialStatus.NOT_SET, message=str(error))
         return None
 
-    def _measured_command(self, trial: Trial) -> Outcome:
+    def _measured_command(self, trial: Trial, stops: Deferral) -> Outcome:
         output = self._output_of(trial)
         session = self._session(trial, kind="command", in_process=False)
         environment = {
@@ -159,7 +153,10 @@ class TrialRunner:
         window = session.begin("trial")
         status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
         try:
-            ended = run_group(trial.command, environment, timeout_s=trial.timeout_s, output=output)
+            with stops.lifted():
+                ended = run_group(
+                    trial.command, environment, timeout_s=trial.timeout_s, output=output
+                )
             status, facts = status_of(ended, trial.timeout_s, output)
         except CommandError as error:
             status = TrialStatus.NOT_STARTED
@@ -170,13 +167,16 @@ class TrialRunner:
         return self._outcome(session, window.result, status, facts)
 
     def _measured_call(
-        self, trial: Trial, function: Callable[[], Mapping[str, float] | None]
+        self,
+        trial: Trial,
+        function: Callable[[], Mapping[str, float] | None],
+        stops: Deferral,
     ) -> Outcome:
         session = self._session(trial, kind="python", in_process=True)
         window = session.begin("trial")
         status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
         try:
-            with time_limit(trial.timeout_s):
+            with stops.lifted(), time_limit(trial.timeout_s):
                 metrics = function()
             status, facts = TrialStatus.OK, {"metrics": dict(metrics or {})}
         except TimeIsOver:
