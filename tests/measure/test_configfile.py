@@ -1,7 +1,9 @@
 """Promises of `configfile`: the right file is found, and its mistakes are named by line."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -165,3 +167,26 @@ def test_yaml_is_imported_only_when_there_is_a_file(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_directory_that_may_not_be_read_holds_no_file() -> None:
+    """As with another user's $HOME; a file that was named there is refused with the reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "home"
+        (home / ".config").mkdir(parents=True)
+        Path(folder).chmod(0o755)
+        home.chmod(0o700)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                os.setuid(65534)
+                os.chdir("/")
+                assert find_config({"HOME": str(home)}) is None
+                with pytest.raises(ConfigError, match="--config: .* cannot be read: Permission"):
+                    find_config({}, str(home / "wattloop.yaml"))
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0

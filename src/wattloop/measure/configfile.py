@@ -61,11 +61,17 @@ def find_config(environment: Mapping[str, str], config: str | None = None) -> Pa
     for name, source in ((config, "--config"), (environment.get("WATTLOOP_CONFIG"), "")):
         if name:
             path = user_path(name)
-            if not path.is_file():
-                origin = source or "WATTLOOP_CONFIG"
+            origin = source or "WATTLOOP_CONFIG"
+            try:
+                is_file = path.is_file()
+            except OSError as error:
+                raise ConfigError(f"{origin}: {path} cannot be read: {error.strerror}") from None
+            if not is_file:
                 raise ConfigError(f"{origin}: {path} is not a file; name an existing {FILE_NAME}")
             return path
-    return next((path for path in _candidates(environment) if path.is_file()), None)
+    # Path.is_file would raise where a directory may not be read; what we cannot see is not there
+    found = (path for path in _candidates(environment) if os.path.isfile(path))  # noqa: PTH113 - above
+    return next(found, None)
 
 
 def read_config(path: Path, base: Settings | None = None) -> Settings:
@@ -192,11 +198,11 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     home = Path(environment.get("HOME") or Path.home())
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # the working directory was removed
+    except OSError:  # the working directory was removed, or may not be read
         here = home
     for directory in (here, *here.parents):
         yield directory / FILE_NAME
-        if directory == home or (directory / ".git").exists():
+        if directory == home or os.path.exists(directory / ".git"):  # noqa: PTH110 - never raises
             break
     base = environment.get("XDG_CONFIG_HOME") or str(home / ".config")
     yield Path(base) / "wattloop" / FILE_NAME
