@@ -184,7 +184,7 @@ def test_directory_that_may_not_be_read_holds_no_file() -> None:
                 os.setuid(65534)
                 os.chdir("/")
                 assert find_config({"HOME": str(home)}) is None
-                with pytest.raises(ConfigError, match="--config: .* cannot be read: Permission"):
+                with pytest.raises(ConfigError, match=r"--config: .* cannot be read: Permission"):
                     find_config({}, str(home / "wattloop.yaml"))
                 code = 0
             finally:
