@@ -27,6 +27,12 @@ def raising(error: BaseException) -> Any:
     [
         (ConfigError("pue is wrong; use 1"), 2, "wattloop: pue is wrong; use 1\n"),
         (CommandError("x: not found", 127), 127, "wattloop: x: not found\n"),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            2,
+            "wattloop: /root/x: Permission denied; name another place, or allow this user to use "
+            "it\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(5), 5, ""),
     ],

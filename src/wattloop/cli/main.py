@@ -37,6 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _silenced()
+    except PermissionError as error:  # a folder that may not be read, and no fault of ours
+        where = error.filename or "a file"
+        say(
+            f"wattloop: {where}: {error.strerror}; name another place, or allow this user to use it"
+        )
+        return USAGE_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _unexpected(error)
 
