@@ -432,6 +432,42 @@ def test_forked_child_neither_sets_nor_restores(rig: Rig) -> None:
     assert rig.limit_w() == 150
 
 
+def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
+    """The lock that the thread had will never be released in the child."""
+    limit = rig.lever(LIMIT)
+    write, inside, go_on = limit.write, threading.Event(), threading.Event()
+
+    def slow(value: Setting) -> None:
+        inside.set()
+        go_on.wait(20)
+        write(value)
+
+    with hold([limit], guardian=False) as held:
+        limit.write = slow  # type: ignore[method-assign]  # a driver that takes its time
+        thread = threading.Thread(target=held.set, args=({LIMIT: 90.0},))
+        thread.start()
+        inside.wait(20)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(len(held.release()))
+        go_on.set()
+        assert os.waitpid(child, 0)[1] == 0
+        thread.join()
+        assert rig.limit_w() == 90
+    assert rig.limit_w() == 150
+
+
+def test_hold_entered_twice_is_refused_and_harms_nothing(rig: Rig) -> None:
+    """The second `with` fails; what the first has set is put back when the first ends."""
+    with hold([rig.lever(LIMIT)], guardian=False) as held:
+        held.set({LIMIT: 90.0})
+        with pytest.raises(LeverError, match="entered once"), held:
+            pass
+        assert len(rig.journals()) == 1
+    assert rig.limit_w() == 150
+
+
 def test_nvidia_levers_are_held_together(rig: Rig, stub: StubNvml) -> None:
     """Power limit and both clocks of a card, beside a file lever; all back afterwards."""
     names = ["gpu:0/power_limit", "gpu:0/sm_clock", "gpu:0/memory_clock", "gpu:1/power_limit"]

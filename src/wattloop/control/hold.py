@@ -99,6 +99,8 @@ class Hold:
         return self._grip.guardian_pid
 
     def __enter__(self) -> "Hold":
+        if self._open:  # before anything is taken, or giving up would let go of what is held
+            raise LeverError("these levers are held already; a hold is entered once")
         self._pid = os.getpid()
         try:
             if self._dry_run or not self.levers:
@@ -141,6 +143,7 @@ class Hold:
             ConfigError: a lever that is not held, or a value outside the device's limits.
             LeverError: a device refuses, is lost, or shows another value afterwards.
         """
+        self._check_process()
         with self._busy:
             self._check_open()
             for name in settings:
@@ -171,6 +174,7 @@ class Hold:
         Raises:
             LeverError: one of them did not go back.
         """
+        self._check_process()
         with self._busy:
             self._check_open()
             for name in names:
@@ -185,8 +189,10 @@ class Hold:
 
         Each device is independent of the others.
         """
+        if os.getpid() != self._pid:
+            return []
         with self._busy:
-            if not self._open or os.getpid() != self._pid:
+            if not self._open:
                 return []
             interruption = self._released()
         for result in self.restored:
@@ -221,9 +227,12 @@ class Hold:
         if failed:
             self._report(f"wattloop: {failure(failed)}")
 
-    def _check_open(self) -> None:
+    def _check_process(self) -> None:
+        # before the lock: a thread that had it when we were forked is not here to release it
         if os.getpid() != self._pid:
             raise LeverError(f"the levers are held by process {self._pid}, not by its children")
+
+    def _check_open(self) -> None:
         if not self._open:
             raise LeverError("the levers are not held any more; set them inside the 'with' block")
 

@@ -24,16 +24,8 @@ def claimed(store: Store, experiment_id: str) -> Iterator[None]:
         DeviceBusy: another living process runs it.
     """
     path = store.journals / f"{experiment_id}.lock"
+    file = _locked(path, experiment_id)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise StoreUnwritable(
-            f"{path}: cannot be created ({error.strerror}); choose another store with --store or "
-            "WATTLOOP_STORE"
-        ) from None
-    try:
-        _lock(file, experiment_id)
         os.ftruncate(file, 0)
         os.pwrite(file, str(os.getpid()).encode(), 0)
         yield
@@ -62,6 +54,27 @@ def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]
                 os.kill(int(folder.name), signal.SIGKILL)
                 ended.append(int(folder.name))
     return ended
+
+
+def _locked(path: Path, experiment_id: str) -> int:
+    """The lock file, open and ours."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreUnwritable(
+                f"{path}: cannot be created ({error.strerror}); choose another store with --store "
+                "or WATTLOOP_STORE"
+            ) from None
+        try:
+            _lock(file, experiment_id)
+        except BaseException:
+            os.close(file)
+            raise
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)  # its last owner removed it between our two calls: others make a new one
 
 
 def _lock(file: int, experiment_id: str) -> None:

@@ -1,0 +1,28 @@
+"""Promises of `claim`: one process per experiment, however they meet."""
+
+import fcntl
+from typing import Any
+
+import pytest
+
+from wattloop.core.errors import DeviceBusy
+from wattloop.store.database import Store
+from wattloop.trials.claim import claimed
+
+
+def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner ends while we open its lock: a third one still finds the experiment taken."""
+    owner = claimed(store, "e")
+    owner.__enter__()
+    lock = fcntl.flock
+
+    def owner_ends_first(file: int, how: int) -> Any:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        owner.__exit__(None, None, None)
+        return lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", owner_ends_first)
+    with claimed(store, "e"), pytest.raises(DeviceBusy), claimed(store, "e"):
+        pass
