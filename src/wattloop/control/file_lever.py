@@ -141,7 +141,7 @@ def number_within(
     Raises:
         ConfigError: naming the limits.
     """
-    if not isinstance(value, float | int) or isinstance(value, bool) or math.isnan(value):
+    if not isinstance(value, float | int) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigError(f"{name} takes a number of {unit}, not {shown(value)!r}")
     if value <= 0 or (low is not None and value < low) or (high is not None and value > high):
         limits = f"{low or 0:g} to {high:g}" if high is not None else f"at least {low or 0:g}"

@@ -17,14 +17,15 @@ from typing import Any
 
 from wattloop.control.lever import Setting
 from wattloop.control.owner import Owner, user_name
+from wattloop.control.place import STATE_VARIABLE
 from wattloop.core.errors import LeverError
 
 __all__ = ["SUFFIX", "VERSION", "Entry", "Recorded", "doubt", "journals", "read_journal"]
 
 VERSION = 1
 SUFFIX = ".journal"
-MOST_B = 64 << 20
-"""A line is about 100 bytes: longer than any sweep."""
+MOST_B, STRANGERS_MOST_B = 1 << 30, 1 << 20
+"""A line is about 100 bytes: no sweep comes near, and nobody fills the memory of another."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -90,7 +91,7 @@ def journals(directory: Path) -> list[Path]:
     except OSError as error:
         raise LeverError(
             f"{directory}: whether anything is left to restore cannot be read ({error.strerror}); "
-            "run 'sudo wattloop restore'"
+            f"run 'sudo env {STATE_VARIABLE}={directory} wattloop restore'"
         ) from None
     found = []
     for name in names:
@@ -125,7 +126,9 @@ def read_journal(path: Path) -> Recorded:
 def read_open(descriptor: int, path: Path) -> Recorded:
     """As `read_journal`, of the very file that is open."""
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_B:
+    reason = doubt(status)
+    most_b = STRANGERS_MOST_B if reason else MOST_B
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most_b:
         raise LeverError(f"{path} is no journal; look at it and remove it")
     try:
         recorded = _parsed(os.pread(descriptor, status.st_size, 0).split(b"\n"), path)
@@ -138,7 +141,7 @@ def read_open(descriptor: int, path: Path) -> Recorded:
             f"{path} is damaged: what levers were before cannot be read from it; compare with "
             "'wattloop devices', then remove it"
         )
-    recorded.doubt = doubt(status)
+    recorded.doubt = reason
     return recorded
 
 
