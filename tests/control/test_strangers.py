@@ -188,6 +188,21 @@ def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
     first.release()
 
 
+def test_lock_that_cannot_be_taken_stops_no_other_device(rig: Rig) -> None:
+    """A link in place of one lock: the other device of the same journal is restored."""
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    lock = lock_path("cpu", rig.state)
+    lock.unlink()
+    lock.symlink_to("/etc/passwd")
+    fates = {result.lever: result.fate for result in restore(rig.state)}
+    assert fates == {"cpu/governor": Fate.FAILED, LIMIT: Fate.RESTORED}
+    assert rig.limit_w() == 150
+    lock.unlink()
+    assert {result.fate for result in restore(rig.state)} == {Fate.RESTORED}
+
+
 def test_lock_file_cannot_draw_on_a_terminal(tmp_path: Path) -> None:
     """What anybody can write is not printed as it is."""
     lock = DeviceLock.take("cpu", tmp_path, Owner.this_process())

@@ -193,7 +193,7 @@ class Leftover:
         for device in sorted(devices):
             try:
                 locks.append(DeviceLock.take(device, self._place, owner, patience_s))
-            except DeviceBusy as reason:
+            except (DeviceBusy, LeverError) as reason:
                 busy[device] = str(reason)
         return locks, busy
 
