@@ -15,7 +15,7 @@ from wattloop.control.place import state_directory
 from wattloop.control.putting_back import Fate, Restored, put_back
 from wattloop.control.recorded import Entry, Recorded, doubt, journals, read_journal
 from wattloop.control.registry import inventory
-from wattloop.core.errors import DeviceBusy, LeverError, WattloopError
+from wattloop.core.errors import LeverError, WattloopError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
@@ -193,7 +193,7 @@ class Leftover:
         for device in sorted(devices):
             try:
                 locks.append(DeviceLock.take(device, self._place, owner, patience_s))
-            except (DeviceBusy, LeverError) as reason:
+            except LeverError as reason:
                 busy[device] = str(reason)
         return locks, busy
 
