@@ -13,6 +13,18 @@ from wattloop.control.hold import hold
 from wattloop.control.recorded import read_journal
 from wattloop.control.restore import restore
 
+FORKING = f"""
+held = hold([lever("{LIMIT}")]).__enter__()
+held.set({{"{LIMIT}": 90.0}})
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(60)
+"""
+"""An owner with a child that outlives it; it prints the child's number."""
+
 
 def guardian_of(owner: subprocess.Popen[str]) -> int:
     return int(owner.first_line)  # type: ignore[attr-defined]  # set by Rig.start
@@ -126,18 +138,7 @@ def test_guardian_survives_what_ends_its_owner(rig: Rig, number: signal.Signals)
 
 def test_forked_child_does_not_keep_the_lock(rig: Rig) -> None:
     """The owner dies while a child it forked lives on: device and journal are free at once."""
-    owner = rig.start(
-        f"""
-held = hold([lever("{LIMIT}")], guardian=False).__enter__()
-held.set({{"{LIMIT}": 90.0}})
-child = os.fork()
-if child == 0:
-    time.sleep(60)
-    os._exit(0)
-print(child, flush=True)
-time.sleep(60)
-"""
-    )
+    owner = rig.start(FORKING, WATTLOOP_GUARDIAN="0")
     child = guardian_of(owner)
     try:
         owner.send_signal(signal.SIGKILL)
@@ -151,18 +152,7 @@ time.sleep(60)
 
 def test_forked_child_does_not_hold_up_the_guardian(rig: Rig) -> None:
     """Nor does such a child keep the guardian from seeing the owner's end."""
-    owner = rig.start(
-        f"""
-held = hold([lever("{LIMIT}")]).__enter__()
-held.set({{"{LIMIT}": 90.0}})
-child = os.fork()
-if child == 0:
-    time.sleep(60)
-    os._exit(0)
-print(child, flush=True)
-time.sleep(60)
-"""
-    )
+    owner = rig.start(FORKING)
     child = guardian_of(owner)
     try:
         owner.send_signal(signal.SIGKILL)
