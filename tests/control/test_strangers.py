@@ -16,6 +16,7 @@ import pytest
 from tests.control.conftest import Rig
 from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
+from wattloop.cli.lever_report import fate_text
 from wattloop.control.hold import hold
 from wattloop.control.lock import DeviceLock, lock_path
 from wattloop.control.owner import Owner
@@ -144,16 +145,27 @@ ME = Owner.this_process().to_dict()
         garbage({"version": 1, "owner": ME, "levers": [{}], "environment": {}}),
         garbage({"version": 1, "owner": ME, "levers": [], "environment": {}})
         + garbage({"set": {"gpu:0/power_limit": {"": 1}}}),
+        garbage(
+            {
+                "version": 1,
+                "owner": ME,
+                "levers": [{"name": "\x1b[2J", "device": "cpu", "unit": "", "previous": {"": 1}}],
+                "environment": {},
+            }
+        )
+        + garbage({"set": {"\x1b[2J": {"": 2}}}),
     ],
 )
 @as_root
 def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: bytes) -> None:
-    """It is said by `restore`, which restores the rest, and does not stop a hold."""
+    """`restore` says it in plain letters and restores the rest; it does not stop a hold."""
     strange = rig.state / "0.journal"
     strange.write_bytes(content)
     os.chown(strange, 12345, 12345)
-    fates = {result.fate for result in restore(rig.state)}
-    assert fates == {Fate.FOREIGN, Fate.RESTORED}
+    (rig.state / "\x1b[2J.journal").write_bytes(content)
+    results = restore(rig.state)
+    assert {result.fate for result in results} == {Fate.FOREIGN, Fate.RESTORED}
+    assert all(fate_text(result).isprintable() for result in results)
     assert rig.limit_w() == 150
     with hold([rig.lever(LIMIT)], guardian=False):
         pass

@@ -35,6 +35,19 @@ def test_exit_codes_and_signals_are_the_programs_own(tmp_path: Path) -> None:
     assert (killed.exit_code, killed.signal, killed.timed_out) == (137, 9, False)
 
 
+def test_group_is_ended_while_its_number_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the program is reaped another group may have its number."""
+    kill, ours = os.killpg, []
+
+    def watched(group: int, number: int) -> None:
+        ours.append(Path(f"/proc/{group}").exists())
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", watched)
+    assert run_group(["true"], ENVIRONMENT).exit_code == 0
+    assert ours == [True]
+
+
 def test_what_it_prints_goes_to_the_file_and_it_has_no_input(tmp_path: Path) -> None:
     """A program that asks something reads the end of its input instead of waiting for ever."""
     output = tmp_path / "out"

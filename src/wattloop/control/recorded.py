@@ -79,13 +79,13 @@ class Recorded:
 
 
 def journals(directory: Path) -> list[Path]:
-    """All journals there, the oldest first. Links, pipes and the like are none.
+    """All journals there, the oldest first. Links, pipes and names that are not ours are none.
 
     Raises:
         LeverError: the directory may not be read.
     """
     try:
-        names = [name for name in os.listdir(directory) if name.endswith(SUFFIX)]  # noqa: PTH208 - a glob is silent where nothing may be read
+        names = os.listdir(directory)  # noqa: PTH208 - a glob is silent where nothing may be read
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -95,6 +95,8 @@ def journals(directory: Path) -> list[Path]:
         ) from None
     found = []
     for name in names:
+        if not name.endswith(SUFFIX) or not name.isprintable():
+            continue
         with suppress(OSError):
             status = (directory / name).lstat()
             if stat.S_ISREG(status.st_mode):
@@ -163,12 +165,7 @@ def _parsed(lines: list[bytes], path: Path) -> Recorded | None:
         return None
     if header["version"] > VERSION:
         raise LeverError(f"{path} was written by a newer wattloop; restore with that one")
-    entries = {
-        str(lever["name"]): Entry(
-            str(lever["name"]), str(lever["device"]), str(lever["unit"]), dict(lever["previous"])
-        )
-        for lever in header["levers"]
-    }
+    entries = {str(lever["name"]): _entry(lever) for lever in header["levers"]}
     for record in filter(None, records[1:]):
         for lever, parts in record.get("set", {}).items():
             entries[lever].add_ours(parts)
@@ -177,6 +174,15 @@ def _parsed(lines: list[bytes], path: Path) -> Recorded | None:
             lever, part = record["done"]
             entries[lever].done.add(part)
     return Recorded(owner, dict(header["environment"]), entries, records.count(None))
+
+
+def _entry(lever: Mapping[str, Any]) -> Entry:
+    name, device, unit = (str(lever[key]) for key in ("name", "device", "unit"))
+    previous = dict(lever["previous"])
+    words = [name, device, unit, *previous, *(v for v in previous.values() if isinstance(v, str))]
+    if not all(word.isprintable() for word in words):
+        raise ValueError("no such word is ours, and it would reach a terminal")
+    return Entry(name, device, unit, previous)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

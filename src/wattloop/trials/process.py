@@ -62,6 +62,9 @@ def run_group(
         lasted_s = time.monotonic() - begin_s
         if not in_time:
             _end_group(pid, grace_s)
+        # What it left in the background would disturb the trials that follow. Before it is
+        # reaped: then its number may be somebody else's.
+        _signal_group(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except BaseException:
         if pid:
@@ -69,8 +72,6 @@ def run_group(
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         raise
-    # What it left in the background would disturb the trials that follow.
-    _signal_group(pid, signal.SIGKILL)
     if status < 0:
         return Ended(128 - status, -status, not in_time, lasted_s)
     return Ended(status, None, not in_time, lasted_s)
