@@ -1,14 +1,14 @@
 """Is every setting back after `kill -9`, whenever it comes and whatever it hits?
 
 `wattloop sweep` runs on a machine of files (cpufreq, powercap) and stub NVIDIA cards behind the
-real nvidia-ml-py. At a random moment the sweep, its guardian or both are killed with SIGKILL. Then
-`wattloop restore` runs, as a user would run it, and every setting of the machine is compared with
-what it was before the sweep started. Previous values are drawn anew for each kill, so that a value
-that is right by chance or left from the kill before does not count. In half of the kills two
-levers of different kinds are set at once. A second program takes hold of levers, sets them and
-lets go of them as fast as it can, so that more kills hit the beginning and the end of a hold.
-Sweeps and restores are processes of their own, forked from one that has Python and the libraries
-loaded.
+real nvidia-ml-py. At a random moment the sweep, its guardian or both are killed with SIGKILL; a
+sweep that has lost its guardian alone is then asked to end (SIGTERM). Then `wattloop restore` runs,
+as a user would run it, and every setting of the machine is compared with what it was before the
+sweep started. Previous values are drawn anew for each kill, so that a value that is right by chance
+or left from the kill before does not count. In half of the kills two levers of different kinds are
+set at once. A second program takes hold of levers, sets them and lets go of them as fast as it can,
+so that more kills hit the beginning and the end of a hold. Sweeps and restores are processes of
+their own, forked from one that has Python and the libraries loaded.
 """
 
 import json
@@ -223,7 +223,7 @@ def page_of(kills: Sequence[Kill], took_s: float) -> Page:
     ]
     shouted = sum(bool(kill.traceback) for kill in kills)
     note = "programs that were asked to end and printed a traceback; their settings are back"
-    bars.append(Bar("tracebacks", shouted, "programs", note=note))
+    bars.append(Bar("tracebacks", shouted, "programs", 0, note=note))
     rows = [
         [
             program,
