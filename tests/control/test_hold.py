@@ -43,6 +43,16 @@ def test_set_inside_and_back_outside(rig: Rig) -> None:
     assert rig.journals() == []
 
 
+def test_nothing_to_set_is_nothing(rig: Rig) -> None:
+    """No levers, or no settings: no journal line, no error."""
+    with hold([]) as held:
+        held.set({})
+    with hold([rig.lever(LIMIT)], guardian=False) as held:
+        size = rig.journals()[0].stat().st_size
+        held.set({})
+        assert rig.journals()[0].stat().st_size == size
+
+
 def test_exception_restores(rig: Rig) -> None:
     """An exception leaves the block restored, and is passed on."""
     with pytest.raises(RuntimeError, match="training broke"), applied(rig.lever(LIMIT), 80.0):
@@ -239,7 +249,7 @@ def test_without_stated_maximum_nothing_above_the_present_value(rig: Rig) -> Non
 def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
     """One lever's files disappear: the other is restored, the failure said, the journal kept."""
     with (
-        pytest.raises(LeverError, match=r"not restored: .*is gone.*run 'wattloop restore'"),
+        pytest.raises(LeverError, match=r"not restored: .*is gone.*'wattloop restore --forget'"),
         hold([rig.lever(LIMIT), rig.lever("gpu:0/power_limit")]) as held,
     ):
         held.set({LIMIT: 90.0, "gpu:0/power_limit": 200.0})

@@ -30,6 +30,8 @@ def test_one_and_all_of_a_kind(rig: Rig, stub: StubNvml) -> None:
         ("gpu:9/power_limit", r"there is no gpu:9 here; there are gpu:0, gpu:1"),
         ("gpu:0,9/power_limit", r"there is no gpu:9 here; there are gpu:0, gpu:1"),
         ("npu:0/power_limit", "there is no npu:0 here; there is no npu with levers"),
+        ("gpu:,/power_limit", "unknown lever .gpu:,/power_limit.; did you mean gpu:"),
+        ("gpu:0,/power_limit", "did you mean gpu:0/power_limit"),
         ("xyz", "unknown lever 'xyz'; there are: cpu:0/power_limit_long_term"),
     ],
 )

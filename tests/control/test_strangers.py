@@ -1,5 +1,6 @@
 """Promises in a place that all users share: nobody makes another write, wait or tell secrets."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ from tests.control.conftest import Rig
 from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
 from wattloop.cli.lever_report import fate_text
+from wattloop.control.descriptors import try_lock
 from wattloop.control.hold import hold
 from wattloop.control.lock import DeviceLock, lock_path
 from wattloop.control.owner import Owner
 from wattloop.control.putting_back import Fate
 from wattloop.control.restore import restore
-from wattloop.core.errors import DeviceBusy
+from wattloop.core.errors import DeviceBusy, LeverError
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -213,6 +215,26 @@ def test_lock_that_cannot_be_taken_stops_no_other_device(rig: Rig) -> None:
     assert rig.limit_w() == 150
     lock.unlink()
     assert {result.fate for result in restore(rig.state)} == {Fate.RESTORED}
+
+
+def test_journal_that_another_has_locked_is_not_used(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody can read it, and so lock it; without its lock it would pass for a leftover."""
+    from wattloop.control import journal
+
+    theirs: list[int] = []
+
+    def too_late(descriptor: int) -> bool:
+        theirs.append(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY))
+        fcntl.flock(theirs[0], fcntl.LOCK_EX)
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(journal, "try_lock", too_late)
+    with pytest.raises(LeverError, match="so nothing is set"), hold([rig.lever(LIMIT)]):
+        pass
+    os.close(theirs[0])
+    assert rig.journals() == []
 
 
 def test_lock_file_cannot_draw_on_a_terminal(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 - `lever`          the contract of a lever
 - `registry`       all levers of this machine; `names` finds one by its name
 - `values`         `70%`, `1.4 GHz`, `default` as a device takes them
-- `hold`           set levers for the time of a block: lock, journal, read back, restore
+- `hold`           set levers for the time of a block: lock, journal, read back, restore;
+  `holding` does it
 - `restore`        put back what a killed process left
 - `looking`, `writing`, `putting_back`  its steps; `grip` what it has in its hands meanwhile:
   `lock`, `journal`, `guardian`, `ending`; `recorded`, `place`, `owner`, `descriptors` below them

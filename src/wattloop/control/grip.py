@@ -113,4 +113,7 @@ class Grip:
 def failure(failed: Sequence[Restored]) -> str:
     """What could not be restored, why, and what to do."""
     reasons = "; ".join(dict.fromkeys(result.message for result in failed))
-    return f"not restored: {reasons}. The journal keeps it: run 'wattloop restore'"
+    return (
+        f"not restored: {reasons}. The journal keeps it: run 'wattloop restore' when that is "
+        "mended, or 'wattloop restore --forget' to give it up"
+    )

@@ -5,6 +5,7 @@ grows by a line (on the disk) before each change, and is removed when everything
 owner holds its `flock`; a journal without a lock is a leftover.
 """
 
+import errno
 import json
 import os
 import secrets
@@ -58,7 +59,8 @@ class Journal:
             ],
         }
         try:
-            try_lock(descriptor)
+            if not try_lock(descriptor):  # it can be seen already, and locked, by others
+                raise OSError(errno.EBUSY, "another process has locked it")
             journal._append(header)
             fresh.rename(path)
             fsync_directory(directory)
@@ -129,7 +131,7 @@ class Journal:
         line = (b"\n" if torn else b"") + _line(record)
         written = os.write(self._descriptor, line)
         if written != len(line):
-            raise OSError(28, "no space left on the device")
+            raise OSError(errno.ENOSPC, "no space left on the device")
         if to_disk:
             os.fsync(self._descriptor)
 

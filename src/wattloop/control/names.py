@@ -40,7 +40,7 @@ def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
         return [by_name[name]]
     if not levers:
         raise ConfigError(f"{name}: {NO_LEVER}")
-    match = re.fullmatch(r"([a-z]+)(?::([\d,]+))?/(.+)", name)
+    match = re.fullmatch(r"([a-z]+)(?::(\d+(?:,\d+)*))?/(.+)", name)
     if match is None:
         raise _unknown(name, by_name)
     family, numbers, leaf = match.groups()
@@ -51,7 +51,7 @@ def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
         return group
     return [
         _numbered(by_name, name, f"{family}:{int(number)}", leaf)
-        for number in dict.fromkeys(filter(None, numbers.split(",")))
+        for number in dict.fromkeys(numbers.split(","))
     ]
 
 

@@ -9,10 +9,15 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope, WindowResult
 from wattloop.core.settings import Settings
 
-__all__ = ["SCOPES", "Outcome", "ScopeEnergy", "TrialStatus", "scope_energies"]
+__all__ = ["SCOPES", "Outcome", "ScopeEnergy", "TrialStatus", "domain_energies", "scope_energies"]
 
 SCOPES = ("gpu", "cpu", "dram", "node")
 """Parts of a machine whose energy a trial reports, each where it is known."""
+
+DOMAIN_FACTS = (
+    *("name", "scope", "energy_j", "uncertainty_j", "provenance", "source", "in_total"),
+    *("tdp_w", "device", "covered"),
+)
 
 
 class TrialStatus(StrEnum):
@@ -128,6 +133,11 @@ class Outcome:
         for name in ("domains", "missing"):
             known[name] = tuple(known.get(name, ()))
         return cls(**known)
+
+
+def domain_energies(result: WindowResult) -> tuple[dict[str, Any], ...]:
+    """What is kept of each domain of a measured window."""
+    return tuple({key: d[key] for key in DOMAIN_FACTS} for d in result.to_dict()["domains"])
 
 
 def scope_energies(

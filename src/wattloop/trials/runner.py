@@ -19,7 +19,7 @@ from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read
 from wattloop.store.fold import recover
 from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
 from wattloop.trials.limits import Deferral, TimeIsOver, stops_deferred, stops_raise, time_limit
-from wattloop.trials.outcome import Outcome, TrialStatus, scope_energies
+from wattloop.trials.outcome import Outcome, TrialStatus, domain_energies, scope_energies
 from wattloop.trials.peaks import readings_of
 from wattloop.trials.process import run_group, status_of
 from wattloop.trials.trial import Trial
@@ -215,7 +215,7 @@ class TrialRunner:
             status=status,
             time_s=result.duration_s,
             scopes=scope_energies(result, self._settings, readings.peaks_w(result)),
-            domains=tuple(_domain(d) for d in result.to_dict()["domains"]),
+            domains=domain_energies(result),
             signals=readings.signals(),
             missing=tuple(m._asdict() for m in result.missing),
             run_id=session.run_id,
@@ -246,8 +246,3 @@ class TrialRunner:
         self._outputs.mkdir(parents=True, exist_ok=True)
         name = "".join(c if c.isalnum() or c in "=.-" else "_" for c in trial.key)
         return self._outputs / f"{name[:150]}.log"
-
-
-def _domain(data: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("name", "scope", "energy_j", "uncertainty_j", "provenance", "source", "in_total")
-    return {key: data[key] for key in (*kept, "tdp_w", "device", "covered")}
