@@ -31,6 +31,7 @@ def shape(line: str) -> re.Pattern[str]:
     """A pattern that any output of the same shape matches."""
     pattern = re.escape(line)
     pattern = re.sub(r"\d+(?:\\\.\d+)?", lambda _: NUMBER, pattern)
+    pattern = re.sub(r"(?:\\ )+", r"\\s+", pattern)  # columns are as wide as their numbers
     return re.compile(pattern.replace(re.escape("..."), ".*"))
 
 

@@ -82,7 +82,9 @@ def test_fault_of_a_sensor_is_told_with_its_reason(machine: Machine) -> None:
     """A counter that breaks: the run says what, as if it had read it itself."""
     session = open_beside()
     machine.driver.stop()
-    machine.package.energy_file.write_text("nonsense\n")
+    broken = machine.root / "broken"
+    broken.write_text("nonsense\n")
+    broken.replace(machine.package.energy_file)  # never seen half-written
     track = session.feeds[0].tracks[0]
     wait_until(lambda: (session.reader.refresh(), session.power_w(), track.last_gap)[2] is not None)
     assert track.last_gap is not None
