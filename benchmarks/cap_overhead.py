@@ -2,116 +2,143 @@
 
     python benchmarks/cap_overhead.py [--quick] [--json FILE]
 
-A tuner that has found its cap goes on watching. Its cost is the processor time of `step()` against
-a training step of 12 ms, and the time of a small real training with and without it, in turns.
+A tuner that has found its cap goes on watching. What a training pays for that is processor time:
+of `step()` in its own thread, of the threads beside it in the same process, and of the process that
+reads the sensors. Each is read from the kernel's clock of that thread or process, so load on the
+machine does not blur it as it blurs a comparison of durations.
 """
 
 import os
-import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.characterize.cap_callback import CapTuner
 from wattloop.characterize.cap_pilot import PilotRules, State
 from wattloop.core.settings import Settings
-from wattloop.virtual.machine import shared_gpus
+from wattloop.measure.session import Session
+from wattloop.testing.nvml_stub import StubNvml
 
 STEP_S = 0.012
-ENTRY_POINTS = """\
-[wattloop.meters]
-virtual = wattloop.virtual.meter:detect
-[wattloop.levers]
-virtual = wattloop.virtual.lever:detect
-"""
-
-WATCH_S = 5.0
+BAR_PCT = 0.5
+WORKER, SAMPLER = "wattloop-cap", "wattloop-sampler"
 
 TEXT = """
-The tuner looks after one virtual GPU here, as it would after a real one: levers held, meter read at
-10 Hz, search finished, watching for a change of the work. `step()` only notes the time; a thread
-does the rest.
+The tuner looks after {gpus} GPUs of the stub NVML (real nvidia-ml-py, power limits held, journaled
+and guarded), with a session of its own, as in a training that measures nothing else. The search is
+finished; rules and intervals are the defaults. The training is a loop that sleeps {step_ms:g} ms
+and calls `step()`. {blocks} blocks of {block_s:g} s with the tuner and as many without, in turns;
+medians of the blocks. A block holds every periodic job of the tuner at least once.
 
-- `step_call`: processor time of a call of `step()` in the training's own thread, against a training
-  step of 12 ms.
-- `training`: a small network in torch on one core, {steps} steps with and without the tuner in
-  {pairs} pairs, the order within each by chance; median of the ratios. On a machine with other load
-  it says nothing: look at the middle half of the ratios below first.
-- `all_cpu`: processor time of the whole process with the tuner, the reading of its meter included,
-  minus that without, while it sleeps 12 ms between steps. A loop that leaves a core free does not
-  wait for it.
+- `step_call`: processor time of a call of `step()`, in the training's own thread.
+- `outside_probes`: that, and all processor time that other threads take in the training's process
+  beyond what they take without a tuner: the worker, and the sampler of its session. If a training
+  had to wait for every instant of it, steps would be longer by this much; one that leaves the
+  interpreter lock now and then, as torch does, waits for less.
+- `with_reader`: that, and the process beside the training that reads the sensors. It takes part of
+  a core, and never the interpreter lock. A stub call costs little; a real driver's reading is kept
+  below {duty:g}% of a core there.
+
+Durations of steps with and without a tuner are not compared: on a shared machine they differ by
+several per cent from block to block, without any tuner.
 """
+DUTY_PCT = 3.0
+GPUS = 2
+
+
+class Spent(NamedTuple):
+    """Seconds of processor time, by who took them."""
+
+    others_s: float
+    worker_s: float
+    sampler_s: float
+    reader_s: float
+
+    def per_step_us(self, before: "Spent", steps: int) -> "Spent":
+        """Microseconds per step since an earlier look."""
+        return Spent(*(1e6 * (b - a) / steps for a, b in zip(before, self, strict=True)))
 
 
 def main() -> int:
     args = arguments("what the cap finder costs outside probes").parse_args()
-    pairs, steps = (2, 60) if args.quick else (20, 300)
-    sleeps = 100 if args.quick else 800
+    blocks, block_s = (1, 3.0) if args.quick else (5, 24.0)
+    steps = round(block_s / STEP_S)
+    without, spent, calls_us = [], [], []
     with tempfile.TemporaryDirectory() as folder, _machine(Path(folder)) as settings:
-        idle_us = _process_us(_nothing, sleeps)
-        with _watching(settings) as tuner:
-            call_us = _call_us(tuner)
-            time.sleep(2 * WATCH_S)  # what those calls left to do is done
-            with_us = _process_us(tuner.step, sleeps)
-        ratios = _ratios(settings, pairs, steps)
-    low, high = ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]
+        for _ in range(blocks):
+            without.append(_block(_nothing, None, steps).others_s)
+            with _watching(settings, quick=args.quick) as tuner:
+                calls_us.append(_call_us(tuner))
+                time.sleep(2.0)  # what those calls left to do is done
+                spent.append(_block(tuner.step, tuner, steps))
+    figures = Spent(*(median(column) for column in zip(*spent, strict=True)))
+    call_us, idle_us = median(calls_us), median(without)
+    inside_us = call_us + max(0.0, figures.others_s - idle_us)
     bars = [
-        Bar("step_call", 100 * call_us * 1e-6 / STEP_S, "% of a 12 ms step", 0.5),
-        Bar("training", 100 * (median(ratios) - 1), "% of step time", 0.5),
-        Bar("all_cpu", 100 * (with_us - idle_us) * 1e-6 / STEP_S, "% of a core"),
+        Bar("step_call", _pct(call_us), "% of a 12 ms step", BAR_PCT),
+        Bar("outside_probes", _pct(inside_us), "% of a 12 ms step", BAR_PCT),
+        Bar("with_reader", _pct(inside_us + figures.reader_s), "% of a core"),
     ]
-    table = Table(
-        "In numbers",
-        ("", ""),
-        [
-            ("step(), us of CPU", call_us),
-            ("whole process per 12 ms without tuner, us of CPU", idle_us),
-            ("whole process per 12 ms with tuner, us of CPU", with_us),
-            ("training, ratio of times", f"{median(ratios):.4f}"),
-            ("training, middle half of ratios", f"{low:.4f} to {high:.4f}"),
-        ],
+    worst_us = max(s.others_s for s in spent) - idle_us + max(calls_us)
+    rows = [
+        ("step()", call_us),
+        ("worker of the tuner", figures.worker_s),
+        ("sampler thread of its session", figures.sampler_s),
+        ("all threads but the training's", figures.others_s),
+        ("the same without a tuner", idle_us),
+        ("process that reads the sensors", figures.reader_s),
+        ("step() and threads, worst block", worst_us),
+    ]
+    table = Table("In numbers", ("", "us of CPU per 12 ms"), rows)
+    text = TEXT.format(
+        gpus=GPUS, step_ms=1e3 * STEP_S, blocks=blocks, block_s=block_s, duty=DUTY_PCT
     )
-    text = TEXT.format(pairs=pairs, steps=steps)
     page = Page("cap_overhead", "What the cap finder costs outside probes", bars, [table], text)
     publish(page, args)
     return 0
 
 
+def _pct(microseconds: float) -> float:
+    return 100 * microseconds * 1e-6 / STEP_S
+
+
 @contextmanager
 def _machine(folder: Path) -> Iterator[Settings]:
-    """A virtual GPU of our own, at work."""
-    info = folder / "wattloop_virtual-0.dist-info"
-    info.mkdir()
-    (info / "entry_points.txt").write_text(ENTRY_POINTS)
-    sys.path.insert(0, str(folder))
+    """GPUs of the stub at work, and nothing else to read or to set."""
     os.environ |= {
-        "WATTLOOP_VIRTUAL_STATE": str(folder / "gpus.state"),
         "WATTLOOP_STATE_DIR": str(folder / "state"),
-        "WATTLOOP_SYSFS_ROOT": str(folder),
+        "WATTLOOP_STORE": str(folder / "runs.db"),
+        "WATTLOOP_SYSFS_ROOT": str(folder / "sys"),
     }
-    gpu = shared_gpus(1)[0]
-    gpu.load(1.0, memory=0.3)
-    try:
-        yield Settings(virtual_gpus=1, meters=("virtual",))
-    finally:
-        gpu.load(0.0)
+    (folder / "sys").mkdir()
+    with StubNvml(folder, gpus=GPUS) as stub:
+        for gpu in range(GPUS):
+            stub.set_load(gpu, 0.9)
+        yield Settings(meters=("nvidia",))
 
 
 @contextmanager
-def _watching(settings: Settings) -> Iterator[CapTuner]:
-    """A tuner that has found its cap."""
-    quick = PilotRules(settle_s=0.05, least_s=0.3, most_s=0.4, precision=0.5, watch_s=WATCH_S)
-    with CapTuner("edp", settings=settings, rules=quick, caps="300:700:100") as tuner:
-        assert tuner.pilot is not None, tuner.fault
-        while tuner.pilot.state is State.PROBING:
+def _watching(settings: Settings, *, quick: bool) -> Iterator[CapTuner]:
+    """A tuner that has found its cap, and whose session has come to rest."""
+    rules = PilotRules(precision=0.5)
+    if quick:
+        rules = PilotRules(precision=0.5, settle_s=0.1, least_s=0.5, most_s=0.5)
+    with CapTuner("edp", settings=settings, rules=rules, caps="50%,60%,80%,100%") as tuner:
+        while tuner.fault is None and tuner.pilot is not None:
+            if tuner.pilot.state is not State.PROBING:
+                break
             time.sleep(STEP_S)
             tuner.step()
+        assert tuner.fault is None, tuner.fault
         yield tuner
+        assert tuner.fault is None, tuner.fault
 
 
 def _nothing() -> None:
@@ -122,63 +149,39 @@ def _call_us(tuner: CapTuner, calls: int = 20_000) -> float:
     begin_s = time.thread_time()
     for _ in range(calls):
         tuner.step()
-    spent_s = time.thread_time() - begin_s
-    return 1e6 * spent_s / calls
+    return 1e6 * (time.thread_time() - begin_s) / calls
 
 
-def _process_us(step: Callable[[], None], steps: int) -> float:
-    begin_s = time.process_time()
+def _block(step: Callable[[], None], tuner: CapTuner | None, steps: int) -> Spent:
+    """Microseconds per step that whoever is not the training takes meanwhile."""
+    before = _spent(tuner)
     for _ in range(steps):
         time.sleep(STEP_S)
         step()
-    return 1e6 * (time.process_time() - begin_s) / steps
+    return _spent(tuner).per_step_us(before, steps)
 
 
-def _ratios(settings: Settings, pairs: int, steps: int) -> list[float]:
-    """Times with a tuner over times without, sorted."""
-    train = _training()
-
-    def lasted_s(step: Callable[[], None]) -> float:
-        for _ in range(20):
-            train()
-        begin_s = time.perf_counter()
-        for _ in range(steps):
-            train()
-            step()
-        return time.perf_counter() - begin_s
-
-    draw = random.Random(1)
-    ratios = []
-    for _ in range(pairs):
-        times = {}
-        for tuned in draw.sample((True, False), 2):
-            if tuned:
-                with _watching(settings) as tuner:
-                    times[tuned] = lasted_s(tuner.step)
-            else:
-                times[tuned] = lasted_s(_nothing)
-        ratios.append(times[True] / times[False])
-    return sorted(ratios)
+def _spent(tuner: CapTuner | None) -> Spent:
+    named = {t.name: t for t in threading.enumerate() if t.ident is not None}
+    worker_s, sampler_s = (_thread_s(named.get(name)) for name in (WORKER, SAMPLER))
+    others_s = time.process_time() - time.thread_time()
+    session = None if tuner is None else tuner._session
+    return Spent(others_s, worker_s, sampler_s, _reader_s(session))
 
 
-def _training() -> Callable[[], None]:
-    """One step of a small network; about 12 ms on one core."""
-    import torch
+def _thread_s(thread: threading.Thread | None) -> float:
+    if thread is None or thread.ident is None:
+        return 0.0
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batch = torch.randn(192, 512)
 
-    def train() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-
-    return train
+def _reader_s(session: Session | None) -> float:
+    pid = 0 if session is None else session.reader.sampling_pid
+    if not pid:
+        return 0.0
+    # nanoseconds on a processor, of each thread
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) * 1e-9
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The tuner in a real loop on virtual GPUs."""
 
+import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +11,7 @@ from wattloop.characterize.cap_callback import CapTuner
 from wattloop.characterize.cap_pilot import PilotRules, State
 from wattloop.characterize.cap_visible import job_gpus
 from wattloop.control.registry import find_levers, lever_named
+from wattloop.control.restore import restore
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.integrations.hook import TrainingMeter
@@ -27,9 +30,12 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+def lever(number):
+    return lever_named(find_levers(settings=SETTINGS), f"gpu:{number}/power_limit")
+
+
 def limits():
-    levers = find_levers(settings=SETTINGS)
-    return [lever_named(levers, f"gpu:{n}/power_limit").read() for n in (0, 1)]
+    return [lever(number).read() for number in (0, 1)]
 
 
 def train(tuner, gpus, until, most_s=30.0):
@@ -107,6 +113,73 @@ def test_a_gpu_that_fails_meanwhile_does_not_stop_the_training():
         gpus[1].inject(Fault.NONE)
 
 
+def test_a_gpu_that_is_lost_in_mid_probe_is_given_up():
+    """Promise: when its energy cannot be read any more, the others' caps are put back."""
+    gpus = shared_gpus(2)
+    rules = replace(QUICK, silent_s=0.3, least_s=0.5, most_s=5.0)
+    with CapTuner("edp", settings=SETTINGS, rules=rules, caps="200,300") as tuner:
+        train(tuner, gpus, lambda: lever(0).read() == 300)
+        gpus[1].inject(Fault.LOST)
+        train(tuner, gpus[:1], lambda: tuner.fault is not None)
+        assert "GPU energy" in tuner.fault
+        train(tuner, gpus[:1], lambda: "wattloop restore" in tuner.fault)
+        assert lever(0).read() == 700
+        gpus[1].inject(Fault.NONE)
+    assert "GPU energy" in tuner.fault  # what came first is still there
+    assert "wattloop restore" in tuner.fault
+    restore()
+    assert limits() == [700, 700]
+
+
+def test_without_apply_nothing_is_left_to_do():
+    """Promise: when the cap is found the caps are put back and the thread ends."""
+    gpus = shared_gpus(2)
+    with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100", apply=False) as tuner:
+        thread = tuner._thread
+        train(tuner, gpus, lambda: not thread.is_alive())
+        assert tuner.choice is not None
+        assert tuner.fault is None
+        assert limits() == [700, 700]
+
+
+def test_it_can_be_used_for_one_training_after_the_other():
+    """Promise: after its end it begins anew."""
+    gpus = shared_gpus(2)
+    tuner = CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300")
+    for _ in range(2):
+        with tuner:
+            train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
+            assert tuner.pilot.finder.probes
+        assert limits() == [700, 700]
+
+
+def test_a_forked_process_leaves_the_caps_alone():
+    """Promise: a process that loads data and ends does not end the tuner."""
+    with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300") as tuner:
+        train(tuner, shared_gpus(2), lambda: lever(0).read() == 300)
+        child = os.fork()
+        if child == 0:
+            tuner.step()
+            tuner.end()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert limits() == [300, 300]
+        train(tuner, shared_gpus(2), lambda: bool(tuner.pilot.finder.probes))
+        assert tuner.pilot.finder.probes
+    assert limits() == [700, 700]
+
+
+def test_a_step_without_progress_is_an_interruption():
+    """Promise: units of 0 end nothing."""
+    gpus = shared_gpus(2)
+    with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200,300") as tuner:
+        for _ in range(5):
+            tuner.step(0)
+        train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
+        assert tuner.fault is None
+        assert tuner.pilot.finder.probes
+
+
 def test_other_ranks_leave_it_to_the_first(monkeypatch):
     """Promise: one process of a job sets the caps of a machine."""
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -149,9 +222,22 @@ def test_wrong_options_are_refused_at_once():
         CapTuner("eds", 0.5)
 
 
-def test_visible_devices_are_the_job_s(monkeypatch):
+@pytest.mark.parametrize(
+    ("visible", "gpus"), [("1", "1"), ("1,0", "1,0"), ("1,-1,0", "1"), ("0,GPU-unknown", "0")]
+)
+def test_visible_devices_are_the_job_s(monkeypatch, visible, gpus):
     """Promise: a job on some GPUs leaves the caps of the others alone."""
     levers = find_levers(settings=SETTINGS)
     assert job_gpus(levers) is None
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert job_gpus(levers) == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert job_gpus(levers) == gpus
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "7", "GPU-unknown"])
+def test_a_job_without_gpus_sets_no_caps(monkeypatch, visible):
+    """Promise: where CUDA shows no GPU, or one that is not known, no card is touched."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with CapTuner(settings=SETTINGS) as tuner:
+        tuner.step()
+    assert "names no GPU" in tuner.fault
+    assert tuner.pilot is None

@@ -1,8 +1,11 @@
 """The pilot on simulated time: probes, disturbances, watching, changes of work."""
 
+import pytest
+
 from wattloop.characterize.cap_finder import CapFinder
 from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
 from wattloop.characterize.cap_slices import Slice, Step
+from wattloop.core.errors import MeterUnavailable
 
 CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
 HEAVY = {100: (1.9, 99), 125: (1.43, 123), 150: (1.18, 145), 175: (1.095, 165)} | {
@@ -11,6 +14,7 @@ HEAVY = {100: (1.9, 99), 125: (1.43, 123), 150: (1.18, 145), 175: (1.095, 165)} 
     250: (1.0, 222),
 }
 LIGHT = dict.fromkeys(HEAVY, (1.0, 60.0))
+SHORT = {cap: (0.5 * slowdown, power_w) for cap, (slowdown, power_w) in HEAVY.items()}
 
 
 class Training:
@@ -100,6 +104,57 @@ def test_a_probe_without_energy_is_tried_again():
     assert training.pilot.state is State.HOLDING
 
 
+def test_a_change_during_the_search_begins_it_anew():
+    """Promise: probes of two workloads are not mixed where one of them contradicts another."""
+    training = Training(HEAVY)
+    while len(training.pilot.finder.probes) < 2:
+        training.train(1)
+    training.work = SHORT
+    training.train(1_500)
+    assert any("during the search" in message for message in training.messages)
+    assert training.pilot.searches == 1
+    for probe in training.pilot.finder.probes:
+        assert abs(probe.time_s / (0.1 * SHORT[int(probe.cap_w)][0]) - 1) < 0.02
+
+
+def test_work_that_never_agrees_is_not_searched_for_ever():
+    """Promise: after some searches that were broken off, one is taken as it is."""
+    training = Training(HEAVY)
+    works = [HEAVY, SHORT]
+    for _ in range(60):
+        probes = len(training.pilot.finder.probes)
+        searches = len([m for m in training.messages if "during the search" in m])
+        while training.pilot.state is State.PROBING and (
+            probes == len(training.pilot.finder.probes)
+            and searches == len([m for m in training.messages if "during the search" in m])
+        ):
+            training.train(1)
+        works.reverse()
+        training.work = works[0]
+    assert training.pilot.state is State.HOLDING
+    assert len([m for m in training.messages if "during the search" in m]) <= 2
+
+
+def test_a_change_right_after_the_search_is_noticed():
+    """Promise: what the probe of the chosen cap has shown is what the watch compares with."""
+    training = Training(HEAVY)
+    while training.pilot.state is State.PROBING:
+        training.train(1)
+    assert training.pilot.choice.cap_w in {p.cap_w for p in training.pilot.finder.probes}
+    training.work = SHORT
+    training.train(1_500)
+    assert training.pilot.searches == 2
+
+
+def test_without_energy_for_long_it_gives_up():
+    """Promise: GPUs that cannot be read any more are not kept at some cap for ever."""
+    training = Training(HEAVY, silent_s=30.0)
+    training.train(100)
+    training.pilot._energy = lambda begin_s, end_s: None
+    with pytest.raises(MeterUnavailable, match="could be read"):
+        training.train(1_000)
+
+
 def test_leaving_puts_the_caps_back():
     """Promise: whoever leaves leaves nothing set."""
     training = Training(HEAVY).train(100)
@@ -115,3 +170,42 @@ def test_an_interruption_splits_a_slice():
     later = [Step(5 + 0.1 * n) for n in range(11)]
     part = Slice([*steps, Step(1.0, None), *later])
     assert abs(part.clean_s - 2.0) < 1e-9
+
+
+def constant(begin_s, end_s):
+    """A card that draws 100 W."""
+    return 100.0 * (end_s - begin_s), 0.001
+
+
+def test_steps_in_bursts_have_the_pace_of_the_gpu():
+    """Promise: nine steps queued in 3 ms each and one that waits for the GPU are ten of 12 ms."""
+    at_s, steps = 0.0, []
+    for number in range(1_000):
+        at_s += 0.093 if number % 10 == 9 else 0.003
+        steps.append(Step(at_s))
+    taken = Slice(steps).taken(constant)
+    assert abs(taken.time_s / 0.012 - 1) < 0.02
+    assert abs(taken.energy_j / 1.2 - 1) < 0.02
+    assert taken.noise < 0.02
+
+
+def test_steps_of_different_size_are_no_gaps():
+    """Promise: a step with many units may take long; time is that of a unit."""
+    at_s, steps = 0.0, []
+    for number in range(100):
+        units = 20.0 if number % 5 == 4 else 1.0
+        at_s += 0.1 * units
+        steps.append(Step(at_s, units))
+    part = Slice(steps)
+    assert len(part.stretches()) == 1
+    assert abs(part.taken(constant).time_s / 0.1 - 1) < 0.01
+
+
+def test_short_epochs_between_long_evaluations_are_what_counts():
+    """Promise: evaluation is left out also where it takes most of the time."""
+    at_s, steps = 0.0, []
+    for number in range(200):
+        at_s += 3.0 if number % 20 == 19 else 0.012
+        steps.append(Step(at_s))
+    taken = Slice(steps).taken(constant)
+    assert abs(taken.time_s / 0.012 - 1) < 0.01

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve, wattloop
+from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve
 from wattloop.characterize.cap_run import ProgressLines
 from wattloop.characterize.cap_table import COLUMNS
 from wattloop.cli.main import main
@@ -25,6 +25,8 @@ def here(tmp_path, monkeypatch):
     """This process, too, is on the machine with virtual GPUs."""
     settle(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{SRC}")
 
 
 def limits():
@@ -48,11 +50,8 @@ def table(folder):
 
 def test_evaluate_writes_every_field(tmp_path):
     """Promise: the fields that other programs read, of a table of the stated shape."""
-    done = wattloop(
-        tmp_path, "cap", "evaluate", "--table", str(table(tmp_path)), "--metric", "eds",
-        "--k", "1.5", "--noise", "2", "--seeds", "2", "--json", "e.json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["--metric", "eds", "--k", "1.5", "--noise", "2", "--seeds", "2", "--json", "e.json"]
+    assert main(["cap", "evaluate", "--table", str(table(tmp_path)), *words]) == 0
     found = json.loads((tmp_path / "e.json").read_text())
     assert found["curves"] == 4
     assert 1 <= found["responsive_curves"] <= 4
@@ -77,6 +76,11 @@ def test_evaluate_writes_every_field(tmp_path):
         (["find", "--caps", "5,10", "--", "true"], "outside"),
         (["find", "--apply", "--", "true"], "--apply"),
         (["find", "--timeout", "0", "--", "true"], "--timeout"),
+        (["find", "--gpus", "", "--", "true"], "--gpus"),
+        (["find", "--noise", "50", "--", "true"], "--noise 50"),
+        (["find", "--noise", "nan", "--", "true"], "--noise"),
+        (["find", "--probes", "0", "--", "true"], "--probes 0"),
+        (["find", "--devices", "cpu", "--", "touch", "ran"], "energy of gpu:0, gpu:1"),
         (["find", "--progress", "(", "--", "true"], "not a regular expression"),
     ],
 )
@@ -87,6 +91,7 @@ def test_bad_input_is_refused_with_exit_code_2(tmp_path, words, message, capsys)
     said = capsys.readouterr().err
     assert message in said
     assert "Traceback" not in said
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_machine_without_levers_says_what_it_would_need(monkeypatch, capsys):
@@ -96,27 +101,25 @@ def test_a_machine_without_levers_says_what_it_would_need(monkeypatch, capsys):
     assert "WATTLOOP_VIRTUAL_GPUS" in capsys.readouterr().err
 
 
-def test_find_runs_the_command_per_probe_and_puts_the_caps_back(tmp_path):
+def test_find_runs_the_command_per_probe_and_puts_the_caps_back(tmp_path, capsys):
     """Promise: few runs, a cap with gains and how to use it, limits as before."""
     job = [*TRAIN, "--steps", "5", "--time-scale", "300"]
-    done = wattloop(
-        tmp_path, "cap", "find", "--metric", "edp", "--caps", "300:700:100", "--probes", "3",
-        "--json", "r.json", "--", *job,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["--metric", "edp", "--caps", "300:700:100", "--probes", "2", "--json", "r.json"]
+    assert main(["cap", "find", *words, "--", *job]) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["provenance"] == "simulated"
     assert found["probes"][0]["cap_w"] == 700
+    assert len(found["probes"]) <= 2
     assert found["choice"]["cap_w"] in (300, 400, 500, 600, 700)
-    assert "best cap for edp" in done.stdout
-    assert "wattloop set gpu:0,1/power_limit=" in done.stdout
+    said = capsys.readouterr().out
+    assert "best cap for edp" in said
+    assert "wattloop set gpu:0,1/power_limit=" in said
     assert limits() == {700}
 
 
-def test_a_command_that_fails_or_hangs_is_told_and_the_probes_are_kept(tmp_path):
+def test_a_command_that_fails_is_told_and_the_probes_are_kept(tmp_path, capsys):
     """Promise: exit code 2, what the command said, limits back; paid probes are not paid again."""
-    script = tmp_path / "job.py"
-    script.write_text(
+    (tmp_path / "job.py").write_text(
         "import pathlib, sys\n"
         "runs = pathlib.Path('runs'); runs.write_text(runs.read_text() + 'x' if runs.exists() "
         "else 'x')\n"
@@ -124,31 +127,50 @@ def test_a_command_that_fails_or_hangs_is_told_and_the_probes_are_kept(tmp_path)
         "from wattloop.virtual.train import main\n"
         "main(['--gpus', '2', '--steps', '3', '--time-scale', '400'])\n"
     )
-    words = [
-        "cap",
-        "find",
-        "--caps",
-        "300:700:100",
-        "--probes",
-        "2",
-        "--",
-        sys.executable,
-        "job.py",
-    ]
-    failed = wattloop(tmp_path, *words)
-    assert failed.returncode == 2
-    assert "out of memory" in failed.stderr
-    again = wattloop(tmp_path, *words)
-    assert again.returncode == 0, again.stderr
-    assert "going on with" in again.stderr
-    assert len((tmp_path / "runs").read_text()) == 3
-    hung = wattloop(
-        tmp_path, "cap", "find", "--timeout", "0.5", "--", sys.executable, "-c",
-        "import time; time.sleep(60)",
-    )  # fmt: skip
-    assert hung.returncode == 2
-    assert "did not end within 0.5 s" in hung.stderr
+    words = ["cap", "find", "--caps", "300:700:100", "--probes", "2", "--"]
+    assert main([*words, sys.executable, "job.py"]) == 2
+    assert "out of memory" in capsys.readouterr().err
     assert limits() == {700}
+    assert main([*words, sys.executable, "job.py"]) == 0
+    assert "going on with" in capsys.readouterr().err
+    assert len((tmp_path / "runs").read_text()) == 3
+
+
+def test_a_command_that_hangs_is_ended(capsys):
+    """Promise: after --timeout nothing runs on, in both ways, and the limits are back."""
+    for way in ([], ["--progress", "x"]):
+        assert main(["cap", "find", *way, "--timeout", "0.3", "--", "sleep", "60"]) == 2
+        assert "did not end within 0.3 s" in capsys.readouterr().err
+        assert limits() == {700}
+
+
+def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
+    """Promise: energy that was read for a part of a run only is refused, with the reason."""
+    (tmp_path / "job.py").write_text(
+        "import time\n"
+        "from wattloop.virtual.faults import Fault\n"
+        "from wattloop.virtual.machine import shared_gpus\n"
+        "gpus = shared_gpus(2)\n"
+        "for gpu in gpus: gpu.load(1.0, memory=0.3)\n"
+        "time.sleep(0.5); gpus[1].inject(Fault.LOST); time.sleep(0.7)\n"
+    )
+    assert main(["cap", "find", "--caps", "700,600", "--", sys.executable, "job.py"]) == 2
+    said = capsys.readouterr().err
+    assert "gpu:1 was not read for the whole run" in said
+    assert "fallen off the bus" in said
+
+
+def test_the_job_s_gpus_are_those_it_can_see(monkeypatch, capsys):
+    """Promise: with CUDA_VISIBLE_DEVICES the caps of other people's GPUs are left alone."""
+    words = ["cap", "find", "--dry-run", "--caps", "300,700", "--", "true"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "virtual H200 1" in said
+    assert "virtual H200 0" not in said
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert main(words) == 2
+    assert "names no GPU" in capsys.readouterr().err
 
 
 def test_dry_run_shows_every_write_and_runs_nothing(tmp_path, capsys):
@@ -159,26 +181,56 @@ def test_dry_run_shows_every_write_and_runs_nothing(tmp_path, capsys):
     assert limits() == {700}
 
 
-def test_progress_probes_within_one_run(tmp_path):
+PROGRESS = """
+import sys, time
+from wattloop.control.registry import find_levers, lever_named
+from wattloop.core.settings import Settings
+from wattloop.virtual.machine import shared_gpus
+gpus = shared_gpus(2)
+lever = lever_named(find_levers(settings=Settings(virtual_gpus=2)), "gpu:0/power_limit")
+print("began")
+lower_s = None
+for n in range(6_000):
+    for gpu in gpus: gpu.load(1.0, memory=0.3)
+    time.sleep(0.005)
+    print(f"step {n}")
+    lower_s = lower_s or (time.monotonic() if lever.read() < 700 else None)
+    if lower_s and END: break
+"""
+QUICK = ["--metric", "edp", "--caps", "300:700:100", "--probes", "2", "--probe-seconds", "0.4"]
+
+
+def test_progress_probes_within_one_run(tmp_path, capsys):
     """Promise: one run, several caps, the rest of the run at the cap found, limits back."""
-    job = [*TRAIN, "--steps", "400", "--time-scale", "8"]
-    done = wattloop(
-        tmp_path, "cap", "find", "--metric", "edp", "--caps", "300:700:100", "--probes", "2",
-        "--probe-seconds", "1", "--progress", r"step (\d+)/", "--apply", "--json", "r.json",
-        "--", *job,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    end = "time.monotonic() > lower_s + 1.5"
+    (tmp_path / "job.py").write_text(PROGRESS.replace("END", end))
+    words = ["--progress", r"step (\d+)", "--apply", "--json", "r.json"]
+    assert main(["cap", "find", *QUICK, *words, "--", sys.executable, "job.py"]) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert len(found["probes"]) >= 1
-    assert done.stdout.count("step 1/400") == 1
+    assert found["failure"] is None
+    assert capsys.readouterr().out.count("began") == 1
     assert limits() == {700}
 
 
-def test_progress_that_never_matches_says_so(tmp_path):
+def test_a_run_that_fails_after_its_cap_was_found_says_both(tmp_path, capsys):
+    """Promise: a failed training does not look like a good one, and the cap is not lost."""
+    end = "lever.read() == 700: sys.exit('out of memory')\n    if False"
+    (tmp_path / "job.py").write_text(PROGRESS.replace("END", end))
+    words = ["--progress", r"step (\d+)", "--json", "r.json", "--", sys.executable, "job.py"]
+    assert main(["cap", "find", *QUICK, *words]) == 2
+    said = capsys.readouterr()
+    assert "best cap for edp" in said.out
+    assert "the cap was found, but then the command failed: exit code 1" in said.err
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert "out of memory" in found["failure"]
+    assert found["choice"]["cap_w"] in (300, 400, 500, 600, 700)
+
+
+def test_progress_that_never_matches_says_so(capsys):
     """Promise: no cap found, and why."""
-    done = wattloop(tmp_path, "cap", "find", "--progress", "epoch", "--", "echo", "step 1")
-    assert done.returncode == 2
-    assert "0 lines matched" in done.stderr
+    assert main(["cap", "find", "--progress", "epoch", "--", "echo", "step 1"]) == 2
+    assert "0 lines matched" in capsys.readouterr().err
 
 
 def test_ctrl_c_puts_the_caps_back(tmp_path):
@@ -186,7 +238,7 @@ def test_ctrl_c_puts_the_caps_back(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "wattloop", "cap", "find", "--caps", "300,400", "--",
          sys.executable, "-c", "import time; time.sleep(60)"],
-        env={**os.environ, **machine(tmp_path), "PYTHONPATH": f"{tmp_path / 'site'}:{SRC}"},
+        env={**os.environ, **machine(tmp_path)},
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None

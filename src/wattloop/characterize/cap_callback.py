@@ -42,7 +42,7 @@ from wattloop.measure.session import Session
 __all__ = ["CapTuner"]
 
 LOOK_EVERY_S = 0.1
-WATCH_EVERY_S = 1.0
+WATCH_EVERY_S = 2.0
 MOST_STEPS = 100_000
 """Steps that wait for the thread; far more than a training takes between two looks."""
 
@@ -60,7 +60,7 @@ class CapTuner:
 
     Args:
         metric, k: what to be best at, as `CapFinder` takes them.
-        gpus: such as `0,1`; unless given those of CUDA_VISIBLE_DEVICES, else all.
+        gpus: such as `0,1`; unless given those of CUDA_VISIBLE_DEVICES where it is set, else all.
         caps: such as `100:250:25`; unless given round numbers up to the present limit.
         rules: how long probes last and when work counts as changed.
         most_probes: of each search, the reference included.
@@ -99,6 +99,7 @@ class CapTuner:
         self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self._stop = threading.Event()
         self._stack = ExitStack()
+        self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._session: Session | None = None
         self._hold: Hold | None = None
@@ -110,8 +111,10 @@ class CapTuner:
     # -- in the loop -----------------------------------------------------------------------
 
     def step(self, units: float = 1.0) -> None:
-        """A step has ended; `units` of progress for steps of different size."""
-        self._steps.append(Step(self._now_s(), units))
+        """A step has ended; `units` of progress for steps of different size. A step without any
+        progress is an interruption.
+        """
+        self._steps.append(Step(self._now_s(), units if units > 0 else None))
 
     def interrupt(self) -> None:
         """What follows is no ordinary step: evaluation, a checkpoint. Long gaps are also noticed
@@ -130,9 +133,15 @@ class CapTuner:
     # -- beginning and end -----------------------------------------------------------------
 
     def begin(self) -> Self:
-        """Take the GPUs and begin to look; says why where that is not possible."""
+        """Take the GPUs and begin to look; says why where that is not possible.
+
+        After `end` it begins anew, for another training.
+        """
         if self._thread is not None or self.fault is not None:
             return self
+        self._stop.clear()
+        self._steps.clear()
+        self._pid = os.getpid()
         if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
             self.fault = "another process of this job sets the caps of this machine"
             return self
@@ -144,6 +153,8 @@ class CapTuner:
 
     def end(self) -> Choice | None:
         """Put everything back; the cap that was found, if one was. Ending twice changes nothing."""
+        if os.getpid() != self._pid:
+            return self.choice  # a fork, such as a process that loads data: the caps are not its
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -218,13 +229,17 @@ class CapTuner:
             while not self._stop.wait(self._pause_s()):
                 steps = [self._steps.popleft() for _ in range(len(self._steps))]
                 self.pilot.advance(steps, self._now_s())
+                if self.pilot.state is State.LEFT:
+                    self._close()
+                    return
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
 
     def _pause_s(self) -> float:
         assert self.pilot is not None
-        pause_s = LOOK_EVERY_S if self.pilot.state is State.PROBING else WATCH_EVERY_S
-        return min(pause_s, self._rules.least_s / 4)
+        if self.pilot.state is State.PROBING:
+            return min(LOOK_EVERY_S, self._rules.least_s / 4)
+        return min(WATCH_EVERY_S, self._rules.watch_s / 4)
 
     def _give_up(self, error: Exception) -> None:
         self.fault = str(error) or type(error).__name__
@@ -235,5 +250,5 @@ class CapTuner:
         try:
             self._stack.close()
         except Exception as error:  # noqa: BLE001 - see the class
-            self.fault = str(error)
+            self.fault = f"{self.fault}; {error}" if self.fault else str(error)
             _log.warning("cap: %s", error)

@@ -62,7 +62,7 @@ def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None 
             caps outside the limits of a card.
     """
     chosen = levers_named(
-        levers, f"gpu:{_numbers(gpus)}/power_limit" if gpus else "gpu/power_limit"
+        levers, "gpu/power_limit" if gpus is None else f"gpu:{_numbers(gpus)}/power_limit"
     )
     states = [lever.state() for lever in chosen]
     for state in states:

@@ -10,8 +10,12 @@ from enum import StrEnum
 
 from wattloop.characterize.cap_finder import CapFinder, Choice
 from wattloop.characterize.cap_slices import Energy, Slice, Step, Taken
+from wattloop.core.errors import MeterUnavailable
 
 __all__ = ["CapPilot", "PilotRules", "State"]
+
+MOST_RESTARTS = 2
+"""Searches broken off in a row before one is taken as it is: such work is never the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class PilotRules:
         watch_s: length of the windows in which that is looked for.
         patience: for how many windows in a row before it counts.
         watch: whether to look again when the workload changes.
+        silent_s: without energy readings for this long it gives up.
     """
 
     settle_s: float = 1.0
@@ -40,6 +45,7 @@ class PilotRules:
     watch_s: float = 20.0
     patience: int = 3
     watch: bool = True
+    silent_s: float = 60.0
 
 
 class State(StrEnum):
@@ -78,6 +84,8 @@ class CapPilot:
         self.rules = rules
         self.finder = new_finder()
         self.choice: Choice | None = None
+        self.found_by: CapFinder | None = None
+        """The finder that made the choice, while another looks for that of changed work."""
         self.searches = 0
         self.state = State.PROBING
         self._new_finder, self._set_cap, self._energy = new_finder, set_cap, energy
@@ -86,11 +94,18 @@ class CapPilot:
         self._settled_s = math.inf
         self._look_s = -math.inf
         self._slice = Slice()
+        self._taken: dict[float, Taken] = {}
         self._usual: Taken | None = None
         self._strange = 0
+        self._restarts = 0
+        self._silent_since_s: float | None = None
 
     def advance(self, steps: Sequence[Step], now_s: float) -> None:
-        """Take note of steps, in order of time, and do what is due."""
+        """Take note of steps, in order of time, and do what is due.
+
+        Raises:
+            MeterUnavailable: the devices' energy has not been known for a long time.
+        """
         if self.state is State.LEFT:
             return
         if self._cap_w is None:
@@ -101,8 +116,10 @@ class CapPilot:
             return
         taken = part.taken(self._energy)
         if taken is None:
-            self._begin_slice(now_s, settle=False)
-        elif self.state is State.HOLDING:
+            self._unknown(now_s)
+            return
+        self._silent_since_s = None
+        if self.state is State.HOLDING:
             self._watched(taken, now_s)
         elif taken.noise <= self.rules.precision or part.clean_s >= self.rules.most_s:
             self._told(taken, now_s)
@@ -148,8 +165,22 @@ class CapPilot:
         self._look_s = now_s + least_s / 4
         return None
 
+    def _unknown(self, now_s: float) -> None:
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+        silent_s = now_s - self._silent_since_s
+        if silent_s >= self.rules.silent_s:
+            raise MeterUnavailable("GPU energy", f"not all GPUs could be read for {silent_s:.0f} s")
+        self._begin_slice(now_s, settle=False)
+
     def _told(self, taken: Taken, now_s: float) -> None:
         assert self._cap_w is not None
+        if self._restarts < MOST_RESTARTS and self._contradicted(self._cap_w, taken):
+            self._restarts += 1
+            self._report("the work has changed during the search: looking anew")
+            self._search(now_s)
+            return
+        self._taken[self._cap_w] = taken
         self.finder.tell(self._cap_w, taken.time_s, taken.energy_j, taken.noise)
         self._probed(self.finder)
         self._report(
@@ -158,8 +189,27 @@ class CapPilot:
         )
         self._ask(now_s)
 
+    def _contradicted(self, cap_w: float, taken: Taken) -> bool:
+        """Whether the same work cannot have taken this and what was probed before: at a lower cap
+        nothing is faster or draws more.
+        """
+        for other_w, other in self._taken.items():
+            lower, higher = (taken, other) if cap_w < other_w else (other, taken)
+            limit = taken.limit(other, self.rules.change)
+            faster = math.log(higher.time_s / lower.time_s)
+            hungrier = math.log(lower.power_w / higher.power_w)
+            if max(faster, hungrier) > limit:
+                return True
+        return False
+
+    def _search(self, now_s: float) -> None:
+        self.finder = self._new_finder()
+        self.state = State.PROBING
+        self._taken = {}
+        self._ask(now_s)
+
     def _found(self, now_s: float) -> None:
-        self.choice = self.finder.best()
+        self.choice, self.found_by = self.finder.best(), self.finder
         self.searches += 1
         gain, loss = self.choice.energy_gain_pct, self.choice.time_loss_pct
         self._report(
@@ -170,7 +220,9 @@ class CapPilot:
             self.leave("caps are back as they were")
             return
         self.state = State.HOLDING
-        self._usual, self._strange = None, 0
+        # A probe of the same cap: what has changed since is a change too.
+        self._usual, self._strange = self._taken.get(self.choice.cap_w), 0
+        self._restarts = 0
         if self.choice.cap_w == self._cap_w:
             self._begin_slice(now_s, settle=False)
         else:
@@ -183,7 +235,7 @@ class CapPilot:
         if self._usual is None:
             self._usual = taken
             return
-        limit = max(self.rules.change, 4 * math.hypot(taken.noise, self._usual.noise))
+        limit = taken.limit(self._usual, self.rules.change)
         time = abs(math.log(taken.time_s / self._usual.time_s))
         power = abs(math.log(taken.power_w / self._usual.power_w))
         self._strange = self._strange + 1 if max(time, power) > limit else 0
@@ -192,6 +244,4 @@ class CapPilot:
                 f"the work has changed (a step took {self._usual.time_s:.4g} s and takes "
                 f"{taken.time_s:.4g} s): looking for its best cap"
             )
-            self.finder = self._new_finder()
-            self.state = State.PROBING
-            self._ask(now_s)
+            self._search(now_s)

@@ -7,12 +7,12 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattloop.characterize.cap_callback import CapTuner
 from wattloop.characterize.cap_finder import CapFinder
-from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.characterize.cap_pilot import PilotRules, State
 from wattloop.characterize.cap_search import CapJob, CapResult
 from wattloop.core.errors import ConfigError
 from wattloop.store.experiments import set_experiment_status
@@ -164,21 +164,31 @@ class CapRun:
                     sys.stdout.write(text)
                     sys.stdout.flush()
                 *lines, rest = (rest + text).replace("\r", "\n").split("\n")
-                for line in lines:
-                    self._saw(line)
+                self._saw(lines)
                 if last and not text:
                     return
                 if not text:
                     ended.wait(LOOK_EVERY_S)
 
-    def _saw(self, line: str) -> None:
-        units = self._lines.units(line)
-        if units:
-            self._tuner.step(units)
-        elif units is not None:
-            self._tuner.interrupt()
+    def _saw(self, lines: Sequence[str]) -> None:
+        """Lines that came together are one step: they were printed before, nobody knows when."""
+        total = 0.0
+        for line in lines:
+            units = self._lines.units(line)
+            if units == 0:
+                if total:
+                    self._tuner.step(total)
+                self._tuner.interrupt()
+                total = 0.0
+            total += units or 0.0
+        if total:
+            self._tuner.step(total)
 
     def _keep(self, finder: CapFinder) -> None:
+        """Keep the first search only: whoever runs the command again begins with that work."""
+        pilot = self._tuner.pilot
+        if pilot is not None and pilot.searches:
+            return
         self._finder = finder
         facts = {"finder": finder.to_dict()}
         set_experiment_status(self._store, self._experiment.experiment_id, "running", facts)
@@ -186,8 +196,6 @@ class CapRun:
     def _result(self, message: str) -> CapResult:
         pilot = self._tuner.pilot
         choice = self._tuner.choice
-        if message:
-            self._report(f"wattloop: the command: {message}")
         if choice is None and self._finder.probes and not message:
             choice = self._finder.best()
             self._report("wattloop: the command ended before the search did")
@@ -201,9 +209,13 @@ class CapRun:
                 )
             )
             raise ConfigError(f"no cap found: {why}. Probes so far are kept")
+        if pilot.searches and pilot.state is State.PROBING:
+            self._report("wattloop: the command ended before the cap of the changed work was found")
         return CapResult(
-            choice, self._finder, self._plan, self._experiment.experiment_id, self._provenance()
+            choice,
+            pilot.found_by or self._finder,
+            self._plan,
+            self._experiment.experiment_id,
+            self._tuner.provenance,
+            message,
         )
-
-    def _provenance(self) -> str:
-        return self._tuner.provenance

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wattloop.characterize.cap_energy import job_energy_j
 from wattloop.characterize.cap_finder import CapFinder, Choice
 from wattloop.characterize.cap_levers import CapPlan
 from wattloop.core.clock import Clock
@@ -27,7 +28,7 @@ from wattloop.trials.outcome import Outcome
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
 
-__all__ = ["CapJob", "CapResult", "CapSearch", "job_energy_j", "open_search"]
+__all__ = ["CapJob", "CapResult", "CapSearch", "open_search"]
 
 KIND = "cap"
 
@@ -39,6 +40,7 @@ class CapResult:
     Attributes:
         experiment_id: where the probes are kept.
         provenance: of the energy: `measured`, or `simulated` on the virtual GPU.
+        failure: how the command failed after the cap had been found.
     """
 
     choice: Choice
@@ -46,6 +48,7 @@ class CapResult:
     plan: CapPlan
     experiment_id: str
     provenance: str = ""
+    failure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -55,6 +58,7 @@ class CapResult:
             "k": self.finder.k if self.finder.metric == "eds" else None,
             "scope": "gpu",
             "provenance": self.provenance,
+            "failure": self.failure or None,
             "reference_w": self.finder.reference_w,
             **self.plan.to_dict(),
             "choice": self.choice.to_dict(),
@@ -195,28 +199,6 @@ class CapSearch:
             self._provenance = _provenance(outcome, self._plan.devices)
             own = math.hypot(self._finder.noise, noise)
             self._finder.tell(cap_w, outcome.time_s, energy_j, own)
-
-
-def job_energy_j(outcome: Outcome, devices: Sequence[str]) -> tuple[float, float]:
-    """Joules of the capped GPUs over a trial, and their relative uncertainty (1 sigma).
-
-    Raises:
-        ConfigError: one of them was not read.
-    """
-    domains = {str(d["name"]): d for d in outcome.domains}
-    missing = [name for name in devices if domains.get(name, {}).get("energy_j") is None]
-    if missing:
-        known = ", ".join(domains) or "none"
-        raise ConfigError(
-            f"the energy of {', '.join(missing)} was not read (read were: {known}); "
-            "'wattloop devices' says why, or choose other GPUs with --gpus"
-        )
-    energy_j = sum(float(domains[name]["energy_j"]) for name in devices)
-    spread_j = math.hypot(*(float(domains[name]["uncertainty_j"] or 0.0) for name in devices))
-    if energy_j <= 0:
-        raise ConfigError("the GPUs' meter shows no energy at all over the run; is it long enough?")
-    # The half-width holds every case, so a standard deviation is about half of it.
-    return energy_j, min(0.3, spread_j / energy_j / 2)
 
 
 def _provenance(outcome: Outcome, devices: Sequence[str]) -> str:

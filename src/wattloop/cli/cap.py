@@ -45,7 +45,10 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     metric: Metric = "eds",
     k: K = 2.0,
     gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="LIST", help="GPUs of the job (default: all).")
+        str | None,
+        typer.Option(
+            "--gpus", metavar="LIST", help="The job's (default: CUDA_VISIBLE_DEVICES or all)."
+        ),
     ] = None,
     caps: Annotated[
         str | None,

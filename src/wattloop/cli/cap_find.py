@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FindRequest", "find"]
 
+MOST_NOISE = 0.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRequest:
@@ -47,14 +49,18 @@ class FindRequest:
 
 def find(request: FindRequest) -> None:
     """Check everything, search, print."""
+    from wattloop.characterize.cap_energy import check_metered
     from wattloop.characterize.cap_finder import CapFinder
     from wattloop.characterize.cap_levers import cap_plan
     from wattloop.characterize.cap_search import CapJob, open_search
+    from wattloop.characterize.cap_visible import job_gpus
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store
 
     _check(request)
-    plan = cap_plan(find_levers(settings=request.settings), request.gpus, request.caps)
+    levers = find_levers(settings=request.settings)
+    gpus = job_gpus(levers) if request.gpus is None else request.gpus
+    plan = cap_plan(levers, gpus, request.caps)
     finder = CapFinder(
         plan.caps_w,
         request.metric,
@@ -67,6 +73,7 @@ def find(request: FindRequest) -> None:
         _print_plan(plan, request)
         return
     find_program(request.command[0])
+    check_metered(request.settings, plan.devices)
     with open_store(request.settings.store_location) as store:
         mode = "runs" if request.progress is None else f"progress {request.progress}"
         experiment, resumed = open_search(
@@ -88,6 +95,8 @@ def find(request: FindRequest) -> None:
         write_json(result.to_dict(), request.json_file)
     if request.json_file != "-":
         print_result(result)
+    if result.failure:
+        raise ConfigError(f"the cap was found, but then the command failed: {result.failure}")
 
 
 def _check(request: FindRequest) -> None:
@@ -105,6 +114,12 @@ def _check(request: FindRequest) -> None:
     for name, value in (("--precision", request.precision), ("--probe-seconds", request.most_s)):
         if not value > 0:
             raise ConfigError(f"{name}: give a number above 0")
+    if not 0 <= request.noise < MOST_NOISE:
+        raise ConfigError(
+            f"--noise {100 * request.noise:g}: give per cent, from 0 to below {100 * MOST_NOISE:g}"
+        )
+    if request.most_probes < 1:
+        raise ConfigError(f"--probes {request.most_probes}: at least one is needed")
 
 
 def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
