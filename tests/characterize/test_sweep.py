@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from wattloop.characterize.quantities import expanded
-from wattloop.characterize.sweep import Progress, Sweep, open_experiment
+from wattloop.characterize.sweep import Sweep, open_experiment
 from wattloop.characterize.sweep_axes import axis_of
 from wattloop.characterize.sweep_plan import Plan, plan_of
+from wattloop.characterize.sweep_progress import Progress
 from wattloop.characterize.sweep_spec import spec_from
 from wattloop.control.registry import find_levers
 from wattloop.core.clock import RealClock
@@ -18,7 +19,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.measure.meter import Context
 from wattloop.store.database import Store, open_store
-from wattloop.store.experiments import find_experiment, read_trials
+from wattloop.store.experiments import find_experiment
+from wattloop.store.trial_records import begin_trial, read_trials
 from wattloop.trials.outcome import Outcome
 from wattloop.trials.trial import Trial
 from wattloop.virtual.machine import shared_machine
@@ -143,7 +145,7 @@ def test_a_point_that_fails_is_given_up_and_the_others_go_on(
 def test_a_command_that_never_works_stops_the_sweep(
     settings: Settings, store: Store, warmup: int
 ) -> None:
-    """At the default setting already: said with what the program printed, after one run."""
+    """At the default setting already: said with what the program printed, after two runs."""
     command = ["sh", "-c", "echo no such dataset; exit 3"]
     plan = planned(settings, command, "300", warmup=warmup, order="listed", repeats=3)
     experiment, _ = open_experiment(store, plan, RealClock())
@@ -152,7 +154,33 @@ def test_a_command_that_never_works_stops_the_sweep(
     with pytest.raises(ConfigError, match=r"default setting.*exit code 3; it said: no such data"):
         sweep.run()
     assert find_experiment(store, "last").status == "failed"
-    assert len(read_trials(store, experiment.experiment_id)) <= 2
+    keys = [t.key for t in read_trials(store, experiment.experiment_id)]
+    assert sum("700 W" in key for key in keys) == 2
+
+
+def test_a_command_that_fails_now_and_then_is_swept(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """Every third run fails, the first of all included: the points have what worked."""
+    count = tmp_path / "count"
+    script = f"echo x >> {count}; [ $(( $(wc -l < {count}) % 3 )) -ne 1 ]"
+    plan = planned(settings, ["sh", "-c", script], "300", warmup=1, order="listed", repeats=4)
+    result = swept(plan, store, settings)
+    assert result.experiment.status == "finished"
+    for point in result.points:
+        assert len(point.repeated.used) >= 2
+        assert len(point.repeated.outcomes) <= 6
+
+
+def test_a_finished_sweep_whose_warm_up_was_once_killed_is_finished(
+    settings: Settings, store: Store
+) -> None:
+    """The next start has a warm-up of its own; nobody waits for the old one."""
+    plan = planned(settings, caps="300", repeats=1, warmup=1)
+    experiment, _ = open_experiment(store, plan, RealClock())
+    left = plan.trial(plan.references[0], "warm-up 7.0")
+    begin_trial(store, experiment.experiment_id, left.key, left.to_dict())
+    assert swept(plan, store, settings).unfinished == 0
 
 
 def test_a_hanging_command_is_ended_and_said(settings: Settings, store: Store) -> None:
@@ -171,8 +199,6 @@ def test_failures_are_tried_again_when_asked(
     with pytest.raises(ConfigError):
         swept(plan, store, settings)
     mark.touch()
-    with pytest.raises(ConfigError):
-        swept(plan, store, settings)
     result = swept(plan, store, settings, retry_failed=True)
     assert result.points[0].repeated.failures == 0
 
@@ -187,3 +213,19 @@ def test_tight_points_are_not_repeated(settings: Settings, store: Store) -> None
     left = heard.progress[1].time_left_s
     assert left is not None
     assert left >= 0.3
+
+
+def test_what_is_left_counts_the_whole_program_and_the_pauses(
+    settings: Settings, store: Store
+) -> None:
+    """Not only the window that is compared, and not without the cool-down between runs."""
+    inner = "with wattloop.measure('w', meters='estimate'): time.sleep(0.05)"
+    program = f"import time, wattloop\n{inner}\ntime.sleep(0.3)"
+    command = [sys.executable, "-c", program]
+    plan = planned(settings, command, repeats=3, window="w", cooldown={"pause": 0.2})
+    heard = Heard()
+    result = swept(plan, store, settings, heard)
+    assert result.points[0].time_s.mean < 0.3
+    left = heard.progress[2].time_left_s
+    assert left is not None
+    assert left >= 0.3 + 0.2 / 2

@@ -11,13 +11,12 @@ from wattloop.store import place
 from wattloop.store.database import open_store
 from wattloop.store.experiments import (
     Experiment,
-    begin_trial,
     create_experiment,
     list_experiments,
     new_experiment_id,
-    read_trials,
 )
 from wattloop.store.runs import RunRecord, insert_run, list_runs
+from wattloop.store.trial_records import begin_trial, read_trials
 
 
 def old_store(path: Path) -> Path:
@@ -56,6 +55,7 @@ def test_trials_survive_the_death_of_their_process(tmp_path: Path) -> None:
         "import os, sys\n"
         "from wattloop.store.database import open_store\n"
         "from wattloop.store.experiments import *\n"
+        "from wattloop.store.trial_records import *\n"
         "store = open_store(sys.argv[1])\n"
         "create_experiment(store, Experiment(experiment_id='e', kind='sweep'))\n"
         "begin_trial(store, 'e', 'k', {'cap': 100})\n"

@@ -14,8 +14,8 @@ from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import DeviceBusy, LeverError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
-from wattloop.store.experiments import read_trials
 from wattloop.store.runs import find_run, list_runs
+from wattloop.store.trial_records import read_trials
 from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
@@ -176,7 +176,7 @@ def test_stop_after_a_program_ended_does_not_lose_what_it_gave(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial that was paid for is written down before the stop acts."""
-    from wattloop.trials import runner as module
+    from wattloop.trials import measured as module
 
     def stopped(*arguments: object) -> tuple[TrialStatus, dict[str, object]]:
         os.kill(os.getpid(), signal.SIGTERM)

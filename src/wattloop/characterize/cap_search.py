@@ -19,11 +19,11 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
     create_experiment,
-    forget_trials,
     new_experiment_id,
     same_experiments,
     set_experiment_status,
 )
+from wattloop.store.trial_records import forget_trials
 from wattloop.trials.outcome import Outcome
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial

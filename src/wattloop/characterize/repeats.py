@@ -10,7 +10,8 @@ from wattloop.trials.outcome import Outcome
 __all__ = ["Repeated", "repeated"]
 
 FAILURES_LIMIT = 2
-"""A point that failed this often is not tried again: some settings do not work on some machines."""
+"""A point that failed this often, and more often than it worked, is not tried again: some settings
+do not work on some machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,14 @@ class Repeated:
         found = (o.energy_j(self.scope) for o in self.used)
         return estimate([joules for joules in found if joules is not None])
 
+    @property
+    def given_up(self) -> bool:
+        """Whether trying on is no use."""
+        return self.failures >= FAILURES_LIMIT and self.failures > len(self.used)
+
     def missing(self, rule: Repeats) -> int:
         """How many more repeats it takes, as far as can be foreseen; 0 when there are enough."""
-        if self.failures >= FAILURES_LIMIT:
+        if self.given_up:
             return 0
         done = len(self.used)
         # An outlier is replaced, but a point that has nothing else is not run for ever.

@@ -1,14 +1,14 @@
 """Doing a sweep: warm-up, rounds of all points, cool-down in between, resumable at any moment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from wattloop.characterize.cooling import Thermometer, cool_down
 from wattloop.characterize.repeats import Repeated, repeated
 from wattloop.characterize.sweep_plan import Plan, Point, fingerprint
+from wattloop.characterize.sweep_progress import Listener, Progress, progress_of
 from wattloop.characterize.sweep_result import SweepResult, chosen_scope, result_of
 from wattloop.control.lever import Lever
 from wattloop.core.clock import Clock, RealClock
@@ -21,44 +21,21 @@ from wattloop.store.experiments import (
     RUNNING,
     Experiment,
     create_experiment,
-    forget_trials,
     new_experiment_id,
-    read_trials,
     same_experiments,
     set_experiment_status,
 )
-from wattloop.trials.outcome import Outcome
+from wattloop.store.trial_records import forget_trials, read_trials
+from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
 
-__all__ = ["Listener", "Progress", "Sweep", "open_experiment"]
+__all__ = ["Sweep", "open_experiment"]
 
 KIND = "sweep"
 WARM_UP = "warm-up"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a sweep is. What is left is estimated from what ran so far; None before that."""
-
-    done: int
-    left: int
-    time_left_s: float | None
-    energy_left_j: float | None
-    scope: str | None
-
-
-class Listener(Protocol):
-    """Who is told what happens. Every method may do nothing."""
-
-    def begins(self, trial: Trial, progress: Progress) -> None:
-        """A trial begins."""
-
-    def ended(self, trial: Trial, outcome: Outcome) -> None:
-        """It has ended."""
-
-    def cooled(self, waited_s: float) -> None:
-        """Devices have cooled down."""
+MAY_PASS = (TrialStatus.FAILED, TrialStatus.KILLED)
+"""Programs that fail now and then are tried twice; a hang has cost a whole time limit already."""
 
 
 def open_experiment(
@@ -120,7 +97,7 @@ class Sweep:
         self._clock = clock or RealClock()
         self._outcomes: dict[str, list[Outcome]] = {p.key: [] for p in plan.points}
         self._scope: str | None = plan.spec.scope
-        self._paid = 0
+        self._beside_s: list[float] = []
 
     def run(self, *, retry_failed: bool = False) -> SweepResult:
         """Run what has not been run yet.
@@ -180,7 +157,7 @@ class Sweep:
         self, idle_c: Mapping[str, float], read_c: Callable[[], Mapping[str, float]]
     ) -> Callable[[], None]:
         def cool() -> None:
-            if self._paid:
+            if self._beside_s:
                 waited_s = cool_down(self._plan.spec.cooldown, idle_c, read_c, self._clock)
                 self._listener.cooled(waited_s)
 
@@ -195,8 +172,11 @@ class Sweep:
             return
         for point in self._plan.references:
             for number in range(self._plan.spec.warmup):
-                trial = self._plan.trial(point, f"{WARM_UP} {start}.{number}")
-                outcome = self._paid_run(runner, trial, cool)
+                label = f"{WARM_UP} {start}.{number}"
+                outcome = self._paid_run(runner, self._plan.trial(point, label), cool)
+                if outcome.status in MAY_PASS:
+                    again = self._plan.trial(point, f"{label} again")
+                    outcome = self._paid_run(runner, again, cool)
                 if not outcome.ok:
                     raise ConfigError(_refused(point, outcome))
 
@@ -212,14 +192,23 @@ class Sweep:
                     outcome = self._paid_run(runner, trial, cool)
                 self._outcomes[point.key].append(outcome)
                 self._scope = self._scope or chosen_scope([outcome])
-                if point.is_default and not outcome.ok and not self._state(point).used:
+                if point.is_default and self._hopeless(point, outcome):
                     raise ConfigError(_refused(point, outcome))
 
+    def _hopeless(self, point: Point, last: Outcome) -> bool:
+        """Whether a point has never worked and is not going to."""
+        state = self._state(point)
+        if last.ok or state.used:
+            return False
+        return last.status not in MAY_PASS or state.given_up
+
     def _paid_run(self, runner: TrialRunner, trial: Trial, cool: Callable[[], None]) -> Outcome:
+        begin_s = self._clock.now_s()
         cool()
         self._listener.begins(trial, self._progress())
         outcome = runner.run(trial)
-        self._paid += 1
+        took_s = self._clock.now_s() - begin_s
+        self._beside_s.append(max(0.0, took_s - (outcome.lasted_s or 0.0)))
         self._listener.ended(trial, outcome)
         return outcome
 
@@ -240,21 +229,7 @@ class Sweep:
 
     def _progress(self) -> Progress:
         states = [self._state(point) for point in self._plan.points]
-        missing = [state.missing(self._plan.spec.repeats) for state in states]
-        time_s = _left([s.time_s.mean if s.time_s else None for s in states], missing)
-        energy_j = _left([s.energy_j.mean if s.energy_j else None for s in states], missing)
-        done = sum(len(outcomes) for outcomes in self._outcomes.values())
-        return Progress(done, sum(missing), time_s, energy_j, self._scope)
-
-
-def _left(means: Sequence[float | None], missing: Sequence[int]) -> float | None:
-    """Sum over what is missing; a point that has not run yet counts as the average one."""
-    known = [mean for mean in means if mean is not None]
-    if not known:
-        return None
-    usual = sum(known) / len(known)
-    pairs = zip(means, missing, strict=True)
-    return sum((usual if mean is None else mean) * count for mean, count in pairs)
+        return progress_of(states, self._plan.spec.repeats, self._scope, self._beside_s)
 
 
 def _refused(point: Point, outcome: Outcome) -> str:

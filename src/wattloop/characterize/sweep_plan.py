@@ -90,6 +90,7 @@ class Plan:
             timeout_s=self.spec.timeout_s,
             facts={"point": point.to_dict(), "repeat": label},
             name=f"{self.spec.name or 'sweep'}: {point.key}",
+            window=self.spec.window,
         )
 
 

@@ -8,7 +8,8 @@ from wattloop.analyze.intervals import Estimate
 from wattloop.characterize.gains import COMPARED, Compared
 from wattloop.characterize.point_result import Group, PointResult
 from wattloop.characterize.repeats import repeated
-from wattloop.store.experiments import Experiment, TrialRecord
+from wattloop.store.experiments import Experiment
+from wattloop.store.trial_records import TrialRecord
 from wattloop.trials.outcome import SCOPES, Outcome
 
 __all__ = ["SweepResult", "chosen_scope", "result_of"]
@@ -106,9 +107,10 @@ def result_of(
     counted: dict[str, list[TrialRecord]] = {}
     warm_ups = unfinished = 0
     for trial in trials:
+        is_warm_up = not str(trial.settings.get("repeat", "")).isdecimal()
         if not trial.ended:
-            unfinished += 1
-        elif not str(trial.settings.get("repeat", "")).isdecimal():
+            unfinished += not is_warm_up  # each start warms up anew
+        elif is_warm_up:
             warm_ups += 1
         else:
             counted.setdefault(trial.key.rpartition(" #")[0], []).append(trial)

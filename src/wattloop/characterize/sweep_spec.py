@@ -109,6 +109,7 @@ class SweepSpec(_Strict):
     order: Literal["random", "listed"] = "random"
     seed: int = 0
     timeout_s: Annotated[float | None, Field(gt=0, alias="timeout")] = None
+    window: str = ""
     scope: Literal["gpu", "cpu", "dram", "node"] | None = None
     metric: str = "edp"
     k: float = Field(2.0, gt=1)

@@ -6,7 +6,14 @@ import typer
 from typer.core import TyperGroup
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.output import check_target
+from wattloop.cli.sweep_look import (
+    Figures,
+    Scope,
+    export_command,
+    list_command,
+    show_command,
+)
 
 __all__ = ["app"]
 
@@ -38,17 +45,6 @@ app = typer.Typer(
     "wattloop sweep --cap 100:260:10 --gpus 1,2,4,8 -- python train.py --gpus {gpus}.",
 )
 
-Which = Annotated[
-    str, typer.Argument(metavar="SWEEP", help="Identifier, its beginning or end, name, or 'last'.")
-]
-Several = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SWEEP", help="Identifiers, their beginnings or ends, names, 'last'."),
-]
-Figures = Annotated[
-    str | None, typer.Option("--figures", metavar="DIR", help="Draw figures into this folder.")
-]
-Scope = Annotated[str | None, typer.Option("--scope", help="Energy of gpu, cpu, dram or node.")]
 ShowOutput = Annotated[
     bool, typer.Option("--show-output", help="Show what the command prints instead of keeping it.")
 ]
@@ -105,6 +101,12 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     ] = None,
     order: Annotated[str | None, typer.Option("--order", help="random or listed.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of the random order.")] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--window", metavar="NAME", help="Count only wattloop.measure(NAME) in the command."
+        ),
+    ] = None,
     scope: Scope = None,
     metric: Annotated[str | None, typer.Option("--metric", help="What to be best at.")] = None,
     k: Annotated[float | None, typer.Option("--k", help="For the metric eds.")] = None,
@@ -153,6 +155,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             "timeout": timeout,
             "order": order,
             "seed": seed,
+            "window": window,
             "scope": scope,
             "metric": metric,
             "k": k,
@@ -172,7 +175,10 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
 @app.command("resume")
 def resume_command(
-    which: Which = "last",
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="[SWEEP]", help="Unless given, the last one that is unfinished."),
+    ] = None,
     *,
     retry_failed: RetryFailed = False,
     show_output: ShowOutput = False,
@@ -196,88 +202,5 @@ def resume_command(
     execute_stored(which, request)
 
 
-@app.command("list")
-def list_command(
-    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
-) -> None:
-    """Show sweeps, newest first."""
-    from wattloop.cli import sweep_view
-    from wattloop.cli.runs_store import opened_if_any
-    from wattloop.store.experiments import list_experiments, read_trials
-
-    check_target(json_file, "--json")
-    with opened_if_any(store, config) as place:
-        known = [] if place is None else list_experiments(place, "sweep")
-        rows = [] if place is None else [(e, read_trials(place, e.experiment_id)) for e in known]
-    if json_file is not None:
-        write_json({"sweeps": [sweep_view.brief(e, t) for e, t in rows]}, json_file)
-    if json_file == "-":
-        return
-    if rows:
-        sweep_view.print_list(rows)
-    else:
-        say("no sweep yet; try: wattloop sweep --cap 50%:100%:10% -- python train.py")
-
-
-@app.command("show")
-def show_command(
-    which: Several = None,
-    *,
-    scope: Scope = None,
-    tables: Annotated[
-        str,
-        typer.Option(
-            "--tables",
-            metavar="LIST",
-            help="Of points, best, techniques, powers, scaling, synthesis; or all.",
-        ),
-    ] = "points,best",
-    figures: Figures = None,
-    json_file: JsonFile = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Show points with means and intervals, the best per metric, and other tables.
-
-    Several sweeps make one table, by workload and library.
-    """
-    from wattloop.cli import sweep_view
-    from wattloop.cli.runs_store import opened
-
-    check_target(json_file, "--json")
-    wanted = sweep_view.tables_from(tables)
-    with opened(store, config) as place:
-        results = [sweep_view.stored_result(place, name, scope) for name in which or ["last"]]
-        if json_file is not None:
-            data = [sweep_view.as_dict(result) for result in results]
-            write_json(data[0] if len(data) == 1 else data, json_file)
-        if json_file != "-":
-            sweep_view.print_results(results, wanted)
-        if figures is not None:
-            from wattloop.cli.sweep_figures import draw
-
-            draw(results, place, figures)
-
-
-@app.command("export")
-def export_command(
-    which: Which = "last",
-    *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help=".csv or .json; - is CSV.")
-    ] = "-",
-    what: Annotated[
-        str, typer.Option("--what", help="trials (one row each) or points (means).")
-    ] = "trials",
-    scope: Scope = None,
-    store: StorePlace = None,
-    config: Config = None,
-) -> None:
-    """Write every trial, or the means, as CSV or JSON."""
-    from wattloop.cli import sweep_view
-    from wattloop.cli.runs_store import opened
-    from wattloop.cli.sweep_export import export
-
-    check_target(output, "--output")
-    with opened(store, config) as place:
-        export(sweep_view.stored_result(place, which, scope), place, what, output)
+for name, looking in (("list", list_command), ("show", show_command), ("export", export_command)):
+    app.command(name)(looking)

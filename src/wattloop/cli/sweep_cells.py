@@ -23,7 +23,9 @@ __all__ = [
 def title_of(result: SweepResult) -> str:
     """What a table of one sweep is called."""
     name = result.experiment.name or result.experiment.experiment_id
-    return f"{name}, energy of {result.scope} ({result.provenance})"
+    window = result.experiment.spec.get("window")
+    part = f", window '{window}'" if window else ""
+    return f"{name}{part}, energy of {result.scope} ({result.provenance})"
 
 
 def kinds_of(results: Sequence[SweepResult]) -> str:
@@ -81,7 +83,8 @@ def noise_text(gain: Gain, is_default: bool) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
+    """Four digits, also where the last ones are zeros; joules of large numbers in full."""
+    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}".rstrip(".")
 
 
 def _digits(half_width: float, mean: float) -> str:

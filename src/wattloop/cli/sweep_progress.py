@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize.sweep import Listener, Progress
+from wattloop.characterize.sweep_progress import Listener, Progress
 from wattloop.cli.output import is_terminal, say
 from wattloop.core.units import format_duration, format_energy
 from wattloop.trials.outcome import Outcome

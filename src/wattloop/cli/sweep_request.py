@@ -68,8 +68,8 @@ def execute(request: SweepRequest) -> None:
         _run(plan, experiment, store, request, resumed=resumed)
 
 
-def execute_stored(reference: str, request: SweepRequest) -> None:
-    """Go on with a stored sweep."""
+def execute_stored(reference: str | None, request: SweepRequest) -> None:
+    """Go on with a stored sweep; unless one is named, with the last that is unfinished."""
     from wattloop.characterize.sweep_plan import fingerprint
     from wattloop.characterize.sweep_spec import spec_from
     from wattloop.store.database import open_store
@@ -77,7 +77,10 @@ def execute_stored(reference: str, request: SweepRequest) -> None:
 
     _check_drawable(request)
     with open_store(request.settings.store_location) as store:
-        experiment = find_experiment(store, reference, "sweep")
+        if reference is None:
+            experiment = _last_unfinished(store, retry_failed=request.retry_failed)
+        else:
+            experiment = find_experiment(store, reference, "sweep")
         plan = _plan(spec_from(experiment.spec), None, request.settings)
         if fingerprint(plan) != experiment.fingerprint:
             raise ConfigError(
@@ -85,6 +88,18 @@ def execute_stored(reference: str, request: SweepRequest) -> None:
                 "it was begun (other GPUs, limits or defaults); run it anew with its file"
             )
         _run(plan, experiment, store, request, resumed=True)
+
+
+def _last_unfinished(store: "Store", *, retry_failed: bool) -> "Experiment":
+    from wattloop.store.experiments import find_experiment, list_experiments
+
+    last = find_experiment(store, "last", "sweep")
+    for experiment in list_experiments(store, "sweep"):
+        if experiment.status != "finished" or retry_failed:
+            return experiment
+    raise ExperimentNotFound(
+        f"every sweep is finished; 'wattloop sweep show {last.experiment_id}' shows the last one"
+    )
 
 
 def _run(
@@ -123,11 +138,13 @@ def _run(
 
 
 def _check_drawable(request: SweepRequest) -> None:
-    """A library that is missing is said before hours are spent."""
+    """A library that is missing, or a folder that cannot be, is said before hours are spent."""
     if request.figures is not None:
-        from wattloop.report.figures.render import needs_libraries
+        from wattloop.core.user_path import user_path
+        from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
+        writable_folder(user_path(request.figures))
 
 
 def _outputs(store: "Store", identity: str) -> Path:
@@ -212,6 +229,11 @@ def _plan(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> 
     from wattloop.hardware.host import Host
     from wattloop.measure.meter import Context
 
+    if not spec.levers and len(spec.gpus) < 2 and len(spec.workloads) < 2:
+        raise ConfigError(
+            "nothing to vary: name levers, such as --cap 50%:100%:10% or 'levers:' in the file, "
+            "or several GPU counts; 'wattloop run' measures a command once"
+        )
     context = Context(Host.from_environment(), settings)
     levers = find_levers(context, settings) if spec.levers else []
     axes = [

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize import sweep_tables as tables
@@ -24,21 +25,32 @@ from wattloop.cli.sweep_comparisons import (
     print_techniques,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.store.experiments import Experiment, TrialRecord, find_experiment, read_trials
+from wattloop.hardware.host import Host
+from wattloop.store.experiments import RUNNING, Experiment, find_experiment
 from wattloop.store.tables import iso_time
+from wattloop.store.trial_records import TrialRecord, read_trials
+from wattloop.trials.claim import is_claimed
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
 
-__all__ = ["as_dict", "brief", "print_list", "print_results", "stored_result", "tables_from"]
+__all__ = [
+    "as_dict",
+    "brief",
+    "print_list",
+    "print_results",
+    "stored_result",
+    "tables_from",
+    "with_status_now",
+]
 
 
 def stored_result(store: "Store", reference: str, scope: str | None) -> SweepResult:
     """What a stored sweep found."""
     if scope is not None and scope not in SCOPES:
         raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
-    experiment = find_experiment(store, reference, "sweep")
+    experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
     return result_of(experiment, read_trials(store, experiment.experiment_id), scope)
 
 
@@ -51,6 +63,14 @@ def tables_from(text: str) -> tuple[str, ...]:
         if name not in PRINTED:
             raise ConfigError(f"--tables {name}: unknown; {nearest(name, [*PRINTED, 'all'])}")
     return tuple(names)
+
+
+def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
+    """As it is stored, but for one whose process was killed: that cannot say so itself."""
+    here = experiment.facts.get("host") == Host.from_environment().name
+    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
+        return replace(experiment, status="interrupted")
+    return experiment
 
 
 def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None:
@@ -111,6 +131,10 @@ def _remarks(result: SweepResult) -> None:
         outliers = sum(point.repeated.outlying)
         if outliers:
             say(f"wattloop: {point.name}: {outliers} outlier(s) kept but left out of the means")
+    used = [o for p in result.points for o in p.repeated.used]
+    warned = [o for o in used if o.warnings]
+    if warned:
+        say(f"wattloop: {len(warned)} of {len(used)} runs: {warned[0].warnings[0]}")
     if result.unfinished or result.experiment.status in ("interrupted", "failed"):
         identity = result.experiment.experiment_id
         say(f"wattloop: not finished; go on with: wattloop sweep resume {identity}")
@@ -152,7 +176,7 @@ def _best(results: Sequence[SweepResult]) -> None:
     for result in results:
         rows = tables.best_rows(result)
         if not rows:
-            say("wattloop: no best setting: nothing beside the default was measured")
+            say(f"wattloop: no best setting: {_why_none(result)}")
             continue
         several = len({row["group"] for row in rows}) > 1
         print_table(
@@ -169,6 +193,15 @@ def _best(results: Sequence[SweepResult]) -> None:
             title=f"{title_of(result)}: best setting per metric",
         )
         _print_choice(result)
+
+
+def _why_none(result: SweepResult) -> str:
+    used = [o for p in result.points for o in p.repeated.used]
+    read = [s for s in SCOPES if any(s in o.scopes for o in used)]
+    if used and result.scope not in read:
+        known = f"; there is {', '.join(read)}" if read else ""
+        return f"no energy of {result.scope or 'anything'} was measured{known}"
+    return "nothing beside the default was measured"
 
 
 def _print_choice(result: SweepResult) -> None:

@@ -1,38 +1,31 @@
-"""Experiments and their trials: what was tried, and what came of it, written as it happens.
+"""Experiments: what is tried and why.
 
-An experiment (a sweep, a search for a cap, a benchmark) is a record with a specification; a trial
-is one setting tried once. A trial is written when it begins and again when it ends, each in a
-transaction of its own: after `kill -9` everything that ended is there, and what was under way is
-marked `running`.
+An experiment (a sweep, a search for a cap, a benchmark) is a record with a specification; its
+trials are in `trial_records`.
 """
 
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import delete, func, insert, inspect, select, update
+from sqlalchemy import delete, insert, inspect, select, update
 
 from wattloop.core.errors import ExperimentNotFound
 from wattloop.store.database import Store
-from wattloop.store.schema import experiments, trials
+from wattloop.store.schema import experiments
 from wattloop.store.text import json_text, plain
 
 __all__ = [
     "RUNNING",
     "Experiment",
-    "TrialRecord",
-    "begin_trial",
     "create_experiment",
     "delete_experiment",
-    "end_trial",
     "find_experiment",
-    "forget_trials",
     "list_experiments",
     "new_experiment_id",
-    "read_trials",
     "same_experiments",
     "set_experiment_status",
 ]
@@ -61,36 +54,6 @@ class Experiment:
     fingerprint: str = ""
     spec: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRecord:
-    """One setting tried once.
-
-    Attributes:
-        key: unique within its experiment, and the same whenever that trial is planned again.
-        number: its place in the order in which trials were begun.
-        status: `running` until it ended, then that of its outcome.
-        settings: what was tried.
-        outcome: what came of it; empty while it runs.
-        run_id: the measured run, if there is one.
-    """
-
-    key: str
-    number: int
-    status: str = RUNNING
-    settings: dict[str, Any] = field(default_factory=dict)
-    outcome: dict[str, Any] = field(default_factory=dict)
-    run_id: str | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether there is an outcome, good or bad."""
-        return self.status != RUNNING
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -187,60 +150,6 @@ def delete_experiment(store: Store, experiment_id: str) -> bool:
         return connection.execute(query).rowcount > 0
 
 
-def begin_trial(
-    store: Store, experiment_id: str, key: str, settings: Mapping[str, Any]
-) -> TrialRecord:
-    """Write down that a trial begins. One that ended before is handed back as it is.
-
-    One that was under way when its process died keeps its number and begins again.
-    """
-    with store.writing() as connection:
-        mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(key))
-        row = connection.execute(select(trials.c.body).where(mine)).one_or_none()
-        if row is not None:
-            known = TrialRecord(**json.loads(row[0]))
-            if known.ended:
-                return known
-            connection.execute(delete(trials).where(mine))
-            number = known.number
-        else:
-            count = select(func.max(trials.c.number)).where(trials.c.experiment_id == experiment_id)
-            last = connection.execute(count).scalar()
-            number = 0 if last is None else int(last) + 1
-        record = TrialRecord(key=key, number=number, settings=dict(settings))
-        connection.execute(insert(trials).values(**_trial_columns(experiment_id, record)))
-        return record
-
-
-def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
-    """Write down what came of a trial that was begun."""
-    mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
-    with store.writing() as connection:
-        connection.execute(
-            update(trials).where(mine).values(**_trial_columns(experiment_id, record))
-        )
-
-
-def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:
-    """Remove trials whose status is not one of `keep`, so that they are run again; how many."""
-    query = delete(trials).where(
-        trials.c.experiment_id == experiment_id, trials.c.status.not_in(list(keep))
-    )
-    with store.writing() as connection:
-        return connection.execute(query).rowcount
-
-
-def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:
-    """All trials in the order in which they were begun."""
-    query = (
-        select(trials.c.body)
-        .where(trials.c.experiment_id == experiment_id)
-        .order_by(trials.c.number)
-    )
-    with store.reading() as connection:
-        return [TrialRecord(**json.loads(body)) for (body,) in connection.execute(query)]
-
-
 def _begins(experiment_id: str, reference: str) -> bool:
     """`sweep-2026`, or the last letters, which are what tells two apart."""
     return experiment_id.startswith(reference) or experiment_id.endswith(f"-{reference}")
@@ -259,15 +168,4 @@ def _columns(experiment: Experiment) -> dict[str, Any]:
         "created_wall_s": experiment.created_wall_s,
         "fingerprint": plain(experiment.fingerprint),
         "body": json_text(experiment.to_dict()),
-    }
-
-
-def _trial_columns(experiment_id: str, record: TrialRecord) -> dict[str, Any]:
-    return {
-        "experiment_id": experiment_id,
-        "key": plain(record.key),
-        "number": record.number,
-        "status": plain(record.status),
-        "run_id": record.run_id,
-        "body": json_text(record.to_dict()),
     }

@@ -16,6 +16,7 @@ from wattloop.store.text import json_text, plain
 __all__ = [
     "RunFilter",
     "RunRecord",
+    "child_runs",
     "delete_run",
     "delete_run_in",
     "duration_in",
@@ -178,6 +179,13 @@ def list_runs(
     query = _newest_first(select(runs.c.body).where(*_conditions(wanted or RunFilter())))
     if limit is not None:
         query = query.limit(limit)
+    with store.reading() as connection:
+        return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+
+
+def child_runs(store: Store, run_id: str) -> list[RunRecord]:
+    """Runs that programs measured themselves while they were measured from outside by this one."""
+    query = _newest_first(select(runs.c.body).where(runs.c.parent_run_id == run_id))
     with store.reading() as connection:
         return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
 

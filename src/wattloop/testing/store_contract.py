@@ -21,14 +21,10 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps, read_windows
 from wattloop.store.experiments import (
     Experiment,
-    TrialRecord,
-    begin_trial,
     create_experiment,
     delete_experiment,
-    end_trial,
     find_experiment,
     list_experiments,
-    read_trials,
     same_experiments,
     set_experiment_status,
 )
@@ -42,6 +38,7 @@ from wattloop.store.runs import (
     list_runs,
 )
 from wattloop.store.series import find_series
+from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
 __all__ = ["StoreContract"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from wattloop.core.errors import DeviceBusy, StoreUnwritable
 from wattloop.store.database import Store
 
-__all__ = ["TRIAL_VARIABLE", "claimed", "end_leftovers"]
+__all__ = ["TRIAL_VARIABLE", "claimed", "end_leftovers", "is_claimed"]
 
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
 """Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
@@ -23,7 +23,7 @@ def claimed(store: Store, experiment_id: str) -> Iterator[None]:
     Raises:
         DeviceBusy: another living process runs it.
     """
-    path = store.journals / f"{experiment_id}.lock"
+    path = _lock_path(store, experiment_id)
     file = _locked(path, experiment_id)
     try:
         os.ftruncate(file, 0)
@@ -33,6 +33,21 @@ def claimed(store: Store, experiment_id: str) -> Iterator[None]:
             path.unlink()
     finally:
         os.close(file)
+
+
+def is_claimed(store: Store, experiment_id: str) -> bool:
+    """Whether a living process of this machine runs it."""
+    try:
+        file = os.open(_lock_path(store, experiment_id), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
@@ -54,6 +69,10 @@ def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]
                 os.kill(int(folder.name), signal.SIGKILL)
                 ended.append(int(folder.name))
     return ended
+
+
+def _lock_path(store: Store, experiment_id: str) -> Path:
+    return store.journals / f"{experiment_id}.lock"
 
 
 def _locked(path: Path, experiment_id: str) -> int:

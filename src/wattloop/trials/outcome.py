@@ -71,11 +71,13 @@ class Outcome:
 
     Attributes:
         status: how it ended; numbers of a trial that is not `ok` describe what ran until then.
-        time_s: from start to end of the program.
+        time_s: from start to end of the program, or of the window in it that counts.
+        lasted_s: from start to end of the program.
         scopes: energy by scope (`gpu`, `cpu`, `dram`, `node`); a scope nobody reads is absent.
         domains: energy by domain, as the measured run has it.
         signals: first, mean, highest and last of temperatures (degC), clocks (MHz), utilisation.
         missing: parts of the machine that were not read, with reasons.
+        warnings: what to beware of, such as a run that is short for a sensor.
         run_id: the stored run.
         message: what went wrong, for people.
         metrics: what a function returned, or a program reported.
@@ -83,10 +85,12 @@ class Outcome:
 
     status: TrialStatus
     time_s: float | None = None
+    lasted_s: float | None = None
     scopes: Mapping[str, ScopeEnergy] = field(default_factory=dict)
     domains: tuple[Mapping[str, Any], ...] = ()
     signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     missing: tuple[Mapping[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
     exit_code: int | None = None
     signal: int | None = None
     run_id: str | None = None
@@ -118,6 +122,7 @@ class Outcome:
             "domains": [dict(d) for d in self.domains],
             "signals": {name: dict(s) for name, s in self.signals.items()},
             "missing": [dict(m) for m in self.missing],
+            "warnings": list(self.warnings),
             "metrics": dict(self.metrics),
         }
 
@@ -130,7 +135,7 @@ class Outcome:
             name: ScopeEnergy(**{**scope, "sources": tuple(scope["sources"])})
             for name, scope in known.get("scopes", {}).items()
         }
-        for name in ("domains", "missing"):
+        for name in ("domains", "missing", "warnings"):
             known[name] = tuple(known.get(name, ()))
         return cls(**known)
 

@@ -4,33 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from wattloop.control.hold import Hold, hold
 from wattloop.control.lever import Lever
-from wattloop.core.errors import CommandError, LeverError, StoreLocked
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.settings import Settings
 from wattloop.measure.closing import close_journal
-from wattloop.measure.command import child_environment
-from wattloop.measure.session import Session
 from wattloop.store.database import Store
-from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
 from wattloop.store.fold import recover
+from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
 from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
-from wattloop.trials.limits import Deferral, TimeIsOver, stops_deferred, stops_raise, time_limit
-from wattloop.trials.outcome import Outcome, TrialStatus, domain_energies, scope_energies
-from wattloop.trials.peaks import readings_of
-from wattloop.trials.process import run_group, status_of
+from wattloop.trials.limits import Deferral, stops_deferred, stops_raise
+from wattloop.trials.measured import measured_call, measured_command
+from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.trial import Trial
 
 __all__ = ["TrialRunner"]
-
-RUN_STATUS = {
-    TrialStatus.OK: RunStatus.FINISHED,
-    TrialStatus.FAILED: RunStatus.FAILED,
-    TrialStatus.NOT_STARTED: RunStatus.FAILED,
-}
 
 
 class TrialRunner:
@@ -96,7 +85,7 @@ class TrialRunner:
 
     def run(self, trial: Trial) -> Outcome:
         """Run the trial's command measured, or hand back what it gave when it ran before."""
-        return self._once(trial, lambda stops: self._measured_command(trial, stops))
+        return self._once(trial, lambda stops: self._command(trial, stops))
 
     def call(self, trial: Trial, function: Callable[[], Mapping[str, float] | None]) -> Outcome:
         """As `run`, with a function of this process; the numbers it returns are kept as metrics.
@@ -104,7 +93,10 @@ class TrialRunner:
         After `timeout_s` the function is interrupted at its next line of Python, if it runs in
         the main thread; a call that does not return from a library cannot be interrupted.
         """
-        return self._once(trial, lambda stops: self._measured_call(trial, function, stops))
+        tags = self._tags(trial)
+        return self._once(
+            trial, lambda stops: measured_call(trial, function, self._settings, stops, tags)
+        )
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -142,86 +134,19 @@ class TrialRunner:
             return Outcome(status=TrialStatus.NOT_SET, message=str(error))
         return None
 
-    def _measured_command(self, trial: Trial, stops: Deferral) -> Outcome:
-        output = self._output_of(trial)
-        session = self._session(trial, kind="command", in_process=False)
-        environment = {
-            **child_environment(session),
-            TRIAL_VARIABLE: f"{self._experiment_id}/{trial.key}",
-            **trial.environment,
-        }
-        window = session.begin("trial")
-        status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
-        try:
-            with stops.lifted():
-                ended = run_group(
-                    trial.command, environment, timeout_s=trial.timeout_s, output=output
-                )
-            status, facts = status_of(ended, trial.timeout_s, output)
-        except CommandError as error:
-            status = TrialStatus.NOT_STARTED
-            facts = {"message": str(error), "exit_code": error.exit_code}
-        finally:
-            window.end()
-            self._close(session, status, facts)
-        return self._outcome(session, window.result, status, facts)
-
-    def _measured_call(
-        self,
-        trial: Trial,
-        function: Callable[[], Mapping[str, float] | None],
-        stops: Deferral,
-    ) -> Outcome:
-        session = self._session(trial, kind="python", in_process=True)
-        window = session.begin("trial")
-        status, facts = TrialStatus.KILLED, dict[str, Any](message="interrupted")
-        try:
-            with stops.lifted(), time_limit(trial.timeout_s):
-                metrics = function()
-            status, facts = TrialStatus.OK, {"metrics": dict(metrics or {})}
-        except TimeIsOver:
-            status = TrialStatus.TIMEOUT
-            facts = {"message": f"did not end within {trial.timeout_s:g} s"}
-        except Exception as error:  # noqa: BLE001 - a function that fails is an outcome
-            status = TrialStatus.FAILED
-            facts = {"message": f"{type(error).__name__}: {error}"}
-        finally:
-            window.end()
-            self._close(session, status, facts)
-        return self._outcome(session, window.result, status, facts)
-
-    def _session(self, trial: Trial, *, kind: str, in_process: bool) -> Session:
-        return Session.open(
+    def _command(self, trial: Trial, stops: Deferral) -> Outcome:
+        return measured_command(
+            trial,
             self._settings,
-            name=trial.name or trial.key,
-            command=list(trial.command) or None,
-            kind=kind,
-            in_process=in_process,
-            tags={"experiment": self._experiment_id, "trial": trial.key},
+            self._store,
+            stops,
+            tags=self._tags(trial),
+            environment={TRIAL_VARIABLE: f"{self._experiment_id}/{trial.key}"},
+            output=self._output_of(trial),
         )
 
-    def _close(self, session: Session, status: TrialStatus, facts: Mapping[str, Any]) -> None:
-        session.close(
-            RUN_STATUS.get(status, RunStatus.KILLED),
-            exit_code=facts.get("exit_code"),
-            signal=facts.get("signal"),
-        )
-
-    def _outcome(
-        self, session: Session, result: WindowResult, status: TrialStatus, facts: dict[str, Any]
-    ) -> Outcome:
-        readings = readings_of(session.journal_path, result.begin_s, result.end_s)
-        return Outcome(
-            status=status,
-            time_s=result.duration_s,
-            scopes=scope_energies(result, self._settings, readings.peaks_w(result)),
-            domains=domain_energies(result),
-            signals=readings.signals(),
-            missing=tuple(m._asdict() for m in result.missing),
-            run_id=session.run_id,
-            started_wall_s=session.started_wall_s,
-            **facts,
-        )
+    def _tags(self, trial: Trial) -> dict[str, str]:
+        return {"experiment": self._experiment_id, "trial": trial.key}
 
     def _keep(self, record: TrialRecord, outcome: Outcome) -> None:
         end_trial(

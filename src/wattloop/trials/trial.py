@@ -22,6 +22,8 @@ class Trial:
         timeout_s: after this long the program is ended; None waits for ever.
         facts: whatever else describes the trial (number of GPUs, repeat); written down with it.
         name: what the measured run is called.
+        window: the part of the program that counts, as `wattloop.measure(window)` in it marks it;
+            empty for all of it.
     """
 
     key: str
@@ -31,6 +33,7 @@ class Trial:
     timeout_s: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    window: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the store."""
@@ -39,5 +42,6 @@ class Trial:
             "command": list(self.command),
             "environment": dict(self.environment),
             "timeout_s": self.timeout_s,
+            "window": self.window,
             **self.facts,
         }

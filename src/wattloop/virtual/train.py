@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import FrameType
 
 from wattloop.core.clock import RealClock
@@ -44,7 +45,9 @@ def main(arguments: Sequence[str] | None = None, since_s: float | None = None) -
             owner=this_process(),
         )
         signal.signal(signal.SIGTERM, _leave)  # a `kill` leaves the cards idle
-        result = run.run(jobs, lambda step: _say(step, options.steps), since_s)
+        during = _window(options.window)
+        begin_s = since_s if during is None else None
+        result = run.run(jobs, lambda step: _say(step, options.steps), begin_s, during)
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -61,6 +64,14 @@ def _jobs(options: argparse.Namespace, machine: VirtualMachine) -> list[Training
         return [first] * options.steps
     before = round(options.change_at * options.steps)
     return [first] * before + [_job(options.change_to, machine)] * (options.steps - before)
+
+
+def _window(name: str | None) -> AbstractContextManager[object] | None:
+    if name is None:
+        return None
+    from wattloop.measure.api import measure
+
+    return measure(name)
 
 
 def _job(name: str | None, machine: VirtualMachine) -> TrainingJob:
@@ -97,6 +108,11 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         metavar="X",
         help="simulated seconds per second: the job does 1/X of its work (default 60)",
+    )
+    parser.add_argument(
+        "--window",
+        metavar="NAME",
+        help="measure the training itself, without start and end of the program, under this name",
     )
     parser.add_argument("--change-to", metavar="JOB", help="go on with another job half-way")
     parser.add_argument(

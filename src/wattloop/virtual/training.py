@@ -7,6 +7,7 @@ whole job. Its result gives simulated seconds and joules, multiplied by X again.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from wattloop.core.clock import Clock
@@ -86,24 +87,27 @@ class TrainingRun:
         jobs: Sequence[TrainingJob],
         on_step: Callable[[int], None] = lambda step: None,
         began_s: float | None = None,
+        during: AbstractContextManager[object] | None = None,
     ) -> TrainingResult:
         """Train, one entry of `jobs` per step; the cards are idle afterwards, whatever happens.
 
         Args:
             jobs: what to do in each step.
             on_step: called with the number of each finished step, from 1.
-            began_s: when the work began; now unless given.
+            began_s: when the work began; when the first step begins unless given.
+            during: entered for the steps alone, to measure them.
         """
         steps, gpus = len(jobs), len(self._used)
         for card in self._cards:
             card.reap()  # of a job that was killed
-        begin_s = self._at_s = self._clock.now_s() if began_s is None else began_s
         try:
-            for number, job in enumerate(jobs, start=1):
-                for phase in job.shortened(steps * self._scale).phases(gpus):
-                    self._do(phase)
-                on_step(number)
-            end_s = self._at_s
+            with during or nullcontext():
+                begin_s = self._at_s = self._clock.now_s() if began_s is None else began_s
+                for number, job in enumerate(jobs, start=1):
+                    for phase in job.shortened(steps * self._scale).phases(gpus):
+                        self._do(phase)
+                    on_step(number)
+                end_s = self._at_s
         finally:
             for card in self._used:
                 card.occupy(IDLE, min(self._at_s, self._clock.now_s()), self._scale)

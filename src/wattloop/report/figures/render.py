@@ -1,7 +1,9 @@
 """Files from definitions: one HTML page that needs no network, and an SVG and a PNG each."""
 
+import errno
 import html
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["needs_libraries", "page_of", "save"]
+__all__ = ["needs_libraries", "page_of", "save", "writable_folder"]
 
 PNG_SCALE = 2.0
 REMEDY = "pip install 'wattloop[figures]'"
@@ -24,6 +26,18 @@ def needs_libraries() -> None:
         raise ConfigError(f"figures need {error.name}, which is not installed: {REMEDY}") from None
 
 
+def writable_folder(folder: Path) -> None:
+    """Make the folder, or raise ConfigError: better before hours of measuring than after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: figures cannot be written there: {error.strerror or error}"
+        ) from None
+
+
 def save(
     charts: Mapping[str, Any], folder: Path, *, title: str, notes: Sequence[str] = ()
 ) -> list[Path]:
@@ -35,9 +49,9 @@ def save(
     needs_libraries()
     import vl_convert
 
+    writable_folder(folder)
     written = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, chart in charts.items():
             spec = chart.to_dict()
             version = _version()

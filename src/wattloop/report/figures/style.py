@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattloop.characterize.sweep_result import SweepResult
+
 __all__ = [
     "BEST",
     "GREY",
@@ -14,6 +16,7 @@ __all__ = [
     "lever_title",
     "lever_x",
     "plain_name",
+    "said_of",
     "styled",
 ]
 
@@ -89,6 +92,16 @@ def colour(field: str, order: Sequence[str], *, several: bool = True) -> Any:
         return alt.value(PALETTE[0])
     legend = alt.Legend(symbolOpacity=1, symbolType="circle")
     return alt.Color(f"{field}:N", title=None, sort=list(order), legend=legend)
+
+
+def said_of(*results: SweepResult) -> str:
+    """Whose energy it is, where it comes from, and which part of the program it is of."""
+    kinds = []
+    for result in results:
+        window = result.experiment.spec.get("window")
+        part = f", window '{window}'" if window else ""
+        kinds.append(f"energy of {result.scope}, {result.provenance}{part}")
+    return "; ".join(dict.fromkeys(kinds))
 
 
 def styled(chart: Any, title: str, subtitle: str) -> Any:

@@ -1,7 +1,7 @@
-"""Figures 2 to 7 of Koszczal et al. (Euro-Par 2023) and speed-up, from any sweep.
+"""Figures 2 to 6 of Koszczal et al. (Euro-Par 2023), from any sweep.
 
-Against a lever: energy decrease, time increase, EDP, EDS, gain minus loss. Against the number of
-GPUs: times, speed-up. The best point of each curve has a ring around it.
+Against a lever: energy decrease, time increase, EDP, EDS, gain minus loss. The best point of each
+curve has a ring around it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ from wattloop.characterize.gains import (
 )
 from wattloop.characterize.point_result import Group, PointResult, largest_groups
 from wattloop.characterize.sweep_result import SweepResult
-from wattloop.characterize.sweep_tables import scaling_rows
+from wattloop.report.figures.scaling import scaling_figures
 from wattloop.report.figures.style import (
     BEST,
-    GREY,
     HEIGHT,
     WIDTH,
     colour,
     lever_title,
     lever_x,
     plain_name,
+    said_of,
     styled,
 )
 
@@ -41,7 +41,7 @@ def sweep_figures(result: SweepResult) -> dict[str, Any]:
     for axis in result.axes:
         suffix = "" if len(result.axes) == 1 else "-" + plain_name(axis["name"])
         figures |= {f"{name}{suffix}": chart for name, chart in _against(result, axis).items()}
-    figures |= _scaling(result)
+    figures |= scaling_figures(result)
     return figures
 
 
@@ -51,7 +51,7 @@ def _against(result: SweepResult, axis: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     lever = lever_title(axis).partition(" (")[0]
     largest = largest_groups(groups)
-    said = _said(result)
+    said = said_of(result)
     return {
         "energy-decrease": _curves(
             result,
@@ -166,57 +166,6 @@ def _curves(
     return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
 
 
-def _scaling(result: SweepResult) -> dict[str, Any]:
-    """Times and speed-up for the default and the setting with the best gain minus loss."""
-    import altair as alt
-
-    rows = scaling_rows(result)
-    counts = sorted({row["gpus"] for row in rows})
-    if len(counts) < 2:
-        return {}
-    largest = largest_groups([g for g in result.groups if g.reference is not None])
-    chosen = {p.label for g in largest if (found := g.best(GAIN_MINUS_LOSS)) for p in found[:1]}
-    several = len({(row["workload"], row["library"]) for row in rows}) > 1
-    data = [
-        {
-            "gpus": row["gpus"],
-            "setting": " ".join(filter(None, (row["workload"], row["library"])) if several else ())
-            + (" " if several else "")
-            + row["setting"]
-            + (" (default)" if row["is_default"] else ""),
-            "time_s": row["time_s"].mean,
-            "speed_up": row["speed_up"],
-            "shown": f"{row['time_s'].mean:.3g}",
-        }
-        for row in rows
-        if row["is_default"] or row["setting"] in chosen
-    ]
-    data.sort(key=lambda row: "(default)" not in row["setting"])
-    base = alt.Chart(alt.Data(values=data))
-    color = colour("setting", list(dict.fromkeys(row["setting"] for row in data)))
-    gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
-    bars = base.mark_bar().encode(
-        x=gpus, xOffset="setting:N", y=alt.Y("time_s:Q", title="Time (s)"), color=color
-    )
-    labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
-        x=gpus, xOffset="setting:N", y="time_s:Q", text="shown:N"
-    )
-    times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
-    ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]
-    x = alt.X("gpus:Q", title="Number of GPUs", axis=alt.Axis(values=counts, format="d"))
-    y = alt.Y("speed_up:Q", title=f"Speed-up over {counts[0]} GPU{'s' if counts[0] > 1 else ''}")
-    line = alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[5, 4], color=GREY)
-    real = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True))
-    scaling = alt.layer(line.encode(x=x, y=y), real.encode(x=x, y=y, color=color)).properties(
-        width=WIDTH, height=HEIGHT
-    )
-    said = f"mean of the repeats; {_said(result)}"
-    return {
-        "times": styled(times, "Time against the number of GPUs", said),
-        "speed-up": styled(scaling, "Speed-up with the number of GPUs", f"{said}; dashed: ideal"),
-    }
-
-
 def _edp(gain: Gain) -> tuple[float, float | None]:
     """In kJ s, with the interval of its gain."""
     value = gain.cost / 1_000
@@ -252,7 +201,3 @@ def _both(label: str, k: str, groups: list[Group]) -> str:
 
 def _with_group(said: str, groups: list[Group]) -> str:
     return f"{groups[0].label}; {said}" if len(groups) == 1 and groups[0].label else said
-
-
-def _said(result: SweepResult) -> str:
-    return f"energy of {result.scope}, {result.provenance}"

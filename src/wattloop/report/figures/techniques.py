@@ -15,6 +15,7 @@ from wattloop.report.figures.style import (
     lever_title,
     lever_x,
     plain_name,
+    said_of,
     styled,
 )
 
@@ -69,7 +70,9 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     ring = best.mark_point(size=200, filled=False, stroke=BEST, strokeWidth=1.6)
     name = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="setting:N")
     chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
-    return styled(chart, "EDP against time", f"{_said(results)}; square: default; ring: lowest EDP")
+    return styled(
+        chart, "EDP against time", f"{said_of(*results)}; square: default; ring: lowest EDP"
+    )
 
 
 def _powers(results: Sequence[SweepResult]) -> dict[str, Any]:
@@ -157,9 +160,4 @@ def _synthesis(results: Sequence[SweepResult]) -> Any:
     )
     labels = base.mark_text(dy=-6, fontSize=11).encode(y="edp_pct:Q", text="shown:N")
     chart = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
-    return styled(chart, "EDP gain by technique", _said(results))
-
-
-def _said(results: Sequence[SweepResult]) -> str:
-    kinds = dict.fromkeys(f"energy of {r.scope}, {r.provenance}" for r in results)
-    return "; ".join(kinds)
+    return styled(chart, "EDP gain by technique", said_of(*results))

@@ -1,0 +1,115 @@
+"""Trials of an experiment: what was tried, and what came of it, written as it happens.
+
+A trial is one setting tried once. It is written when it begins and again when it ends, each in a
+transaction of its own: after `kill -9` everything that ended is there, and what was under way is
+marked `running`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+
+from wattloop.store.database import Store
+from wattloop.store.experiments import RUNNING
+from wattloop.store.schema import trials
+from wattloop.store.text import json_text, plain
+
+__all__ = ["TrialRecord", "begin_trial", "end_trial", "forget_trials", "read_trials"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One setting tried once.
+
+    Attributes:
+        key: unique within its experiment, and the same whenever that trial is planned again.
+        number: its place in the order in which trials were begun.
+        status: `running` until it ended, then that of its outcome.
+        settings: what was tried.
+        outcome: what came of it; empty while it runs.
+        run_id: the measured run, if there is one.
+    """
+
+    key: str
+    number: int
+    status: str = RUNNING
+    settings: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    run_id: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is an outcome, good or bad."""
+        return self.status != RUNNING
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def begin_trial(
+    store: Store, experiment_id: str, key: str, settings: Mapping[str, Any]
+) -> TrialRecord:
+    """Write down that a trial begins. One that ended before is handed back as it is.
+
+    One that was under way when its process died keeps its number and begins again.
+    """
+    with store.writing() as connection:
+        mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(key))
+        row = connection.execute(select(trials.c.body).where(mine)).one_or_none()
+        if row is not None:
+            known = TrialRecord(**json.loads(row[0]))
+            if known.ended:
+                return known
+            connection.execute(delete(trials).where(mine))
+            number = known.number
+        else:
+            count = select(func.max(trials.c.number)).where(trials.c.experiment_id == experiment_id)
+            last = connection.execute(count).scalar()
+            number = 0 if last is None else int(last) + 1
+        record = TrialRecord(key=key, number=number, settings=dict(settings))
+        connection.execute(insert(trials).values(**_trial_columns(experiment_id, record)))
+        return record
+
+
+def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
+    """Write down what came of a trial that was begun."""
+    mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
+    with store.writing() as connection:
+        connection.execute(
+            update(trials).where(mine).values(**_trial_columns(experiment_id, record))
+        )
+
+
+def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:
+    """Remove trials whose status is not one of `keep`, so that they are run again; how many."""
+    query = delete(trials).where(
+        trials.c.experiment_id == experiment_id, trials.c.status.not_in(list(keep))
+    )
+    with store.writing() as connection:
+        return connection.execute(query).rowcount
+
+
+def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:
+    """All trials in the order in which they were begun."""
+    query = (
+        select(trials.c.body)
+        .where(trials.c.experiment_id == experiment_id)
+        .order_by(trials.c.number)
+    )
+    with store.reading() as connection:
+        return [TrialRecord(**json.loads(body)) for (body,) in connection.execute(query)]
+
+
+def _trial_columns(experiment_id: str, record: TrialRecord) -> dict[str, Any]:
+    return {
+        "experiment_id": experiment_id,
+        "key": plain(record.key),
+        "number": record.number,
+        "status": plain(record.status),
+        "run_id": record.run_id,
+        "body": json_text(record.to_dict()),
+    }

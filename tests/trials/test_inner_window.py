@@ -1,0 +1,82 @@
+"""Promises of `inner_window`: a program says which part of it counts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.settings import Settings
+from wattloop.store.database import Store
+from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.trials.runner import TrialRunner
+from wattloop.trials.trial import Trial
+
+SLOW_START = """
+import time, wattloop
+time.sleep(0.3)
+with wattloop.measure("whole"):
+    time.sleep(0.1)
+    for epoch in range(2):
+        with wattloop.measure("epoch"):
+            time.sleep(0.2)
+time.sleep(0.3)
+"""
+
+
+def test_only_the_window_counts(store: Store, settings: Settings) -> None:
+    """Time, energy and peak are of the window, read from outside; the program lasted longer."""
+    outcome = _run(store, settings, "whole", [sys.executable, "-c", SLOW_START])
+    assert outcome.ok
+    assert outcome.time_s is not None
+    assert outcome.lasted_s is not None
+    assert outcome.time_s >= 0.5
+    assert outcome.lasted_s >= outcome.time_s + 0.6
+    assert outcome.scopes["cpu"].energy_j == pytest.approx(50.0 * outcome.time_s, rel=0.2)
+    assert outcome.scopes["cpu"].peak_w is not None
+
+
+def test_windows_of_one_name_count_from_the_first_to_the_last(
+    store: Store, settings: Settings
+) -> None:
+    """Two epochs in a row, in a process that the program started, make one stretch."""
+    nested = ["sh", "-c", '"$0" -c "$1"; exit 0', sys.executable, SLOW_START]
+    outcome = _run(store, settings, "epoch", nested)
+    assert outcome.time_s is not None
+    assert outcome.lasted_s is not None
+    assert 0.4 <= outcome.time_s <= outcome.lasted_s - 0.7
+
+
+def test_a_program_of_any_language_marks_its_part_with_a_run(
+    store: Store, settings: Settings
+) -> None:
+    """`wattloop run --name` inside a script is a window, too."""
+    inner = f"{sys.executable} -m wattloop run --name part -- sleep 0.3"
+    outcome = _run(store, settings, "part", ["sh", "-c", f"sleep 0.2; {inner}; sleep 0.2"])
+    assert outcome.time_s is not None
+    assert outcome.lasted_s is not None
+    assert outcome.ok, outcome.message
+    assert 0.3 <= outcome.time_s <= outcome.lasted_s - 0.4
+
+
+def test_a_window_that_is_not_there_fails_the_trial(store: Store, settings: Settings) -> None:
+    """A typo names the windows there are; a program that measures nothing is told how to."""
+    typo = _run(store, settings, "epoc", [sys.executable, "-c", SLOW_START])
+    assert typo.status is TrialStatus.FAILED
+    assert typo.message == "it measured no window 'epoc', but 'epoch', 'whole'"
+    nothing = _run(store, settings, "train", ["true"])
+    assert nothing.status is TrialStatus.FAILED
+    assert 'with wattloop.measure("train"):' in nothing.message
+
+
+def test_the_program_keeps_its_window_in_our_store(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the store was named by an option, and the program works in another folder."""
+    monkeypatch.delenv("WATTLOOP_STORE", raising=False)
+    program = f"import os; os.chdir({str(tmp_path)!r})\n" + SLOW_START
+    assert _run(store, settings, "whole", [sys.executable, "-c", program]).ok
+
+
+def _run(store: Store, settings: Settings, window: str, command: list[str]) -> Outcome:
+    with TrialRunner(store, "e", settings) as runner:
+        return runner.run(Trial(key=f"{window} {command}", command=command, window=window))
