@@ -195,12 +195,35 @@ def test_failures_are_tried_again_when_asked(
 ) -> None:
     """`--retry-failed` forgets them; what went well is kept."""
     mark = tmp_path / "works"
-    plan = planned(settings, ["test", "-e", str(mark)], repeats=1)
+    script = (
+        "import os, sys; from wattloop.virtual.machine import shared_machine; "
+        "low = shared_machine(1).gpus[0].now().limit_w < 350; "
+        f"sys.exit(low and not os.path.exists({str(mark)!r}))"
+    )
+    plan = planned(settings, [sys.executable, "-c", script], "300", repeats=1)
+    first = Heard()
+    assert swept(plan, store, settings, first).points[0].repeated.failures == 2
+    mark.touch()
+    experiment = find_experiment(store, "last")
+    again = Heard()
+    sweep = Sweep(plan, experiment, store, settings, listener=again)
+    assert sweep.run(retry_failed=True).points[0].repeated.failures == 0
+    assert (len(first.begun), len(again.begun)) == (3, 1)
+
+
+def test_a_sweep_that_stopped_at_the_default_tries_it_again(
+    settings: Settings, store: Store, tmp_path: Path
+) -> None:
+    """Once the command works, the same words go on; without a default nothing could be said."""
+    mark = tmp_path / "works"
+    plan = planned(settings, ["test", "-e", str(mark)], "300", repeats=1)
+    with pytest.raises(ConfigError):
+        swept(plan, store, settings)
     with pytest.raises(ConfigError):
         swept(plan, store, settings)
     mark.touch()
-    result = swept(plan, store, settings, retry_failed=True)
-    assert result.points[0].repeated.failures == 0
+    result = swept(plan, store, settings)
+    assert [p.repeated.failures for p in result.points] == [0, 0]
 
 
 def test_tight_points_are_not_repeated(settings: Settings, store: Store) -> None:

@@ -8,7 +8,8 @@ from tests.characterize.made import energy_j, made_sweep, time_s
 from wattloop.analyze.metrics import Point as Cost
 from wattloop.analyze.metrics import eds
 from wattloop.characterize.gains import COMPARED, EDP, ENERGY, TIME, Compared
-from wattloop.characterize.point_result import Group
+from wattloop.characterize.point_result import Group, PointResult
+from wattloop.characterize.repeats import repeated
 from wattloop.characterize.sweep_result import chosen_scope, result_of
 from wattloop.characterize.sweep_tables import (
     best_rows,
@@ -141,6 +142,34 @@ def test_tables_of_the_literature_have_their_rows() -> None:
     assert scaling[0]["speed_up"] == pytest.approx(8**0.8)
     synthesis = synthesis_rows([result])
     assert [(r["platform"], r["library"], r["workloads"]) for r in synthesis] == [
-        ("formula card", "jax", 4),
-        ("formula card", "tf", 2),
+        ("formula card", "jax", 2),
+        ("formula card", "tf", 1),
     ]
+    assert synthesis[1]["edp_pct"] == pytest.approx(eight["edp_pct"])
+
+
+def test_settings_of_several_levers_name_those_that_were_moved() -> None:
+    """`1695 MHz` alone could be any clock; what stands at its default is not worth a word."""
+    facts = {"levels": {"gpu/power_limit": "260 W", "gpu/sm_clock": "1695 MHz"}}
+    defaults = {"gpu/power_limit": "260 W", "gpu/sm_clock": "not locked"}
+    point = PointResult(facts, repeated([], "node"), (), defaults)
+    assert point.label == "sm_clock 1695 MHz"
+    both = replace(point, facts={"levels": {**facts["levels"], "gpu/power_limit": "170 W"}})
+    assert both.label == "power_limit 170 W, sm_clock 1695 MHz"
+    assert replace(point, facts={"levels": defaults}).label == "default"
+
+
+def test_two_levers_of_one_technique_count_by_the_better() -> None:
+    """Clocks of cores and of memory are both `clock`: neither hides the other by its order."""
+    experiment, trials = made_sweep(gpus=(8,))
+    (cap,) = experiment.facts["axes"]
+    worse = {**cap, "name": "gpu/other", "default": "x", "levels": [{"label": "x", "number": 1.0}]}
+    for axes in ([cap, worse], [worse, cap]):
+        both = replace(experiment, facts={**experiment.facts, "axes": axes})
+        for trial in trials:
+            levels = trial.settings["point"]["levels"]
+            levels["gpu/other"] = "y" if levels["gpu/power_limit"] == "100 W" else "x"
+            if levels["gpu/other"] == "y":
+                levels["gpu/power_limit"] = "260 W"
+        (row,) = technique_rows([result_of(both, trials)])
+        assert row["setting"] == "150 W"

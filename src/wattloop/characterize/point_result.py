@@ -1,7 +1,7 @@
 """One point of a sweep with its repeats, and the points it is compared with."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate, estimate
@@ -9,23 +9,30 @@ from wattloop.analyze.metrics import Point as Cost
 from wattloop.characterize.gains import Compared, Gain, gain_of
 from wattloop.characterize.repeats import Repeated
 
-__all__ = ["Group", "PointResult", "gpu_count", "largest_groups"]
+__all__ = ["Group", "GroupKey", "PointResult", "gpu_count", "largest_groups"]
 
 GroupKey = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """One point: its repeats, and what they say."""
+    """One point: its repeats, and what they say; `defaults` are the levers' default levels."""
 
     facts: Mapping[str, Any]
     repeated: Repeated
     keys: tuple[str, ...]
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """Its levels, for people."""
-        return ", ".join(self.facts["levels"].values()) or "default"
+        """`170 W`; of several levers those that are not at their default, with their names."""
+        levels = self.facts["levels"]
+        if len(levels) < 2:
+            return next(iter(levels.values()), "default")
+        moved = {n: label for n, label in levels.items() if label != self.defaults.get(n)}
+        return ", ".join(f"{n.rpartition('/')[2]} {label}" for n, label in moved.items()) or (
+            "default"
+        )
 
     @property
     def name(self) -> str:

@@ -102,6 +102,7 @@ class Sweep:
     def run(self, *, retry_failed: bool = False) -> SweepResult:
         """Run what has not been run yet.
 
+        One that stopped because the default setting did not work tries again what failed.
         Interrupted (ctrl-C, SIGTERM) it puts the levers back and leaves the rest for later.
 
         Raises:
@@ -109,7 +110,7 @@ class Sweep:
             LeverError: levers cannot be taken or put back.
         """
         identity = self._experiment.experiment_id
-        if retry_failed:
+        if retry_failed or self._experiment.status == "failed":
             forget_trials(self._store, identity, keep=("ok", RUNNING))
         starts = int(self._experiment.facts.get("starts", 0))
         status = "interrupted"

@@ -41,7 +41,11 @@ class SweepResult:
     @property
     def provenance(self) -> str:
         """Of all energies together."""
-        kinds = {p.provenance(self.scope) for p in self.points} if self.scope else set()
+        return self.provenance_of(self.scope) if self.scope else "not measured"
+
+    def provenance_of(self, scope: str) -> str:
+        """Of the energies of one scope."""
+        kinds = {p.provenance(scope) for p in self.points}
         return ", ".join(sorted(filter(None, kinds))) or "not measured"
 
     @property
@@ -119,15 +123,16 @@ def result_of(
     }
     scope = scope or experiment.spec.get("scope")
     scope = scope or chosen_scope([o for group in outcomes.values() for o in group])
+    axes = tuple(experiment.facts.get("axes", ()))
     points = [
         PointResult(
             facts=group[0].settings["point"],
             repeated=repeated(outcomes[key], scope),
             keys=tuple(t.key for t in group),
+            defaults={axis["name"]: axis["default"] for axis in axes},
         )
         for key, group in counted.items()
     ]
-    axes = tuple(experiment.facts.get("axes", ()))
     return SweepResult(experiment, scope, _ordered(points, axes), warm_ups, unfinished, axes)
 
 

@@ -135,7 +135,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     The same specification and command again goes on where it was stopped.
     """
     from wattloop.cli.chosen import settings_of
-    from wattloop.cli.sweep_request import SweepRequest, execute
+    from wattloop.cli.sweep_execute import execute
+    from wattloop.cli.sweep_request import SweepRequest
 
     check_target(json_file, "--json")
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
@@ -189,7 +190,8 @@ def resume_command(
 ) -> None:
     """Go on with a sweep that was stopped."""
     from wattloop.cli.chosen import settings_of
-    from wattloop.cli.sweep_request import SweepRequest, execute_stored
+    from wattloop.cli.sweep_execute import execute_stored
+    from wattloop.cli.sweep_request import SweepRequest
 
     check_target(json_file, "--json")
     request = SweepRequest(

@@ -1,6 +1,8 @@
 """Tables that compare techniques, GPU counts and machines, of one sweep or of several."""
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from wattloop.characterize import sweep_tables as tables
 from wattloop.characterize.point_result import gpu_count
@@ -24,7 +26,7 @@ def print_techniques(results: Sequence[SweepResult]) -> None:
         cells = (f"{row['edp_pct']:+.1f}%", f"{row['time_pct']:+.1f}%", row["setting"])
         key = (name, row["library"])
         lines.setdefault(key, {})[row["technique"]] = cells
-    print_table(
+    _print(
         headers,
         [
             (*key, *(cell for t in known for cell in cells.get(t, ("-", "-", "-"))))
@@ -35,13 +37,21 @@ def print_techniques(results: Sequence[SweepResult]) -> None:
 
 
 def print_powers(results: Sequence[SweepResult]) -> None:
-    """Power of main and second component."""
+    """Power of main and second component; a table for each pair of them."""
     rows = tables.power_rows(results)
-    known = list(dict.fromkeys(t for row in rows for t in row if isinstance(row[t], dict)))
-    main = next((row["main"] for row in rows), "gpu").upper()
-    second = next((row["second"] for row in rows if row["second"]), None)
-    parts = [("main", main), *([("second", second.upper())] if second else [])]
-    print_table(
+    pairs = dict.fromkeys((row["main"], row["second"]) for row in rows)
+    for number, (main, second) in enumerate(pairs):
+        if number:
+            sys.stdout.write("\n")
+        _print_powers([r for r in rows if (r["main"], r["second"]) == (main, second)], main, second)
+
+
+def _print_powers(rows: Sequence[dict[str, Any]], main: str, second: str | None) -> None:
+    fields = dict.fromkeys(t for row in rows for t in row if isinstance(row[t], dict))
+    known = [t for t in fields if t != "kinds"]
+    parts = [("main", main.upper()), *([("second", second.upper())] if second else [])]
+    kinds = dict.fromkeys(f"{s.upper()} {kind}" for r in rows for s, kind in r["kinds"].items())
+    _print(
         ["workload", "library", *(f"{t} {label} (W)" for t in known for _, label in parts)],
         [
             (
@@ -52,14 +62,14 @@ def print_powers(results: Sequence[SweepResult]) -> None:
             for row in rows
         ],
         title=f"Average power at the default and at the lowest EDP, ± standard deviation "
-        f"({kinds_of(results)})",
+        f"({', '.join(kinds)})",
     )
 
 
 def print_scaling(results: Sequence[SweepResult]) -> None:
     """Time and speed-up by number of GPUs."""
     for result in results:
-        print_table(
+        _print(
             ("workload", "setting", "GPUs", "time (s)", "energy (J)", "speed-up"),
             [
                 (
@@ -78,7 +88,7 @@ def print_scaling(results: Sequence[SweepResult]) -> None:
 
 def print_synthesis(results: Sequence[SweepResult]) -> None:
     """Mean best EDP gain by machine, library and technique."""
-    print_table(
+    _print(
         ("platform", "library", "technique", "mean best EDP gain", "workloads"),
         [
             (
@@ -92,3 +102,9 @@ def print_synthesis(results: Sequence[SweepResult]) -> None:
         ],
         title=f"Best EDP gain per technique, mean over workloads ({kinds_of(results)})",
     )
+
+
+def _print(headers: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """As `print_table`, without columns that say nothing, such as the library of one command."""
+    kept = [i for i in range(len(headers)) if not rows or any(row[i] for row in rows)]
+    print_table([headers[i] for i in kept], [[row[i] for i in kept] for row in rows], title)

@@ -11,6 +11,7 @@ from wattloop.core.errors import RunNotFound
 from wattloop.core.user_path import user_path
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import needs_libraries, save
+from wattloop.report.figures.style import said_of
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
 from wattloop.store.runs import RunRecord, find_run
@@ -37,7 +38,7 @@ def draw(results: Sequence[SweepResult], store: "Store", folder: str) -> None:
         return
     names = [r.experiment.name or r.experiment.experiment_id for r in results]
     notes = [
-        f"{r.experiment.experiment_id}: energy of {r.scope}, {r.provenance}; host "
+        f"{r.experiment.experiment_id}: {said_of(r)}; host "
         f"{r.experiment.facts.get('host', 'unknown')}"
         for r in results
     ]

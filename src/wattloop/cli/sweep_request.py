@@ -1,24 +1,20 @@
-"""What `wattloop sweep` was asked to do, made into a specification and done."""
+"""What `wattloop sweep` was asked to do, made into a specification and a plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import say, write_json
-from wattloop.core.clock import RealClock
-from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
     from wattloop.characterize.lined_yaml import LinedData
     from wattloop.characterize.sweep_plan import Plan
     from wattloop.characterize.sweep_spec import SweepSpec
-    from wattloop.store.database import Store
-    from wattloop.store.experiments import Experiment
 
-__all__ = ["SweepRequest", "execute", "execute_stored"]
+__all__ = ["SweepRequest", "plan_here", "spec_of"]
 
+KERNEL_WINDOW = "kernel"
 LEVER_OPTIONS = {"--cap": "gpu/power_limit", "--clock": "gpu/sm_clock"}
 
 
@@ -46,113 +42,8 @@ class SweepRequest:
     json_file: str | None = None
 
 
-def execute(request: SweepRequest) -> None:
-    """Plan, and run or list."""
-    from wattloop.characterize.sweep import open_experiment
-    from wattloop.store.database import open_store
-
-    spec, source = _spec(request)
-    plan = _plan(spec, source, request.settings)
-    if request.dry_run:
-        from wattloop.cli.sweep_dry import print_plan
-
-        print_plan(plan, request.json_file)
-        return
-    _check_drawable(request)
-    with open_store(request.settings.store_location) as store:
-        experiment, resumed = open_experiment(store, plan, RealClock(), resume=not request.new)
-        if request.resume_only and not resumed:
-            raise ExperimentNotFound(
-                "no unfinished sweep of this specification and command; see 'wattloop sweep list'"
-            )
-        _run(plan, experiment, store, request, resumed=resumed)
-
-
-def execute_stored(reference: str | None, request: SweepRequest) -> None:
-    """Go on with a stored sweep; unless one is named, with the last that is unfinished."""
-    from wattloop.characterize.sweep_plan import fingerprint
-    from wattloop.characterize.sweep_spec import spec_from
-    from wattloop.store.database import open_store
-    from wattloop.store.experiments import find_experiment
-
-    _check_drawable(request)
-    with open_store(request.settings.store_location) as store:
-        if reference is None:
-            experiment = _last_unfinished(store, retry_failed=request.retry_failed)
-        else:
-            experiment = find_experiment(store, reference, "sweep")
-        plan = _plan(spec_from(experiment.spec), None, request.settings)
-        if fingerprint(plan) != experiment.fingerprint:
-            raise ConfigError(
-                f"{experiment.experiment_id}: this machine does not offer the same points as when "
-                "it was begun (other GPUs, limits or defaults); run it anew with its file"
-            )
-        _run(plan, experiment, store, request, resumed=True)
-
-
-def _last_unfinished(store: "Store", *, retry_failed: bool) -> "Experiment":
-    from wattloop.store.experiments import find_experiment, list_experiments
-
-    last = find_experiment(store, "last", "sweep")
-    for experiment in list_experiments(store, "sweep"):
-        if experiment.status != "finished" or retry_failed:
-            return experiment
-    raise ExperimentNotFound(
-        f"every sweep is finished; 'wattloop sweep show {last.experiment_id}' shows the last one"
-    )
-
-
-def _run(
-    plan: "Plan", experiment: "Experiment", store: "Store", request: SweepRequest, *, resumed: bool
-) -> None:
-    from wattloop.characterize.sweep import Sweep
-    from wattloop.cli import sweep_view
-    from wattloop.cli.sweep_progress import progress
-
-    identity = experiment.experiment_id
-    with progress(plan, identity, resumed=resumed) as listener:
-        sweep = Sweep(
-            plan,
-            experiment,
-            store,
-            request.settings,
-            listener=listener,
-            outputs=None if request.show_output else _outputs(store, identity),
-        )
-        try:
-            result = sweep.run(retry_failed=request.retry_failed)
-        except (KeyboardInterrupt, SystemExit):
-            say(
-                f"wattloop: interrupted; what ended is kept, levers are as they were. Go on with: "
-                f"wattloop sweep resume {identity}"
-            )
-            raise
-    if request.json_file is not None:
-        write_json(sweep_view.as_dict(result), request.json_file)
-    if request.json_file != "-":
-        sweep_view.print_results([result], ("points", "best"))
-    if request.figures is not None:
-        from wattloop.cli.sweep_figures import draw
-
-        draw([result], store, request.figures)
-
-
-def _check_drawable(request: SweepRequest) -> None:
-    """A library that is missing, or a folder that cannot be, is said before hours are spent."""
-    if request.figures is not None:
-        from wattloop.core.user_path import user_path
-        from wattloop.report.figures.render import needs_libraries, writable_folder
-
-        needs_libraries()
-        writable_folder(user_path(request.figures))
-
-
-def _outputs(store: "Store", identity: str) -> Path:
-    journals = store.journals
-    return journals.with_name(journals.name.replace("journals", "trials")) / identity
-
-
-def _spec(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
+def spec_of(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
+    """The specification that file and options make, and the file, for messages with lines."""
     from wattloop.characterize.lined_yaml import read_lined
     from wattloop.characterize.sweep_spec import spec_from
 
@@ -166,7 +57,8 @@ def _spec(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
     if request.command:
         data["command"] = request.command
     if request.kernels:
-        data["workloads"] = {name: _kernel_command(name) for name in request.kernels}
+        window = str(data.setdefault("window", KERNEL_WINDOW))
+        data["workloads"] = {name: _kernel_command(name, window) for name in request.kernels}
     if request.gpus is not None:
         data["gpus"] = _counts(request.gpus)
     data |= _repeats(request, data)
@@ -213,15 +105,16 @@ def _repeats(request: SweepRequest, data: Mapping[str, Any]) -> dict[str, Any]:
     return {"repeats": rule}
 
 
-def _kernel_command(name: str) -> list[str]:
+def _kernel_command(name: str, window: str) -> list[str]:
     """A fixed amount of work of a kernel of `wattloop bench`, as a program of its own."""
     from wattloop.kernels.work import work_command
 
     kernel, _, backend = name.partition("/")
-    return work_command(kernel, backend)
+    return [*work_command(kernel, backend), "--window", window]
 
 
-def _plan(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> "Plan":
+def plan_here(spec: "SweepSpec", source: "LinedData | None", settings: Settings) -> "Plan":
+    """The specification on this machine."""
     from wattloop.characterize.cooling import Thermometer
     from wattloop.characterize.sweep_axes import axis_of
     from wattloop.characterize.sweep_plan import plan_of

@@ -1,12 +1,14 @@
 """`python -m wattloop.kernels gemm torch --runs 500`: a fixed amount of work, and its check.
 
-Nothing is measured here but time: put `wattloop run --` or `wattloop sweep ... --` before it.
+Nothing is measured here but time, unless `--window` names it: put `wattloop run --` or
+`wattloop sweep ... --` before it.
 """
 
 import argparse
 import json
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 
 from wattloop.core.errors import WattloopError
 from wattloop.hardware.host import Host
@@ -35,13 +37,14 @@ def main(words: list[str] | None = None) -> int:
         return BAD_INPUT
     runs = asked.runs or nominal_runs(loaded.kernel, device, SECONDS)
     loaded.check()  # compiles, where a framework does that
-    begin_s = time.monotonic()
-    for number in range(runs):
-        loaded.run()
-        if device == "cpu" or number % AHEAD == AHEAD - 1:
-            loaded.synchronise()
-    loaded.synchronise()
-    time_s = time.monotonic() - begin_s
+    with _window(asked.window):
+        begin_s = time.monotonic()
+        for number in range(runs):
+            loaded.run()
+            if device == "cpu" or number % AHEAD == AHEAD - 1:
+                loaded.synchronise()
+        loaded.synchronise()
+        time_s = time.monotonic() - begin_s
     check = loaded.check()
     found = {
         "kernel": asked.kernel,
@@ -57,6 +60,14 @@ def main(words: list[str] | None = None) -> int:
     return 0 if check.ok else WRONG
 
 
+def _window(name: str | None) -> AbstractContextManager[object]:
+    if name is None:
+        return nullcontext()
+    from wattloop.measure.api import measure
+
+    return measure(name)
+
+
 def _parsed(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m wattloop.kernels", description="Run a kernel a fixed number of times."
@@ -67,6 +78,9 @@ def _parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--device", default="", help="cpu or gpu (default: a GPU if there is one)")
     parser.add_argument("--runs", type=_positive, help="how often (default: about 10 s of work)")
+    parser.add_argument(
+        "--window", metavar="NAME", help="measure the runs alone, without loading, under this name"
+    )
     return parser.parse_args(words)
 
 

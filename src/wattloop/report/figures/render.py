@@ -14,6 +14,8 @@ from wattloop.core.errors import ConfigError
 __all__ = ["needs_libraries", "page_of", "save", "writable_folder"]
 
 PNG_SCALE = 2.0
+COLUMN_PX = 500
+"""Charts that are wider take both columns of the page."""
 REMEDY = "pip install 'wattloop[figures]'"
 
 
@@ -73,8 +75,12 @@ def save(
 def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:
     """A whole page with everything it needs inside."""
     needs_libraries()
-    figures = "\n".join(f'<figure id="{name}"></figure>' for name in charts)
-    specs = json.dumps({name: chart.to_dict() for name, chart in charts.items()})
+    drawn = {name: chart.to_dict() for name, chart in charts.items()}
+    figures = "\n".join(
+        f'<figure id="{name}"{" class=wide" if spec.get("width", 0) > COLUMN_PX else ""}></figure>'
+        for name, spec in drawn.items()
+    )
+    specs = json.dumps(drawn)
     said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return PAGE.format(
         title=html.escape(title),
@@ -116,8 +122,10 @@ body {{ font-family: Helvetica, Arial, "Liberation Sans", sans-serif; color: #11
   margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }}
 h1 {{ font-size: 1.3rem; }}
 p {{ color: #4b5563; margin: 0.2rem 0; font-size: 0.9rem; }}
-main {{ display: flex; flex-wrap: wrap; gap: 2rem; margin-top: 1.5rem; }}
-figure {{ margin: 0; }}
+main {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(38rem, 100%), 1fr));
+  gap: 2rem; margin-top: 1.5rem; }}
+figure {{ margin: 0; overflow-x: auto; }}
+.wide {{ grid-column: 1 / -1; }}
 </style>
 </head>
 <body>

@@ -31,20 +31,22 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
             + (" (default)" if row["is_default"] else ""),
             "time_s": row["time_s"].mean,
             "speed_up": row["speed_up"],
-            "shown": f"{row['time_s'].mean:.3g}",
+            "shown": f"{row['time_s'].mean:#.3g}".rstrip("."),
         }
         for row in rows
         if row["is_default"] or row["setting"] in chosen
     ]
     data.sort(key=lambda row: "(default)" not in row["setting"])
     base = alt.Chart(alt.Data(values=data))
-    color = colour("setting", list(dict.fromkeys(row["setting"] for row in data)))
+    order = list(dict.fromkeys(row["setting"] for row in data))
+    color = colour("setting", order)
+    beside = alt.XOffset("setting:N", sort=order)
     gpus = alt.X("gpus:O", title="Number of GPUs", axis=alt.Axis(labelAngle=0))
     bars = base.mark_bar().encode(
-        x=gpus, xOffset="setting:N", y=alt.Y("time_s:Q", title="Time (s)"), color=color
+        x=gpus, xOffset=beside, y=alt.Y("time_s:Q", title="Time (s)"), color=color
     )
     labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
-        x=gpus, xOffset="setting:N", y="time_s:Q", text="shown:N"
+        x=gpus, xOffset=beside, y="time_s:Q", text="shown:N"
     )
     times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]

@@ -121,7 +121,8 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
     y = alt.Y("power_w:Q", title="Average power (W)")
     parts = [scope.upper() for scope in (main, second) if scope]
     dashes = alt.Scale(domain=parts, range=[[1, 0], [5, 4]][: len(parts)])
-    component = alt.StrokeDash("component:N", title=None, scale=dashes)
+    legend = alt.Legend(symbolType="stroke", symbolSize=400)
+    component = alt.StrokeDash("component:N", title=None, scale=dashes, legend=legend)
     split = "group" if len({row["group"] for row in rows}) > 1 else "component"
     color = colour(split, list(dict.fromkeys(row[split] for row in rows)))
     lines = base.mark_line(point=alt.OverlayMarkDef(size=35, filled=True)).encode(
@@ -131,14 +132,9 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
         y=alt.Y("low:Q", title="Average power (W)"), y2="high:Q", color=color
     )
     chart = alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT)
-    kinds = [f"{s.upper()} {_provenance(result, s)}" for s in (main, second) if s]
+    kinds = [f"{s.upper()} {result.provenance_of(s)}" for s in (main, second) if s]
     kind = f"{', '.join(kinds)}; bars: standard deviation"
     return styled(chart, f"Average power against {lever_title(axis).partition(' (')[0]}", kind)
-
-
-def _provenance(result: SweepResult, scope: str) -> str:
-    kinds = {p.provenance(scope) for p in result.points}
-    return " and ".join(sorted(filter(None, kinds)))
 
 
 def _synthesis(results: Sequence[SweepResult]) -> Any:
