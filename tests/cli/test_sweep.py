@@ -112,6 +112,48 @@ def test_ctrl_c_leaves_it_resumable_and_the_levers_as_they_were(node: Machine) -
     assert mark.read_text().count("x") == 2 + 3
 
 
+def test_only_the_training_counts_with_a_window(node: Machine) -> None:
+    """The program starts slowly; the window is as long as the work in it, and tables say so."""
+    train = ["-m", "wattloop.virtual.train", "--job", "matmul", "--steps", "2", "--window", "steps"]
+    slow = f"sleep 0.5; exec {sys.executable} {' '.join(train)} --time-scale 100"
+    words = ["sweep", "caps.yaml", "--window", "steps", "--json", "out.json", "--", "sh", "-c"]
+    done = node.wattloop(*words, slow)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "caps, window 'steps', energy of gpu (simulated)" in done.stdout.decode()
+    assert node.wattloop("sweep", "export", "-o", "t.json").returncode == 0
+    for trial in json.loads((node.folder / "t.json").read_text()):
+        (log,) = node.folder.rglob(f"*{trial['gpu/power_limit'][:3]}*.log")
+        worked_s = json.loads(log.read_text().splitlines()[-1])["wall_s"]
+        assert worked_s <= trial["time_s"] <= trial["program_s"] - 0.5
+
+
+def test_a_killed_sweep_is_listed_as_interrupted_and_resumed(node: Machine) -> None:
+    """Nobody is left to write that down; `resume` finds it among finished ones."""
+    mark = node.folder / "started"
+    script = f"echo x >> {mark}; test $(wc -l < {mark}) -ge 2 || sleep 60"
+    words = ["sweep", "caps.yaml", "--", "sh", "-c", script]
+    ours = subprocess.Popen(node.command(*words), env=node.environment, cwd=node.folder)
+    while not mark.exists():
+        time.sleep(0.02)
+    assert _statuses(node) == ["running"]
+    ours.kill()
+    ours.wait()
+    assert _statuses(node) == ["interrupted"]
+    other = node.wattloop("sweep", "--cap=300", "--repeats=1", "--warmup=0", "--", "true")
+    assert b"is short for gpu:0" in other.stderr
+    assert node.wattloop("sweep", "resume").returncode == 0
+    assert _statuses(node) == ["finished", "finished"]
+    nothing = node.wattloop("sweep", "resume")
+    assert (nothing.returncode, b"every sweep is finished" in nothing.stderr) == (2, True)
+    dram = node.wattloop("sweep", "show", "caps", "--scope", "dram").stderr
+    assert b"no energy of dram was measured; there is gpu" in dram
+
+
+def _statuses(node: Machine) -> list[str]:
+    listed = json.loads(node.wattloop("sweep", "list", "--json", "-").stdout)["sweeps"]
+    return [sweep["status"] for sweep in listed]
+
+
 def test_a_dry_run_lists_points_and_writes_and_does_nothing(
     inside: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,11 @@ from wattloop.kernels.__main__ import main
 from wattloop.kernels.dtypes import DTYPES
 from wattloop.kernels.registry import KERNELS
 from wattloop.kernels.work import nominal_runs, work_command
+from wattloop.measure.closing import close_journal
+from wattloop.store.database import open_store
+from wattloop.store.details import read_windows
+from wattloop.store.fold import recover
+from wattloop.store.runs import find_run
 
 
 def test_the_same_words_are_the_same_work() -> None:
@@ -25,6 +31,21 @@ def test_runs_fill_the_seconds_of_a_middling_device() -> None:
     triad = KERNELS["triad"](2**29, DTYPES["fp32"])
     assert nominal_runs(triad, "gpu", 10.0) == 3104
     assert nominal_runs(KERNELS["gemm"](100_000, DTYPES["fp32"]), "cpu", 1.0) == 1
+
+
+def test_a_window_holds_the_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without importing, loading, compiling and checking: what a sweep compares."""
+    monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
+    words = ["triad", "numpy", "--size", "3000", "--device", "cpu", "--runs", "7"]
+    assert main([*words, "--window", "kernel"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    with open_store(str(tmp_path / "runs.db")) as store:
+        recover(store, close_journal)
+        (window,) = read_windows(store, find_run(store, "last").run_id)
+    assert window.name == "kernel"
+    assert window.duration_s >= told["time_s"]
 
 
 def test_unknown_names_are_refused() -> None:

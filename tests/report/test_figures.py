@@ -12,7 +12,7 @@ from tests.characterize.made import CAPS_W, energy_j, made_sweep
 from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.power import power_figure
-from wattloop.report.figures.render import page_of, save
+from wattloop.report.figures.render import page_of, save, writable_folder
 from wattloop.report.figures.style import lever_title, plain_name
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
@@ -119,6 +119,20 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file: figures cannot be written there"):
         save({}, tmp_path / "file", title="")
+
+
+def test_wide_figures_take_both_columns_of_the_page(tmp_path: Path) -> None:
+    """Nothing lies on top of its neighbour; the folder is checked before anything is measured."""
+    charts = sweep_figures(result_of(*made_sweep()))
+    charts["wide"] = charts["edp"].properties(width=800)
+    page = page_of(charts, title="t")
+    assert '<figure id="wide" class=wide>' in page
+    assert '<figure id="edp"></figure>' in page
+    writable_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="figures cannot be written there"):
+        writable_folder(tmp_path / "file" / "x")
 
 
 def test_levers_have_names_for_people() -> None:

@@ -54,6 +54,7 @@ def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:
             "warm_up": not str(trial.settings["repeat"]).isdecimal(),
             "outlier": trial.key in outlying,
             "time_s": outcome.get("time_s"),
+            "program_s": outcome.get("lasted_s"),
         }
         for scope in SCOPES:
             found = outcome.get("scopes", {}).get(scope, {})

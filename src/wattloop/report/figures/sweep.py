@@ -137,7 +137,7 @@ def _curves(
                     "value": value,
                     "low": value - (half_width or 0.0),
                     "high": value + (half_width or 0.0),
-                    "setting": point.label,
+                    "setting": point.facts["levels"][axis["name"]],
                     "best": False,
                 }
             )

@@ -121,9 +121,10 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
     y = alt.Y("power_w:Q", title="Average power (W)")
     parts = [scope.upper() for scope in (main, second) if scope]
     dashes = alt.Scale(domain=parts, range=[[1, 0], [5, 4]][: len(parts)])
-    legend = alt.Legend(symbolType="stroke", symbolSize=400)
-    component = alt.StrokeDash("component:N", title=None, scale=dashes, legend=legend)
     split = "group" if len({row["group"] for row in rows}) > 1 else "component"
+    # where colour tells the components apart, a second legend would only repeat the first
+    legend = None if split == "component" else alt.Legend(symbolType="stroke", symbolSize=400)
+    component = alt.StrokeDash("component:N", title=None, scale=dashes, legend=legend)
     color = colour(split, list(dict.fromkeys(row[split] for row in rows)))
     lines = base.mark_line(point=alt.OverlayMarkDef(size=35, filled=True)).encode(
         y=y, color=color, strokeDash=component, detail=["group:N", "component:N"]
