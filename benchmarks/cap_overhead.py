@@ -68,16 +68,15 @@ class Spent(NamedTuple):
 
 def main() -> int:
     args = arguments("what the cap finder costs outside probes").parse_args()
-    blocks, block_s = (1, 3.0) if args.quick else (5, 24.0)
+    blocks, block_s = (1, 1.0) if args.quick else (5, 24.0)
     steps = round(block_s / STEP_S)
     without, spent, calls_us = [], [], []
     with tempfile.TemporaryDirectory() as folder, _machine(Path(folder)) as settings:
         for _ in range(blocks):
             without.append(_block(_nothing, None, steps).others_s)
             with _watching(settings, quick=args.quick) as tuner:
-                calls_us.append(_call_us(tuner))
-                time.sleep(2.0)  # what those calls left to do is done
                 spent.append(_block(tuner.step, tuner, steps))
+                calls_us.append(_call_us(tuner))  # last: so many steps give the worker work
     figures = Spent(*(median(column) for column in zip(*spent, strict=True)))
     call_us, idle_us = median(calls_us), median(without)
     inside_us = call_us + max(0.0, figures.others_s - idle_us)

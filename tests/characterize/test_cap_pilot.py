@@ -64,6 +64,43 @@ def test_it_probes_finds_and_stays():
     assert abs(probe.energy_j / 22.2 - 1) < 0.01
 
 
+def test_a_probe_begins_when_power_has_settled():
+    """Promise: what the card still draws after a change of cap is in no probe."""
+    training = Training(HEAVY, settle_s=2.0)
+    changed_s = [0.0]
+    real = training.change
+
+    def change(cap_w):
+        changed_s.append(training.now_s)
+        real(cap_w)
+
+    def energy(begin_s, end_s):
+        joules, noise = training.energy(begin_s, end_s)
+        late_s = sum(max(0.0, min(end_s, c + 2) - max(begin_s, c)) for c in changed_s)
+        return joules + 500 * late_s, noise
+
+    training.pilot._set_cap, training.pilot._energy = change, energy
+    training.train(600)
+    assert len(training.pilot.finder.probes) >= 3
+    for probe in training.pilot.finder.probes:
+        slowdown, power_w = HEAVY[int(probe.cap_w)]
+        assert abs(probe.energy_j / (0.1 * slowdown * power_w) - 1) < 0.02
+
+
+def test_a_probe_lasts_until_it_is_precise_or_as_long_as_it_may():
+    """Promise: 1% of noise ends it, and where the noise stays `most_s` does."""
+    training = Training(HEAVY, most_s=20.0)
+    training.pilot._energy = lambda begin_s, end_s: (
+        training.energy(begin_s, end_s)[0],
+        0.4 / (end_s - begin_s),
+    )
+    training.train(120)
+    assert training.pilot.finder.probes == []  # 0.4 s in 12 s are more than 1%
+    training.train(100)
+    assert len(training.pilot.finder.probes) == 1
+    assert training.pilot.finder.probes[0].noise > 0.01
+
+
 def test_checkpoints_and_evaluations_do_not_count():
     """Promise: a step in fifty that takes 3 s more changes no reading."""
     training = Training(HEAVY).train(1_500, lambda n: 3.0 if n % 50 == 49 else 0.0)
@@ -167,9 +204,10 @@ def test_leaving_puts_the_caps_back():
 def test_an_interruption_splits_a_slice():
     """Promise: what lies between an interruption and the next step belongs to nothing."""
     steps = [Step(0.1 * n) for n in range(11)]
-    later = [Step(5 + 0.1 * n) for n in range(11)]
-    part = Slice([*steps, Step(1.0, None), *later])
-    assert abs(part.clean_s - 2.0) < 1e-9
+    for pause_s in (0.2, 4.0):  # also one that is too short to be noticed without
+        later = [Step(1 + pause_s + 0.1 * n) for n in range(11)]
+        part = Slice([*steps, Step(1.0, None), *later])
+        assert abs(part.clean_s - 2.0) < 1e-9
 
 
 def constant(begin_s, end_s):

@@ -13,9 +13,12 @@ from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve
 from wattloop.characterize.cap_run import ProgressLines
 from wattloop.characterize.cap_table import COLUMNS
 from wattloop.cli.main import main
+from wattloop.control.hold import hold
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.machine import shared_gpus
 
 TRAIN = [sys.executable, "-m", "wattloop.virtual.train", "--gpus", "2"]
 
@@ -136,6 +139,13 @@ def test_a_command_that_fails_is_told_and_the_probes_are_kept(tmp_path, capsys):
     assert len((tmp_path / "runs").read_text()) == 3
 
 
+def test_the_same_command_goes_on_unless_it_is_to_begin_anew(capsys):
+    """Promise: an unfinished search is resumed; `--new` begins another."""
+    for words, resumed in (([], False), ([], True), (["--new"], False)):
+        assert main(["cap", "find", *words, "--", "false"]) == 2
+        assert ("going on with" in capsys.readouterr().err) is resumed
+
+
 def test_a_command_that_hangs_is_ended(capsys):
     """Promise: after --timeout nothing runs on, in both ways, and the limits are back."""
     for way in ([], ["--progress", "x"]):
@@ -158,6 +168,16 @@ def test_a_gpu_lost_in_mid_run_is_no_saving(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "gpu:1 was not read for the whole run" in said
     assert "fallen off the bus" in said
+    shared_gpus(2)[1].inject(Fault.NONE)
+    (tmp_path / "job.py").write_text(
+        "import time\n"
+        "from wattloop.virtual.machine import shared_gpus\n"
+        "for gpu in shared_gpus(2): gpu.load(1.0, memory=0.3)\n"
+        "time.sleep(0.5)\n"
+    )
+    # that run is of no use, so it is not one of those that are kept
+    assert main(["cap", "find", "--caps", "700,600", "--", sys.executable, "job.py"]) == 0
+    assert "going on with" in capsys.readouterr().err
 
 
 def test_the_job_s_gpus_are_those_it_can_see(monkeypatch, capsys):
@@ -171,6 +191,15 @@ def test_the_job_s_gpus_are_those_it_can_see(monkeypatch, capsys):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert main(words) == 2
     assert "names no GPU" in capsys.readouterr().err
+
+
+def test_gpus_that_somebody_holds_are_named_with_the_holder(capsys, caplog):
+    """Promise: two searches never fight over one card, in both ways, and say so once."""
+    with hold(levers_named(find_levers(settings=Settings(virtual_gpus=2)), "gpu/power_limit")):
+        for way in ([], ["--progress", "x"]):
+            assert main(["cap", "find", *way, "--", "true"]) == 2
+            assert "held by this process" in capsys.readouterr().err
+    assert not [r for r in caplog.records if "goes on without" in r.message]
 
 
 def test_dry_run_shows_every_write_and_runs_nothing(tmp_path, capsys):
@@ -196,20 +225,23 @@ for n in range(6_000):
     print(f"step {n}")
     lower_s = lower_s or (time.monotonic() if lever.read() < 700 else None)
     if lower_s and END: break
+print("last limit", lever.read())
 """
 QUICK = ["--metric", "edp", "--caps", "300:700:100", "--probes", "2", "--probe-seconds", "0.4"]
 
 
 def test_progress_probes_within_one_run(tmp_path, capsys):
     """Promise: one run, several caps, the rest of the run at the cap found, limits back."""
-    end = "time.monotonic() > lower_s + 1.5"
+    end = "(lever.read() == 700 or time.monotonic() > lower_s + 2)"
     (tmp_path / "job.py").write_text(PROGRESS.replace("END", end))
     words = ["--progress", r"step (\d+)", "--apply", "--json", "r.json"]
     assert main(["cap", "find", *QUICK, *words, "--", sys.executable, "job.py"]) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert len(found["probes"]) >= 1
     assert found["failure"] is None
-    assert capsys.readouterr().out.count("began") == 1
+    said = capsys.readouterr().out
+    assert said.count("began") == 1
+    assert "last limit 700" not in said
     assert limits() == {700}
 
 

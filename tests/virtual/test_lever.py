@@ -217,3 +217,29 @@ def test_a_state_file_that_is_not_ours_is_a_reason_not_a_crash(levers, tmp_path)
         levers[POWER].read()
     with pytest.raises(LeverError, match="WATTLOOP_VIRTUAL_STATE"):
         levers[POWER].write(300.0)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from wattloop.control.hold import hold
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+from wattloop.virtual.lever import detect
+from wattloop.virtual.machine import shared_gpus
+
+levers = {x.name: x for x in detect(Context(Host.from_environment(), Settings(virtual_gpus=1)))}
+with hold([levers["gpu:0/power_limit"]], guardian=False) as held:
+    held.set({"gpu:0/power_limit": 300.0})
+    with shared_gpus(1)[0]._timeline.changing():
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(10_000): pass
+"""
+
+
+def test_a_program_interrupted_while_it_changes_the_card_restores_it(tmp_path, levers, monkeypatch):
+    """Promise: the lock that the program holds does not keep its own restore waiting for ever."""
+    monkeypatch.setenv("WATTLOOP_STATE_DIR", str(tmp_path / "state"))
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=30, check=False)
+    assert done.returncode == -signal.SIGTERM
+    assert levers[POWER].read() == 700

@@ -52,9 +52,8 @@ _log = logging.getLogger("wattloop")
 class CapTuner:
     """Finds and keeps the best cap for the GPUs of a running training.
 
-    A wrong option raises `ConfigError` at once. After that nothing here raises into the loop:
-    without permission, or when anything fails, it says so once, puts the caps back, and the
-    training goes on.
+    A wrong option raises `ConfigError` at once. After that nothing here raises into the loop: when
+    anything fails it says so, puts the caps back, and the training goes on.
 
     In a job of several processes only the first of each machine does anything.
 
@@ -89,13 +88,11 @@ class CapTuner:
     ) -> None:
         CapFinder([1.0, 2.0], metric, k, most_probes=most_probes)  # refuses wrong options
         self._options: dict[str, Any] = {"metric": metric, "k": k, "most_probes": most_probes}
-        self._gpus, self._caps = gpus, caps
+        self._gpus, self._caps, self._first = gpus, caps, finder
         self._rules = rules or PilotRules()
         self._report = report or functools.partial(_log.info, "cap: %s")
         self._probed, self._apply, self._settings = probed, apply, settings
-        self._clock = clock or RealClock()
-        self._first = finder
-        self._now_s = self._clock.now_s
+        self._now_s = (clock or RealClock()).now_s
         self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self._stop = threading.Event()
         self._stack = ExitStack()
@@ -103,7 +100,8 @@ class CapTuner:
         self._thread: threading.Thread | None = None
         self._session: Session | None = None
         self._hold: Hold | None = None
-        self._provenance = ""
+        self.provenance = ""
+        """Where the joules come from: `measured`, or `simulated` on the virtual GPU."""
         self.pilot: CapPilot | None = None
         self.fault: str | None = None
         """Why nothing is tuned, or not any more."""
@@ -111,21 +109,16 @@ class CapTuner:
     # -- in the loop -----------------------------------------------------------------------
 
     def step(self, units: float = 1.0) -> None:
-        """A step has ended; `units` of progress for steps of different size. A step without any
-        progress is an interruption.
-        """
+        """A step has ended, with `units` of progress; one without any is an interruption."""
         self._steps.append(Step(self._now_s(), units if units > 0 else None))
 
     def interrupt(self) -> None:
-        """What follows is no ordinary step: evaluation, a checkpoint. Long gaps are also noticed
-        without.
-        """
+        """What follows is no step: evaluation, a checkpoint. Long gaps are noticed without."""
         self._steps.append(Step(self._now_s(), None))
 
     def attach(self, meter: TrainingMeter) -> Self:
-        """Take steps, interruptions and the end from a meter, and so from any framework's callback.
-
-        tuner = CapTuner().attach(energy_callback.meter)
+        """Take steps, interruptions and the end from a meter, and so from a framework's callback:
+        `CapTuner().attach(energy_callback.meter)`.
         """
         follow(meter, begin=self.begin, step=self.step, interrupt=self.interrupt, end=self.end)
         return self.begin() if meter.session is not None else self
@@ -137,24 +130,32 @@ class CapTuner:
 
         After `end` it begins anew, for another training.
         """
-        if self._thread is not None or self.fault is not None:
-            return self
-        self._stop.clear()
-        self._steps.clear()
-        self._pid = os.getpid()
         if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
             self.fault = "another process of this job sets the caps of this machine"
-            return self
-        try:
-            self._open()
-        except Exception as error:  # noqa: BLE001 - the training matters more than its caps
-            self._give_up(error)
+        elif self.fault is None:
+            try:
+                self.begin_or_raise()
+            except Exception as error:  # noqa: BLE001 - the training matters more than its caps
+                self._give_up(error)
+        return self
+
+    def begin_or_raise(self) -> Self:
+        """As `begin`, for programs that have nothing to do without."""
+        if self._thread is None:
+            self._stop.clear()
+            self._steps.clear()
+            self._pid = os.getpid()
+            try:
+                self._open()
+            except BaseException:
+                self._close()
+                raise
         return self
 
     def end(self) -> Choice | None:
         """Put everything back; the cap that was found, if one was. Ending twice changes nothing."""
-        if os.getpid() != self._pid:
-            return self.choice  # a fork, such as a process that loads data: the caps are not its
+        if os.getpid() != self._pid:  # a fork that loads data
+            return self.choice
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -178,11 +179,6 @@ class CapTuner:
         """The cap that is used; None until the first search has ended."""
         return None if self.pilot is None else self.pilot.choice
 
-    @property
-    def provenance(self) -> str:
-        """Where the joules come from: `measured`, or `simulated` on the virtual GPU."""
-        return self._provenance
-
     # -- inside ----------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -195,7 +191,7 @@ class CapTuner:
             session = Session.open(settings, name="cap", keep=False)
             self._stack.callback(session.close)
         self._session = session
-        self._provenance = metered(session, plan.devices)
+        self.provenance = metered(session, plan.devices)
         self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
         self.pilot = CapPilot(
             lambda: self._finder(plan),

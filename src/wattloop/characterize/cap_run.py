@@ -14,7 +14,7 @@ from wattloop.characterize.cap_callback import CapTuner
 from wattloop.characterize.cap_finder import CapFinder
 from wattloop.characterize.cap_pilot import PilotRules, State
 from wattloop.characterize.cap_search import CapJob, CapResult
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, LeverError
 from wattloop.store.experiments import set_experiment_status
 from wattloop.trials.limits import stops_raise
 from wattloop.trials.outcome import TrialStatus
@@ -113,8 +113,8 @@ class CapRun:
         """Run the command to its end; the caps are put back then at the latest.
 
         Raises:
-            ConfigError: levers or energy cannot be had, or the command ended before anything was
-                found.
+            ConfigError: energy cannot be had, or the command ended before anything was found.
+            LeverError: a GPU's limit cannot be set, or somebody else holds it.
         """
         identity = self._experiment.experiment_id
         status = "interrupted"
@@ -123,7 +123,7 @@ class CapRun:
                 message = self._followed(Path(folder) / "output")
             result = self._result(message)
             status = "finished"
-        except ConfigError:
+        except (ConfigError, LeverError):
             status = "failed"
             raise
         finally:
@@ -139,9 +139,7 @@ class CapRun:
         reader = threading.Thread(target=self._follow, args=(output, ended), daemon=True)
         # Python programs would otherwise keep their lines until they have kilobytes of them.
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        with self._tuner as tuner:
-            if tuner.fault is not None:
-                raise ConfigError(tuner.fault)
+        with self._tuner.begin_or_raise():
             reader.start()
             try:
                 end = run_group(

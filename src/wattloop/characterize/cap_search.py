@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from wattloop.store.experiments import (
     same_experiments,
     set_experiment_status,
 )
-from wattloop.store.trial_records import forget_trials
-from wattloop.trials.outcome import Outcome
+from wattloop.store.trial_records import end_trial, forget_trials, read_trials
+from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial
 
@@ -195,10 +195,22 @@ class CapSearch:
                     "are back as they were; probes so far are kept and the same command goes on "
                     "with them"
                 )
-            energy_j, noise = job_energy_j(outcome, self._plan.devices)
+            try:
+                energy_j, noise = job_energy_j(outcome, self._plan.devices)
+            except ConfigError:
+                self._pay_again(trial.key)
+                raise
             self._provenance = _provenance(outcome, self._plan.devices)
             own = math.hypot(self._finder.noise, noise)
             self._finder.tell(cap_w, outcome.time_s, energy_j, own)
+
+    def _pay_again(self, key: str) -> None:
+        """A run whose energy is not known is of no use to whoever resumes the search."""
+        identity = self._experiment.experiment_id
+        for record in read_trials(self._store, identity):
+            if record.key == key:
+                failed = replace(record, status=TrialStatus.FAILED.value)
+                end_trial(self._store, identity, failed)
 
 
 def _provenance(outcome: Outcome, devices: Sequence[str]) -> str:

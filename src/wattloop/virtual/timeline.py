@@ -11,6 +11,7 @@ import math
 import os
 import struct
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,12 @@ from typing import Protocol
 from wattloop.core.errors import ConfigError
 
 __all__ = ["FileTimeline", "MemoryTimeline", "Segment", "Timeline", "segment_at"]
+
+PATIENCE_S = 2.0
+"""No change takes as long. Whoever still waits restores a cap from a signal handler, in a program
+that was interrupted while it held the lock and cannot go on before that is done.
+"""
+LOOK_EVERY_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +166,7 @@ class FileTimeline:
 
     def segments(self, gpu: int) -> list[Segment]:
         """What is known of a card, oldest first, by whoever changed it."""
-        with self._lock:
+        with self._alone():
             self._catch_up()
             return self._segments.get(gpu, [])
 
@@ -180,16 +187,25 @@ class FileTimeline:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        with self._lock:
+        with self._alone():
             try:
                 fd = os.open(self.path, flags, 0o600)
             except OSError as problem:
                 raise self._unusable(problem.strerror or str(problem)) from None
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                _lock_file(fd)
                 yield
             finally:
                 os.close(fd)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        ours = self._lock.acquire(timeout=PATIENCE_S)
+        try:
+            yield
+        finally:
+            if ours:
+                self._lock.release()
 
     def changing(self) -> AbstractContextManager[object]:
         """A context in which no process adds segments."""
@@ -243,3 +259,16 @@ _NUMBERS = frozenset(float(number) for number in range(1_024))
 
 def _packed(gpu: int, segment: Segment) -> bytes:
     return _RECORD.pack(gpu, *astuple(segment))
+
+
+def _lock_file(fd: int) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up_s:
+                return
+            time.sleep(LOOK_EVERY_S)
+        else:
+            return
