@@ -136,3 +136,53 @@ def test_wrong_answers_are_refused():
         finder.tell(250, 1, 0)
     with pytest.raises(ConfigError, match="nothing was tried"):
         finder.best()
+
+
+@pytest.mark.parametrize("meter", [0.9, 1.06, 1.14])
+def test_a_card_that_takes_its_caps_lightly_is_not_flat(meter):
+    """Promise: power well above every cap, the highest included, does not read as 'no effect'."""
+    curve = CURVES[3]
+    read = MeasuredCurve(
+        curve.key, curve.caps_w, curve.time_s, tuple(meter * p for p in curve.power_w)
+    )
+    for metric in ("edp", "ed2p"):
+        finder = searched(CapFinder(V100_CAPS, metric, noise=0.005), read)
+        assert not finder.best().flat
+        (done,) = replays([read], metric, 2, 0.0)
+        assert done.regret <= 0.02
+
+
+@pytest.mark.parametrize(
+    "caps",
+    [
+        H200_CAPS,
+        [float(cap) for cap in range(100, 261, 10)],  # 17 caps
+        [100.0, 150.0, 170.0, 180.0, 250.0],  # uneven
+        [90.0, 120.0, 140.0, 160.0, 180.0, 200.0, 220.0],  # the card could be set higher
+    ],
+)
+def test_any_grid_of_caps_will_do(caps):
+    """Promise: neither the number of caps nor their steps matter, nor the card's own maximum."""
+    card = "h200" if caps[-1] > 300 else "v100"
+    curves = [virtual_curve(card, intensity, caps) for intensity in (60.0, 150.0, 250.0, 600.0)]
+    for metric in ("energy", "edp"):
+        assert all(r.regret <= 0.02 for r in replays(curves, metric, 2, 0.0) if r.curve.responsive)
+
+
+def test_caps_may_come_in_any_order():
+    """Promise: unsorted and repeated caps are the same question."""
+    mixed = CapFinder([175, 250, 100, 225, 150, 125, 200, 250], "edp")
+    assert [p.cap_w for p in searched(mixed, CURVES[3]).probes] == [
+        p.cap_w for p in searched(CapFinder(V100_CAPS, "edp"), CURVES[3]).probes
+    ]
+    assert mixed.ask() is None and mixed.reference_w == 250
+
+
+@pytest.mark.parametrize("told", [0.01, 0.025, 0.1])
+def test_noise_that_was_stated_wrongly_costs_little(told):
+    """Promise: at 5% noise, stating half, twice, or nothing still ends near the best cap."""
+    done = replays(
+        CURVES, "eds", 2, 0.05, seeds=2, make=lambda c: CapFinder(c.caps_w, "eds", noise=told)
+    )
+    regrets = [r.regret for r in done if r.curve.responsive]
+    assert sum(regrets) / len(regrets) < 0.05

@@ -2,8 +2,9 @@
 
 Each curve of the physical family, moved to the power that was read at the highest cap, is the mean
 of a Gaussian process that allows for what the family leaves out: a smooth deviation and a small
-one of each cap for itself. Readings weigh the curves, and pull each of them to where they lie. The
-scale of time is free. Everything is in logarithms, so that noise is relative.
+one of each cap for itself. Readings weigh the curves, and pull each of them to where they lie; a
+belief holds each as often as it weighs. The scale of time is free. Everything is in logarithms, so
+that noise is relative.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ STATIC_DOUBT = 3.0
 FEWEST = 5.0
 """Readings that fit fewer curves than this (effective number) count as noisier than they claim."""
 WIDENINGS = 6
+KEPT = 1_200
+"""Curves of a belief."""
 
 
 class Reading(NamedTuple):
@@ -39,15 +42,13 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """Weighted curves over the caps.
+    """Curves over the caps, each as likely as any other.
 
     Attributes:
-        weights: of the curves; they add up to 1.
         log_time, log_power: expected curve of each (rows) at each cap.
         sampled_time, sampled_power: one possible true curve for each.
     """
 
-    weights: Array
     log_time: Array
     log_power: Array
     sampled_time: Array
@@ -63,25 +64,29 @@ def believe(
     prior = _anchored(family, tuple(caps_w), max(merged), seed)
     distance = (np.log(caps_w)[:, None] - np.log(caps_w)[None, :]) / LENGTH
     deviation = SMOOTH**2 * np.exp(-0.5 * distance**2) + OWN**2 * np.eye(len(caps_w))
-    for widening in range(WIDENINGS):
-        time, power = (
-            _conditioned(deviation * 2**widening, merged, values, mean, free_scale=free)
-            for values, mean, free in (
-                ([r.log_time for r in merged], prior.log_time, True),
-                ([r.log_power for r in merged], prior.log_power, False),
-            )
+    for _ in range(WIDENINGS):
+        time = _Process(deviation, merged, [r.log_time for r in merged], free_scale=True)
+        power = _Process(deviation, merged, [r.log_power for r in merged], free_scale=False)
+        log_weights = (
+            prior.log_weights
+            + time.log_likelihood(prior.log_time)
+            + power.log_likelihood(prior.log_power)
         )
-        log_weights = prior.log_weights + time.log_likelihood + power.log_likelihood
         weights = np.exp(log_weights - log_weights.max())
         weights /= weights.sum()
         if 1 / (weights**2).sum() >= FEWEST:
             break
+        deviation = 2 * deviation
+    # Every curve as often as its weight says, to within one.
+    steps = (np.arange(KEPT) + 0.5) / KEPT
+    kept = np.minimum(np.searchsorted(np.cumsum(weights), steps), len(weights) - 1)
+    kept = draw.permutation(kept)
+    log_time, log_power = time.mean(prior.log_time[kept]), power.mean(prior.log_power[kept])
     return Belief(
-        weights=weights,
-        log_time=time.mean,
-        log_power=power.mean,
-        sampled_time=time.mean + draw.standard_normal(time.mean.shape) @ time.spread.T,
-        sampled_power=power.mean + draw.standard_normal(power.mean.shape) @ power.spread.T,
+        log_time=log_time,
+        log_power=log_power,
+        sampled_time=log_time + draw.standard_normal(log_time.shape) @ time.spread().T,
+        sampled_power=log_power + draw.standard_normal(log_power.shape) @ power.spread().T,
     )
 
 
@@ -89,13 +94,6 @@ class _Prior(NamedTuple):
     log_time: Array
     log_power: Array
     log_weights: Array
-
-
-class _Conditioned(NamedTuple):
-    mean: Array
-    spread: Array
-    """Times standard normal numbers: what remains unknown around the mean."""
-    log_likelihood: Array
 
 
 def _merged(readings: Sequence[Reading]) -> list[Reading]:
@@ -145,29 +143,47 @@ def _anchored(family: CurveFamily, caps: tuple[float, ...], anchor: Reading, see
     return _Prior(at_caps(family.log_time), at_caps(family.log_power) + unit[:, None], log_weights)
 
 
-def _conditioned(
-    deviation: Array,
-    readings: Sequence[Reading],
-    values: Sequence[float],
-    mean: Array,
-    *,
-    free_scale: bool,
-) -> _Conditioned:
-    """Gaussian process regression on the rows of `mean`, which share one gain."""
-    at = [reading.cap for reading in readings]
-    noise = np.diag([max(reading.noise, 1e-4) ** 2 for reading in readings])
-    precision = np.linalg.inv(deviation[np.ix_(at, at)] + noise)
-    residual = np.array(values) - mean[:, at]
-    scale = np.zeros(len(mean))
-    if free_scale:
-        total = precision.sum(axis=0)
-        scale = residual @ total / total.sum()
-    residual = residual - scale[:, None]
-    gain = deviation[:, at] @ precision
-    left_over = deviation - gain @ deviation[at, :]
-    sizes, directions = np.linalg.eigh(left_over)
-    return _Conditioned(
-        mean=mean + scale[:, None] + residual @ gain.T,
-        spread=directions * np.sqrt(np.maximum(sizes, 0.0)),
-        log_likelihood=-0.5 * np.einsum("ni,ij,nj->n", residual, precision, residual),
-    )
+class _Process:
+    """Gaussian process regression on many possible means, which share one gain."""
+
+    def __init__(
+        self,
+        deviation: Array,
+        readings: Sequence[Reading],
+        values: Sequence[float],
+        *,
+        free_scale: bool,
+    ) -> None:
+        self._at = [reading.cap for reading in readings]
+        self._values = np.array(values)
+        noise = np.diag([max(reading.noise, 1e-4) ** 2 for reading in readings])
+        self._precision = np.linalg.inv(deviation[np.ix_(self._at, self._at)] + noise)
+        self._gain = deviation[:, self._at] @ self._precision
+        self._left_over = deviation - self._gain @ deviation[self._at, :]
+        self._free_scale = free_scale
+
+    def log_likelihood(self, means: Array) -> Array:
+        """Of the readings, for each row of `means`."""
+        residual = self._residual(means)[0]
+        exponent: Array = -0.5 * np.sum((residual @ self._precision) * residual, axis=1)
+        return exponent
+
+    def mean(self, means: Array) -> Array:
+        """Each row pulled to the readings."""
+        residual, scale = self._residual(means)
+        pulled: Array = means + scale + residual @ self._gain.T
+        return pulled
+
+    def spread(self) -> Array:
+        """Times standard normal numbers: what remains unknown around a mean."""
+        sizes, directions = np.linalg.eigh(self._left_over)
+        spread: Array = directions * np.sqrt(np.maximum(sizes, 0.0))
+        return spread
+
+    def _residual(self, means: Array) -> tuple[Array, Array]:
+        residual = self._values - means[:, self._at]
+        scale = np.zeros((len(means), 1))
+        if self._free_scale:
+            total = self._precision.sum(axis=0)
+            scale = (residual @ total / total.sum())[:, None]
+        return residual - scale, scale

@@ -64,19 +64,21 @@ def choose(
     """The cap with the smallest expected loss; the lowest where the curve is flat."""
     table = regrets(belief.sampled_time, belief.sampled_power, metric, k)
     change = belief.log_power - belief.log_power[:, -1:]
-    flat = float(belief.weights @ (np.abs(change).max(axis=1) < FLAT)) > FLAT_CERTAINTY
-    index = 0 if flat else int(np.argmin(belief.weights @ table))
+    # At or above the highest cap a constant power only says that the card takes caps lightly.
+    below = belief.log_power[:, -1] < np.log(caps_w[-1])
+    flat = float(((np.abs(change).max(axis=1) < FLAT) & below).mean()) > FLAT_CERTAINTY
+    index = 0 if flat else int(np.argmin(table.mean(axis=0)))
     time = belief.sampled_time[:, index] - belief.sampled_time[:, -1]
     energy = time + belief.sampled_power[:, index] - belief.sampled_power[:, -1]
     metrics = log_metric(belief.sampled_time, belief.sampled_power, metric, k)
     own = metrics[:, index] - metrics[:, -1]
     return Choice(
         cap_w=caps_w[index],
-        energy_gain_pct=_interval(-100 * np.expm1(energy), belief.weights),
-        time_loss_pct=_interval(100 * np.expm1(time), belief.weights),
-        metric_gain_pct=_interval(-100 * np.expm1(own), belief.weights),
-        expected_regret_pct=100 * float(belief.weights @ table[:, index]),
-        certainty=float(belief.weights @ (table[:, index] <= CLOSE)),
+        energy_gain_pct=_interval(-100 * np.expm1(energy)),
+        time_loss_pct=_interval(100 * np.expm1(time)),
+        metric_gain_pct=_interval(-100 * np.expm1(own)),
+        expected_regret_pct=100 * float(table[:, index].mean()),
+        certainty=float((table[:, index] <= CLOSE).mean()),
         flat=flat,
         probes=probes,
         why=why,
@@ -104,11 +106,6 @@ def regrets(log_time: Array, log_power: Array, metric: str, k: float) -> Array:
     return worse
 
 
-def _interval(values: Array, weights: Array) -> Interval:
-    order = np.argsort(values)
-    passed = np.cumsum(weights[order])
-    low, high = (
-        float(values[order[min(len(order) - 1, int(np.searchsorted(passed, share)))]])
-        for share in (0.05, 0.95)
-    )
-    return Interval(float(weights @ values), low, high)
+def _interval(values: Array) -> Interval:
+    low, high = np.quantile(values, (0.05, 0.95))
+    return Interval(float(values.mean()), float(low), float(high))
