@@ -43,7 +43,8 @@ ranges (ADR 0018), so both GPUs and all workloads are left out of it. Its consta
 far real curves deviate from the family, how a probe is chosen) were first set while looking at
 these two tables (about 30 configurations), then checked on curves of random virtual cards, from
 which what changed since was chosen (21 more configurations; 16 of them, most only other draws of
-the family, were seen on these tables, too). Tables of other GPUs are the real test: `wattloop cap evaluate --table`. With {responsive}
+the family, were seen on these tables, too). Tables of other GPUs are the real
+test: `wattloop cap evaluate --table`. With {responsive}
 curves one curve is {step:.0f} points, and a share of 95% has a standard error of {error:.0f}
 points; another draw of the family moves a share by 2 points. With noise, a difference to
 `exhaustive` has a standard error of about 2 points from the draws of noise alone, and of 3 to 4 if
