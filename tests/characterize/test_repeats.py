@@ -69,3 +69,11 @@ def test_a_point_that_fails_twice_is_given_up() -> None:
     failed = Outcome(status=TrialStatus.TIMEOUT)
     assert repeated([failed], "gpu").missing(rule(3, 3)) == 3
     assert repeated([failed, failed], "gpu").missing(rule(3, 3)) == 0
+
+
+def test_a_point_that_works_as_often_as_it_fails_is_tried_on() -> None:
+    """Twice failed is given up only where it fails more often than it works."""
+    fault = Outcome(status=TrialStatus.FAILED)
+    assert repeated([fault, fault], "gpu").missing(rule(4, 4)) == 0
+    assert repeated([*ran(1.0), fault, fault], "gpu").missing(rule(4, 4)) == 0
+    assert repeated([*ran(1.0, 1.1), fault, fault], "gpu").missing(rule(4, 4)) == 2

@@ -236,19 +236,3 @@ def test_tight_points_are_not_repeated(settings: Settings, store: Store) -> None
     left = heard.progress[1].time_left_s
     assert left is not None
     assert left >= 0.3
-
-
-def test_what_is_left_counts_the_whole_program_and_the_pauses(
-    settings: Settings, store: Store
-) -> None:
-    """Not only the window that is compared, and not without the cool-down between runs."""
-    inner = "with wattloop.measure('w', meters='estimate'): time.sleep(0.05)"
-    program = f"import time, wattloop\n{inner}\ntime.sleep(0.3)"
-    command = [sys.executable, "-c", program]
-    plan = planned(settings, command, repeats=3, window="w", cooldown={"pause": 0.2})
-    heard = Heard()
-    swept(plan, store, settings, heard)
-    assert all(o.lasted_s >= o.time_s + 0.3 for o in heard.outcomes)
-    left = heard.progress[2].time_left_s
-    assert left is not None
-    assert left >= 0.3 + 0.2 / 2

@@ -7,7 +7,7 @@ import pytest
 from tests.characterize.made import energy_j, made_sweep, time_s
 from wattloop.analyze.metrics import Point as Cost
 from wattloop.analyze.metrics import eds
-from wattloop.characterize.gains import COMPARED, EDP, ENERGY, TIME, Compared
+from wattloop.characterize.gains import COMPARED, EDP, ENERGY, TIME, Compared, gain_of
 from wattloop.characterize.point_result import Group, PointResult
 from wattloop.characterize.repeats import repeated
 from wattloop.characterize.sweep_result import chosen_scope, result_of
@@ -173,3 +173,13 @@ def test_two_levers_of_one_technique_count_by_the_better() -> None:
                 levels["gpu/power_limit"] = "260 W"
         (row,) = technique_rows([result_of(both, trials)])
         assert row["setting"] == "150 W"
+
+
+def test_the_interval_of_a_gain_is_of_both_sides() -> None:
+    """By hand: energies of 9 to 11 against 90 to 110, each 10 % / sqrt(3) t(2), in quadrature."""
+    ours = [Cost(1.0, joules) for joules in (9.0, 10.0, 11.0)]
+    theirs = [Cost(1.0, joules) for joules in (90.0, 100.0, 110.0)]
+    found = gain_of(ours, theirs, ENERGY)
+    each = 4.303 * 0.1 / 3**0.5
+    assert found.value_pct == pytest.approx(90.0)
+    assert found.half_width_pct == pytest.approx(10.0 * each * 2**0.5)

@@ -56,6 +56,9 @@ def test_every_figure_of_document_004_is_drawn() -> None:
         assert "simulated" in text, name
         unit = "Number of GPUs" if name in ("times", "speed-up") else "GPU power limit (W)"
         assert unit in text, name
+    real = figures["speed-up"].to_dict()["layer"][1]["data"]["values"]
+    eight = [row["speed_up"] for row in real if row["gpus"] == 8]
+    assert eight == [pytest.approx(8**0.8)] * len(eight) != []
 
 
 def test_the_best_point_of_each_curve_is_marked() -> None:
