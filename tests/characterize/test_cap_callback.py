@@ -136,7 +136,8 @@ def test_without_apply_nothing_is_left_to_do():
     gpus = shared_gpus(2)
     with CapTuner("edp", settings=SETTINGS, rules=QUICK, caps="200:700:100", apply=False) as tuner:
         thread = tuner._thread
-        train(tuner, gpus, lambda: not thread.is_alive())
+        train(tuner, gpus, lambda: not thread.is_alive(), most_s=15.0)
+        assert not thread.is_alive()
         assert tuner.choice is not None
         assert tuner.fault is None
         assert limits() == [700, 700]

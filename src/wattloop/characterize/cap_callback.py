@@ -154,7 +154,7 @@ class CapTuner:
 
     def end(self) -> Choice | None:
         """Put everything back; the cap that was found, if one was. Ending twice changes nothing."""
-        if os.getpid() != self._pid:  # a fork that loads data
+        if os.getpid() != self._pid:  # a fork that loads data: locks may be held for ever here
             return self.choice
         self._stop.set()
         thread, self._thread = self._thread, None

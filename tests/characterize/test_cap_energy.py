@@ -1,0 +1,72 @@
+"""Energy of the GPUs under a cap, while they are read and when they are not."""
+
+import time
+
+import pytest
+
+from tests.characterize.virtual_caps import settle
+from wattloop.characterize.cap_energy import check_metered, devices_energy, job_energy_j, metered
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.measure.session import Session
+from wattloop.trials.outcome import Outcome, TrialStatus
+from wattloop.virtual.faults import Fault
+from wattloop.virtual.machine import shared_gpus
+
+SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path, monkeypatch):
+    settle(monkeypatch, tmp_path)
+
+
+def domain(name, energy_j, covered=1.0):
+    return {"name": name, "energy_j": energy_j, "uncertainty_j": 2.0, "covered": covered}
+
+
+def test_a_gpu_that_is_lost_half_way_has_no_energy():
+    """Promise: joules of half the time are not those of the whole; the other GPU's are known."""
+    gpus = shared_gpus(2)
+    session = Session.open(SETTINGS, name="cap", keep=False)
+    try:
+        assert metered(session, ("gpu:0", "gpu:1")) == "simulated"
+        begin_s = time.monotonic()
+        for gpu in gpus:
+            gpu.load(1.0, memory=0.3)
+        time.sleep(0.5)
+        gpus[1].inject(Fault.LOST)
+        time.sleep(0.5)
+        end_s = time.monotonic() - 0.1
+        assert devices_energy(session, ("gpu:0", "gpu:1"), begin_s, end_s) is None
+        assert devices_energy(session, ("gpu:0",), begin_s, end_s)[0] > 0
+        gpus[1].inject(Fault.NONE)
+    finally:
+        session.close()
+
+
+def test_the_outcome_of_a_trial_counts_only_when_it_is_whole():
+    """Promise: sums of what was read, filled up over short gaps; what is missing is named."""
+    whole = Outcome(
+        status=TrialStatus.OK, domains=(domain("gpu:0", 96.0, 0.96), domain("gpu:1", 50.0))
+    )
+    energy_j, noise = job_energy_j(whole, ("gpu:0", "gpu:1"))
+    assert energy_j == pytest.approx(150)
+    assert noise == pytest.approx(8**0.5 / 150 / 2)
+    half = Outcome(status=TrialStatus.OK, domains=(domain("gpu:0", 50.0, 0.5),))
+    with pytest.raises(ConfigError, match="gpu:0 was not read for the whole run"):
+        job_energy_j(half, ("gpu:0",))
+    with pytest.raises(ConfigError, match="gpu:1 was not read"):
+        job_energy_j(half, ("gpu:1",))
+    none = Outcome(status=TrialStatus.OK, domains=(domain("gpu:0", 0.0),))
+    with pytest.raises(ConfigError, match="no energy at all"):
+        job_energy_j(none, ("gpu:0",))
+
+
+def test_what_cannot_be_read_is_said_before_anything_runs():
+    """Promise: devices that no meter offers, or that were not chosen, are named."""
+    check_metered(SETTINGS, ("gpu:0", "gpu:1"))
+    with pytest.raises(ConfigError, match="energy of gpu:2"):
+        check_metered(SETTINGS, ("gpu:0", "gpu:2"))
+    with pytest.raises(ConfigError, match="energy of gpu:0"):
+        check_metered(SETTINGS._replace(devices=("cpu",)), ("gpu:0",))
