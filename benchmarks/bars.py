@@ -206,6 +206,8 @@ def _beside(bar: Bar, baseline: Baseline) -> str:
         return shown(baseline)
     if bar.value < 0 or baseline < 0:
         return shown(baseline)
+    if bar.unit == "points":  # a difference of shares: no ratio says anything of it
+        return shown(baseline)
     return f"{shown(baseline)} ({shown(float(f'{baseline / bar.value:.2g}'))}x)"
 
 
