@@ -121,6 +121,26 @@ def test_find_runs_the_command_per_probe_and_puts_the_caps_back(tmp_path, capsys
     assert limits() == {700}
 
 
+def test_a_window_of_the_command_may_be_all_that_counts(tmp_path, capsys):
+    """Promise: with `--window` loading is not in the times; a window that is not there is told."""
+    (tmp_path / "job.py").write_text(
+        "import time, wattloop\n"
+        "time.sleep(1)\n"
+        "with wattloop.measure('training'):\n"
+        "    time.sleep(0.2)\n"
+    )
+    words = ["cap", "find", "--caps", "300:700:100", "--probes", "1", "--json", "r.json"]
+    job = ["--", sys.executable, "job.py"]
+    assert main([*words, "--window", "training", *job]) == 0
+    (probe,) = json.loads((tmp_path / "r.json").read_text())["probes"]
+    assert 0.2 <= probe["time_s"] < 1
+    capsys.readouterr()
+    assert main([*words, "--window", "epoch", *job]) == 2
+    assert "training" in capsys.readouterr().err
+    assert main([*words, "--window", "training", "--progress", "x", *job]) == 2
+    assert "--window is for a run per probe" in capsys.readouterr().err
+
+
 def test_a_command_that_fails_is_told_and_the_probes_are_kept(tmp_path, capsys):
     """Promise: exit code 2, what the command said, limits back; paid probes are not paid again."""
     (tmp_path / "job.py").write_text(

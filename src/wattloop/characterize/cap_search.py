@@ -105,6 +105,7 @@ class CapJob:
         experiment: from `open_search`.
         settings: how to measure.
         timeout_s: a run is ended after this long.
+        window: the part of the command that counts; empty for all of it.
     """
 
     plan: CapPlan
@@ -114,6 +115,7 @@ class CapJob:
     store: Store
     settings: Settings
     timeout_s: float | None = None
+    window: str = ""
 
 
 class CapSearch:
@@ -138,7 +140,7 @@ class CapSearch:
     ) -> None:
         self._plan, self._finder, self._command = job.plan, job.finder, list(job.command)
         self._experiment, self._store, self._settings = job.experiment, job.store, job.settings
-        self._timeout_s = job.timeout_s
+        self._timeout_s, self._window = job.timeout_s, job.window
         self._began, self._ended = began, ended
         self._outputs, self._state_directory = outputs, state_directory
         self._provenance = ""
@@ -184,6 +186,7 @@ class CapSearch:
                 settings=self._plan.settings(cap_w),
                 command=self._command,
                 timeout_s=self._timeout_s,
+                window=self._window,
                 name=f"cap {cap_w:g} W",
             )
             self._began(cap_w, number)

@@ -78,6 +78,12 @@ def find_command(  # noqa: PLR0913 - one parameter per option
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End a run after this.")
     ] = None,
+    window: Annotated[
+        str,
+        typer.Option(
+            "--window", metavar="NAME", help="Count only wattloop.measure(NAME) in the command."
+        ),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show caps and writes; run nothing.")
     ] = False,
@@ -115,6 +121,7 @@ def find_command(  # noqa: PLR0913 - one parameter per option
         most_s=most_s,
         apply=apply,
         timeout_s=timeout,
+        window=window,
         dry_run=dry_run,
         new=new,
         show_output=show_output,

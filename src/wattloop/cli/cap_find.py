@@ -40,6 +40,7 @@ class FindRequest:
     most_s: float
     apply: bool
     timeout_s: float | None
+    window: str
     dry_run: bool
     new: bool
     show_output: bool
@@ -75,9 +76,8 @@ def find(request: FindRequest) -> None:
     find_program(request.command[0])
     check_metered(request.settings, plan.devices)
     with open_store(request.settings.store_location) as store:
-        mode = "runs" if request.progress is None else f"progress {request.progress}"
         experiment, resumed = open_search(
-            store, plan, finder, request.command, RealClock(), mode=mode, new=request.new
+            store, plan, finder, request.command, RealClock(), mode=_mode(request), new=request.new
         )
         if resumed:
             say(f"wattloop: going on with {experiment.experiment_id}")
@@ -89,6 +89,7 @@ def find(request: FindRequest) -> None:
             store=store,
             settings=request.settings,
             timeout_s=request.timeout_s,
+            window=request.window,
         )
         result = _searched(request, job)
     if request.json_file is not None:
@@ -111,6 +112,10 @@ def _check(request: FindRequest) -> None:
             "--apply keeps the cap for the rest of the one run that --progress makes; without it "
             "every probe is a run of its own. To run at the cap found, use 'wattloop set'"
         )
+    if request.window and request.progress is not None:
+        raise ConfigError(
+            "--window is for a run per probe; with --progress its lines say what counts"
+        )
     for name, value in (("--precision", request.precision), ("--probe-seconds", request.most_s)):
         if not value > 0:
             raise ConfigError(f"{name}: give a number above 0")
@@ -120,6 +125,13 @@ def _check(request: FindRequest) -> None:
         )
     if request.most_probes < 1:
         raise ConfigError(f"--probes {request.most_probes}: at least one is needed")
+
+
+def _mode(request: FindRequest) -> str:
+    """Probes taken in one way are of no use to a search in another."""
+    if request.progress is not None:
+        return f"progress {request.progress}"
+    return f"window {request.window}" if request.window else "runs"
 
 
 def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
