@@ -3,6 +3,7 @@
 What is set stays set until somebody sets it again, whatever becomes of the process that did.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from wattloop.control.lever import Lever, LeverState, Setting
@@ -109,18 +110,21 @@ class _VirtualLever(Lever):
         """Environment variables with which another process finds this lever again."""
         return self._environment
 
+    @abstractmethod
     def _value(self) -> float | None:
-        raise NotImplementedError
+        """What is set now."""
 
     def _present(self) -> float | None:
         """What is shown where nothing is set: for a clock, what the card runs at."""
         return self._value()
 
+    @abstractmethod
     def _set(self, value: float | None) -> None:
-        raise NotImplementedError
+        """Hand a value to the card."""
 
+    @abstractmethod
     def _range(self) -> tuple[float, float]:
-        raise NotImplementedError
+        """The card's own limits."""
 
     def _rounded(self, value: float | None) -> float | None:
         return value
