@@ -6,6 +6,7 @@
     ├── CommandError         the program to measure cannot be started
     ├── LeverError           a lever cannot be read, set or restored
     │   └── DeviceBusy       another process holds the device's levers
+    ├── StrategyError        a strategy cannot go on from what it is given
     └── StoreError           runs cannot be kept or found
         ├── StoreUnwritable
         ├── StoreTooNew
@@ -29,6 +30,7 @@ __all__ = [
     "StoreLocked",
     "StoreTooNew",
     "StoreUnwritable",
+    "StrategyError",
     "WattloopError",
 ]
 
@@ -79,6 +81,10 @@ class LeverError(WattloopError):
 
 class DeviceBusy(LeverError):
     """Another living process holds the device; the message names it."""
+
+
+class StrategyError(WattloopError):
+    """A strategy cannot go on from what it is given, such as the events of another search."""
 
 
 class StoreError(WattloopError):

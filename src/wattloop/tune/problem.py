@@ -1,0 +1,78 @@
+"""What is searched, for what, and within which limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattloop.tune.objective import Objective
+from wattloop.tune.segment import CapSearch, Value
+from wattloop.tune.space import Space
+
+__all__ = ["Limits", "Problem", "Quality"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How good a training is.
+
+    Attributes:
+        metric: the name under which it is reported.
+        maximize: whether more is better.
+        target: what is good enough; None when only the objective counts.
+    """
+
+    metric: str
+    maximize: bool = True
+    target: float | None = None
+
+    def reached(self, value: float | None) -> bool:
+        """Whether `value` is good enough."""
+        if value is None or self.target is None:
+            return False
+        return value >= self.target if self.maximize else value <= self.target
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether `one` is better than `other`."""
+        return one > other if self.maximize else one < other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a search may spend; None is no limit.
+
+    Attributes:
+        energy_j, time_s: of the whole search.
+        candidates: configurations begun.
+        epochs: of one candidate.
+        trial_time_s: of one segment.
+    """
+
+    energy_j: float | None = None
+    time_s: float | None = None
+    candidates: int | None = None
+    epochs: float | None = None
+    trial_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One search, as a strategy sees it.
+
+    Attributes:
+        space: the parameters.
+        quality: the metric and its target.
+        objective: what to make small among those that are good enough.
+        default: the configuration people would use without a search; kept alive throughout.
+        limits: what may be spent.
+        cap: how to look for a power cap; None when none may be set or it is an ordinary parameter.
+        rate: the parameter that sweeps of learning rates may decide; None for none.
+        seed: of everything random.
+    """
+
+    space: Space
+    quality: Quality
+    objective: Objective = field(default_factory=Objective)
+    default: Mapping[str, Value] = field(default_factory=dict)
+    limits: Limits = Limits()
+    cap: CapSearch | None = None
+    rate: str | None = None
+    seed: int = 0

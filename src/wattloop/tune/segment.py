@@ -1,0 +1,115 @@
+"""A stretch of training that a strategy asks for.
+
+A *candidate* is one configuration being trained. Its training is a chain of segments: it may be
+paused after each of them and go on later, under another power cap, where it was.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from wattloop.control.lever import Setting
+
+__all__ = ["CapSearch", "RateSweep", "Segment", "Until", "Value"]
+
+Value = float | int | str | bool | None
+"""What a parameter may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Until:
+    """When a segment ends: at the first end of an epoch at which one of these holds.
+
+    Attributes:
+        epochs: the candidate has been trained for so many epochs in all.
+        energy_j: the segment has used so much.
+        time_s: the segment has lasted so long.
+        at_target: the quality asked for is reached.
+    """
+
+    epochs: float | None = None
+    energy_j: float | None = None
+    time_s: float | None = None
+    at_target: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapSearch:
+    """Find the best power cap inside the segment, in ordinary steps of the training.
+
+    Attributes:
+        metric, k: as `characterize.cap_finder.CapFinder` takes them.
+        caps_w: those that may be set; empty for what the device offers.
+        longest_s: give up after this long.
+    """
+
+    metric: str = "energy"
+    k: float = 2.0
+    caps_w: tuple[float, ...] = ()
+    longest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSweep:
+    """Try learning rates one after the other, from low to high on a logarithmic scale.
+
+    Attributes:
+        low, high, count: the rates.
+        steps_each: optimizer steps at each rate before its loss counts.
+        data_share: part of an epoch's data that is used at most; None for as much as is needed.
+        cyclic: one batch per rate, round and round until the data ends (document 003), in place
+            of `steps_each` steps at one rate after the other.
+    """
+
+    low: float
+    high: float
+    count: int
+    steps_each: int = 1
+    data_share: float | None = None
+    cyclic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What to train next.
+
+    Attributes:
+        key: unique within its search; the same segment planned again has the same key, which is
+            how a resumed search knows what it has paid for.
+        candidate: names the configuration. The first segment of a candidate begins a training.
+        parameters: the configuration, linked parameters included.
+        levers: value for each hardware parameter, by its name in the space.
+        until: when to pause; everything None means until the training ends by itself.
+        seed: of the training.
+        keep: whether the training goes on from here; if not, model, optimizer and data order are
+            put back to what they were before (an exploration leaves no trace).
+        cap: find the best cap on the way.
+        rates: sweep learning rates in place of ordinary training.
+        learning_rate: the rate from here on, where a sweep has found a better one.
+    """
+
+    key: str
+    candidate: str
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting] = field(default_factory=dict)
+    until: Until = Until()
+    seed: int = 0
+    keep: bool = True
+    cap: CapSearch | None = None
+    rates: RateSweep | None = None
+    learning_rate: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Segment":
+        """Inverse of `to_dict`; fields of later versions are left out."""
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        known["until"] = Until(**known.get("until", {}))
+        if known.get("cap"):
+            known["cap"] = CapSearch(**{**known["cap"], "caps_w": tuple(known["cap"]["caps_w"])})
+        if known.get("rates"):
+            known["rates"] = RateSweep(**known["rates"])
+        return cls(**known)
