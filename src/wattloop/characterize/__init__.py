@@ -18,4 +18,5 @@
 - `cap_search`, `cap_run`       the cap of a command: one run per probe, or all within one run
 - `cap_slices`, `cap_pilot`, `cap_callback`   the cap inside a training loop
 - `cap_energy`, `cap_follow`    where its joules and its steps come from
+- `bench`         the six kernels, framework by framework
 """
