@@ -3,7 +3,8 @@
 - `style`        colours, fonts and sizes of all figures
 - `sweep`        gains, EDP, EDS and times of a sweep against its settings and GPU counts
 - `techniques`   EDP against time, power by setting, synthesis over workloads
-- `roofline`, `scaling`   kernels against what the device can do, and over threads or processes
+- `roofline`     kernels against what their device can do
+- `scaling`      time and speed-up against the number of GPUs
 - `power`        power over time against the TDP
 - `render`       files from definitions, without network
 """
