@@ -10,7 +10,11 @@ from typing import Any
 
 from wattloop.control.lever import Setting
 
-__all__ = ["CapSearch", "RateSweep", "Segment", "Until", "Value"]
+__all__ = ["CAP_LEVER", "CapSearch", "RateSweep", "Segment", "Until", "Value"]
+
+CAP_LEVER = "gpu/power_limit"
+"""Under this name `Segment.levers` holds a cap in watts that a search inside a segment has found,
+where the cap is no parameter of the space."""
 
 Value = float | int | str | bool | None
 """What a parameter may be."""
@@ -25,12 +29,15 @@ class Until:
         energy_j: the segment has used so much.
         time_s: the segment has lasted so long.
         at_target: the quality asked for is reached.
+        anywhere: stop for energy, time or a fraction of an epoch also between two steps, where the
+            bench can; `Progress.epochs` then has a fraction. Elsewhere it is the end of the epoch.
     """
 
     epochs: float | None = None
     energy_j: float | None = None
     time_s: float | None = None
     at_target: bool = True
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
