@@ -11,12 +11,10 @@ from wattloop.characterize.quantities import Values, expanded
 from wattloop.tune.amounts import seconds
 from wattloop.tune.parameter_spec import Strict
 from wattloop.tune.parameters import Choice, Parameter
-from wattloop.tune.segment import CapSearch
+from wattloop.tune.segment import CAP, CapSearch
 
-__all__ = ["CAP", "CapSpec", "HardwareSpec"]
+__all__ = ["CapSpec", "HardwareSpec"]
 
-CAP = "power_limit"
-"""Name of the power cap among hardware parameters, also where it is searched inside segments."""
 LEVERS = {CAP: "gpu/power_limit", "sm_clock": "gpu/sm_clock", "memory_clock": "gpu/memory_clock"}
 AUTO = "auto"
 
