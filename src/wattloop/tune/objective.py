@@ -1,30 +1,21 @@
 """What a search makes small, among configurations that are good enough.
 
-SM2 weighs quality, energy and learning rate of configurations against each other (document 003,
-equation 2) and so needs all of them at once; it is in `strategies.sm2`. Here a single training
-has a score of its own.
+A training has a score of its own for every objective but one: SM2 (document 003, equation 2)
+weighs the quality, energy and learning rate of several against each other, so it needs all of them
+at once (`Objective.compared`).
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.analyze.metrics import Point, ed2p, edp, eds
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import kwh_from_joules
+from wattloop.tune.sm2_score import ALPHA, BETA, sm2_scores
 
 __all__ = ["OBJECTIVES", "Objective", "Trained"]
-
-JOULES_PER_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """What a training took and gave, in one scope of energy."""
-
-    time_s: float
-    energy_j: float
-    quality: float | None = None
-
 
 OBJECTIVES: Mapping[str, str] = {
     "energy": "least energy",
@@ -32,17 +23,37 @@ OBJECTIVES: Mapping[str, str] = {
     "edp": "energy-delay product",
     "ed2p": "energy-delay-squared product",
     "eds": "energy-delay sum against the default configuration, with k",
-    "cost": "electricity and machine time",
+    "cost": "electricity, and machine time where it has a price",
     "carbon": "carbon of the electricity",
-    "quotient": "quality per energy (document 001)",
+    "quotient": "quality per energy of an epoch (document 001)",
     "sm2": "weighted quality, energy and learning rate (document 003), with alpha and beta",
     "quality": "best quality, whatever it takes",
 }
+NEED_QUALITY = frozenset({"quotient", "sm2", "quality"})
+"""Objectives that mean nothing without a metric."""
+OPTIONS = ("alpha", "beta", "price_per_kwh", "price_per_hour", "carbon_g_per_kwh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a training took and gave, in one scope of energy.
+
+    Attributes:
+        energy_j: None when nothing could be read.
+        epochs: how many it took; the quotient is per epoch.
+        learning_rate: what it was trained with, for SM2.
+    """
+
+    time_s: float
+    energy_j: float | None
+    quality: float | None = None
+    epochs: float | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Scores of a training; smaller is better for each.
+    """Scores of a training; smaller is better for each, infinity when it cannot be told.
 
     Attributes:
         names: one of `OBJECTIVES`, or several for a Pareto front.
@@ -62,6 +73,24 @@ class Objective:
         for name in self.names:
             if name not in OBJECTIVES:
                 raise ConfigError(f"unknown objective '{name}'; known are {', '.join(OBJECTIVES)}")
+        if len(set(self.names)) < len(self.names):
+            raise ConfigError(f"objectives {', '.join(self.names)}: one is given twice")
+        if not (math.isfinite(self.k) and self.k > 1):
+            raise ConfigError(f"EDS: k is {self.k:g}; use a number above 1, such as 1.5 or 2")
+        for name in self.options:
+            if name not in OPTIONS:
+                raise ConfigError(f"objective: unknown option '{name}'")
+        for option in ("alpha", "beta"):
+            if not 0 <= self.options.get(option, 0.5) <= 1:
+                raise ConfigError(f"SM2: {option} is {self.options[option]:g}; use 0 to 1")
+        for name, option in (("cost", "price_per_kwh"), ("carbon", "carbon_g_per_kwh")):
+            if name in self.names and option not in self.options:
+                raise ConfigError(f"objective {name}: give {option}")
+
+    @property
+    def name(self) -> str:
+        """Its name; of several, joined by `+`."""
+        return "+".join(self.names)
 
     @property
     def several(self) -> bool:
@@ -69,7 +98,7 @@ class Objective:
         return len(self.names) > 1
 
     def score(self, trained: Trained, reference: Point | None = None) -> float:
-        """The first objective.
+        """The first objective. SM2 alone cannot score one training: its energy stands for it.
 
         Args:
             trained: what it took.
@@ -81,46 +110,12 @@ class Objective:
         """All of them."""
         return tuple(self._score(name, trained, reference) for name in self.names)
 
-    def _score(self, name: str, trained: Trained, reference: Point | None) -> float:
-        point = Point(trained.time_s, trained.energy_j)
-        by_point: dict[str, Callable[[], float]] = {
-            "energy": lambda: point.energy_j,
-            "sm2": lambda: point.energy_j,
-            "time": lambda: point.time_s,
-            "edp": lambda: edp(point),
-            "ed2p": lambda: ed2p(point),
-            "eds": lambda: eds(point, reference or point, self.k),
-            "cost": lambda: self._cost(point),
-            "carbon": lambda: (
-                self._per_kwh("carbon_g_per_kwh", name) * point.energy_j / JOULES_PER_KWH
-            ),
-            "quality": lambda: self._loss(trained.quality),
-            "quotient": lambda: self._against_quotient(trained),
-        }
-        return by_point[name]()
-
-    def _cost(self, point: Point) -> float:
-        per_hour = self.options.get("price_per_hour", 0.0)
-        energy = self._per_kwh("price_per_kwh", "cost") * point.energy_j / JOULES_PER_KWH
-        return energy + per_hour * point.time_s / 3600
-
-    def _per_kwh(self, option: str, name: str) -> float:
-        if option not in self.options:
-            raise ConfigError(f"objective {name}: give {option}")
-        return float(self.options[option])
-
-    def _loss(self, quality: float | None) -> float:
-        if quality is None:
-            return float("inf")
-        return -quality if self.maximize_quality else quality
-
-    def _against_quotient(self, trained: Trained) -> float:
-        """Minus quality per joule; where less is better, quality times joules."""
-        if trained.quality is None or trained.energy_j <= 0:
-            return float("inf")
-        if self.maximize_quality:
-            return -trained.quality / trained.energy_j
-        return trained.quality * trained.energy_j
+    def compared(
+        self, trained: Sequence[Trained], reference: Point | None = None
+    ) -> list[tuple[float, ...]]:
+        """All scores of each; SM2 weighs them against each other."""
+        columns = [self._column(name, trained, reference) for name in self.names]
+        return list(zip(*columns, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the store."""
@@ -130,3 +125,75 @@ class Objective:
             "k": self.k,
             "options": dict(self.options),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Objective":
+        """Inverse of `to_dict`."""
+        return cls(
+            names=tuple(data["names"]),
+            maximize_quality=bool(data["maximize_quality"]),
+            k=float(data["k"]),
+            options=dict(data["options"]),
+        )
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _column(
+        self, name: str, trained: Sequence[Trained], reference: Point | None
+    ) -> list[float]:
+        if name != "sm2":
+            return [self._score(name, one, reference) for one in trained]
+        scores = sm2_scores(
+            [one.quality for one in trained],
+            [_energy_per_epoch(one) for one in trained],
+            [one.learning_rate for one in trained],
+            alpha=self.options.get("alpha", ALPHA),
+            beta=self.options.get("beta", BETA),
+            maximize=self.maximize_quality,
+        )
+        return [-score for score in scores]
+
+    def _score(self, name: str, trained: Trained, reference: Point | None) -> float:  # noqa: PLR0911 - one line each
+        if name == "quality":
+            return self._loss(trained.quality)
+        if name == "time":
+            return trained.time_s
+        if trained.energy_j is None:
+            return math.inf
+        point = Point(trained.time_s, trained.energy_j)
+        if name == "quotient":
+            return self._against_quotient(trained)
+        if name == "edp":
+            return edp(point)
+        if name == "ed2p":
+            return ed2p(point)
+        if name == "eds":
+            return eds(point, reference or point, self.k)
+        if name == "cost":
+            per_hour = self.options.get("price_per_hour", 0.0)
+            per_kwh = self.options["price_per_kwh"]
+            return per_kwh * kwh_from_joules(point.energy_j) + per_hour * point.time_s / 3_600
+        if name == "carbon":
+            return self.options["carbon_g_per_kwh"] * kwh_from_joules(point.energy_j)
+        return point.energy_j  # energy, and SM2 of a single training
+
+    def _loss(self, quality: float | None) -> float:
+        if quality is None:
+            return math.inf
+        return -quality if self.maximize_quality else quality
+
+    def _against_quotient(self, trained: Trained) -> float:
+        """Minus quality per joule of an epoch; where less is better, quality times joules."""
+        energy_j = _energy_per_epoch(trained)
+        if trained.quality is None or energy_j is None or energy_j <= 0:
+            return math.inf
+        if self.maximize_quality:
+            return -trained.quality / energy_j
+        return trained.quality * energy_j
+
+
+def _energy_per_epoch(trained: Trained) -> float | None:
+    """Of the whole training, where nobody counted its epochs."""
+    if trained.energy_j is None:
+        return None
+    return trained.energy_j / trained.epochs if trained.epochs else trained.energy_j

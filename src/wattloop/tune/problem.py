@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from wattloop.core.errors import ConfigError
 from wattloop.tune.objective import Objective
 from wattloop.tune.segment import CapSearch, Value
 from wattloop.tune.space import Space
@@ -15,7 +16,8 @@ class Quality:
     """How good a training is.
 
     Attributes:
-        metric: the name under which it is reported.
+        metric: the name under which it is reported; empty when a training has no quality and
+            only the objective counts.
         maximize: whether more is better.
         target: what is good enough; None when only the objective counts.
     """
@@ -76,3 +78,7 @@ class Problem:
     cap: CapSearch | None = None
     rate: str | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.space.parameters and self.cap is None:
+            raise ConfigError("the space is empty: give at least one parameter, or search a cap")

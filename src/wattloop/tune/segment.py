@@ -12,12 +12,12 @@ from wattloop.control.lever import Setting
 
 __all__ = ["CAP_LEVER", "CapSearch", "RateSweep", "Segment", "Until", "Value"]
 
-CAP_LEVER = "gpu/power_limit"
-"""Under this name `Segment.levers` holds a cap in watts that a search inside a segment has found,
-where the cap is no parameter of the space."""
-
 Value = float | int | str | bool | None
 """What a parameter may be."""
+
+CAP_LEVER = "power_limit"
+"""Name of the power cap among `Segment.levers`, also where the space has no such parameter because
+caps are searched inside segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +84,10 @@ class Segment:
         key: unique within its search; the same segment planned again has the same key, which is
             how a resumed search knows what it has paid for.
         candidate: names the configuration. The first segment of a candidate begins a training.
-        parameters: the configuration, linked parameters included.
-        levers: value for each hardware parameter, by its name in the space.
+        parameters: the configuration without its hardware parameters (`Space.split`), linked ones
+            included.
+        levers: value for each hardware parameter, by its name in the space: watts, MHz, a share
+            such as `80%`, the name of a choice, or a number of GPUs.
         until: when to pause; everything None means until the training ends by itself.
         seed: of the training.
         keep: whether the training goes on from here; if not, model, optimizer and data order are

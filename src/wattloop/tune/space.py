@@ -1,19 +1,24 @@
 """All parameters of a search together."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from wattloop.control.lever import Setting
 from wattloop.core.errors import ConfigError
-from wattloop.tune.parameters import Choice, Fixed, Linked, Parameter
+from wattloop.tune.dependencies import SpaceError, dependencies_first
+from wattloop.tune.parameters import Fixed, Linked, Parameter, same
 from wattloop.tune.segment import Value
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Configuration", "Space", "configuration_key"]
+__all__ = ["Configuration", "Space", "SpaceError", "configuration_key"]
 
 Configuration = dict[str, Value]
+
+MOST_LOOKED_AT = 10_000
+"""Combinations of deciding values up to which conditions that never hold are looked for."""
 
 
 class Space:
@@ -23,14 +28,17 @@ class Space:
         parameters: by name. Their order is that of a grid: the last one varies fastest.
 
     Raises:
-        ConfigError: empty, a link or condition on something that is not there, or in a circle.
+        ConfigError: a link or condition on something that is not there, a condition that
+            never holds, or parameters that depend on each other in a circle.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
-        if not parameters:
-            raise ConfigError("the space is empty: give at least one parameter")
         self.parameters = dict(parameters)
-        self._order = _dependencies_first(self.parameters)
+        self._order = dependencies_first(self.parameters)
+        self._deciders = tuple(
+            name for name in self._order if any(name in p.when for p in parameters.values())
+        )
+        self._check_conditions()
 
     @property
     def hardware(self) -> tuple[str, ...]:
@@ -40,24 +48,23 @@ class Space:
     @property
     def varied(self) -> tuple[str, ...]:
         """Parameters with more than one value of their own."""
-        return tuple(
-            name
-            for name, p in self.parameters.items()
-            if not isinstance(p, Fixed | Linked)
-            and not (isinstance(p, Choice) and len(p.values) == 1)
-        )
+        counts = {name: p.listed() for name, p in self.parameters.items()}
+        return tuple(name for name, values in counts.items() if values is None or len(values) > 1)
 
     @property
     def size(self) -> int | None:
         """How many configurations there are; None when they cannot be counted."""
-        if any(p.listed() is None for p in self.parameters.values()):
+        counts = {name: p.listed() for name, p in self.parameters.items()}
+        if any(values is None for values in counts.values()):
             return None
-        if not any(p.when for p in self.parameters.values()):
+        total = 0
+        for decided in self._branches(self._closed(self._deciders)):
             count = 1
-            for parameter in self.parameters.values():
-                count *= len(parameter.listed() or ())
-            return count
-        return sum(1 for _ in self.grid())
+            for name, values in counts.items():
+                if name not in self._closed(self._deciders) and self._active(name, decided):
+                    count *= len(values or ())
+            total += count
+        return total
 
     def grid(self) -> Iterator[Configuration]:
         """Every configuration once.
@@ -65,23 +72,10 @@ class Space:
         Raises:
             ConfigError: a parameter has too many values to list.
         """
-        listed = {name: p.listed() for name, p in self.parameters.items()}
-        endless = [name for name, values in listed.items() if values is None]
-        if endless:
-            raise ConfigError(
-                f"a grid needs values to list; {', '.join(endless)} has a range: give 'values'"
-            )
-        seen: set[str] = set()
-        conditional = any(p.when for p in self.parameters.values())
-        for values in itertools.product(*(values or () for values in listed.values())):
-            drawn = dict(zip(listed, values, strict=True))
-            found = self._resolved(drawn)
-            if conditional:  # inactive parameters make several combinations the same
-                key = configuration_key(found)
-                if key in seen:
-                    continue
-                seen.add(key)
-            yield found
+        for name, parameter in self.parameters.items():
+            if parameter.listed() is None:
+                raise SpaceError(name, "a grid needs values to list, not a range: give 'values'")
+        return self._branches(self._order)
 
     def sample(self, rng: "np.random.Generator") -> Configuration:
         """A random configuration."""
@@ -93,12 +87,12 @@ class Space:
         Raises:
             ConfigError: a parameter is unknown, missing, or has a value it may not have.
         """
-        unknown = [name for name in values if name not in self.parameters]
-        if unknown:
-            raise ConfigError(
-                f"unknown parameter '{unknown[0]}'; known are {', '.join(self.parameters)}"
-            )
         drawn: Configuration = {}
+        for name in values:
+            if name not in self.parameters:
+                raise SpaceError(
+                    name, f"no parameter of this space; it has {', '.join(self.parameters)}"
+                )
         for name, parameter in self.parameters.items():
             if isinstance(parameter, Linked):
                 continue
@@ -110,10 +104,11 @@ class Space:
         for name, parameter in self.parameters.items():
             if isinstance(parameter, Linked) and name in found and name in values:
                 given, due = values[name], found[name]
-                if given != due:
-                    raise ConfigError(
-                        f"{name} is {given!r}, but it is always the same as {parameter.same_as}, "
-                        f"which is {due!r}"
+                if not same(given, due):
+                    raise SpaceError(
+                        name,
+                        f"it is {given!r}, but always the same as {parameter.same_as}, which is "
+                        f"{due!r}",
                     )
         return found
 
@@ -125,62 +120,107 @@ class Space:
             return False
         return True
 
+    def split(self, configuration: Mapping[str, Value]) -> tuple[Configuration, dict[str, Setting]]:
+        """Parameters of the training, and values of hardware parameters by their names here."""
+        hardware = self.hardware
+        own = {name: value for name, value in configuration.items() if name not in hardware}
+        levers = {name: configuration[name] for name in hardware if name in configuration}
+        return own, levers
+
+    def active(self, name: str, found: Mapping[str, Value]) -> bool:
+        """Whether a parameter exists beside the values found so far of those it depends on."""
+        return self._active(name, found)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names such that each comes after those it depends on."""
+        return tuple(self._order)
+
     # -- inside ----------------------------------------------------------------------------
 
     def _checked(self, name: str, value: Value) -> Value:
         try:
             return self.parameters[name].checked(value)
         except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
+            raise SpaceError(name, str(error)) from None
+
+    def _active(self, name: str, found: Mapping[str, Value]) -> bool:
+        parameter = self.parameters[name]
+        if isinstance(parameter, Linked) and parameter.same_as not in found:
+            return False
+        return all(
+            other in found and any(same(found[other], value) for value in values)
+            for other, values in parameter.when.items()
+        )
 
     def _resolved(self, drawn: Mapping[str, Value]) -> Configuration:
         """Only active parameters, linked ones filled in, in the order of the space."""
         found: Configuration = {}
         for name in self._order:
-            parameter = self.parameters[name]
-            if not all(
-                other in found and found[other] in values
-                for other, values in parameter.when.items()
-            ):
+            if not self._active(name, found):
                 continue
+            parameter = self.parameters[name]
             if isinstance(parameter, Linked):
-                if parameter.same_as in found:
-                    found[name] = found[parameter.same_as]
+                found[name] = found[parameter.same_as]
             elif name in drawn:
                 found[name] = drawn[name]
             else:
-                raise ConfigError(f"{name}: no value; give one of the space")
+                raise SpaceError(name, "no value; give one of the space")
         return {name: found[name] for name in self.parameters if name in found}
+
+    def _branches(self, names: Sequence[str]) -> Iterator[Configuration]:
+        """Every combination of `names`, which come in order; inactive ones are left out."""
+        if not any(self.parameters[name].when for name in names) and names == self._order:
+            yield from self._plain_grid()
+            return
+        yield from self._branch(tuple(names), {})
+
+    def _branch(self, names: tuple[str, ...], found: Configuration) -> Iterator[Configuration]:
+        if not names:
+            yield {name: found[name] for name in self.parameters if name in found}
+            return
+        name, *rest = names
+        if not self._active(name, found):
+            yield from self._branch(tuple(rest), found)
+            return
+        parameter = self.parameters[name]
+        if isinstance(parameter, Linked):
+            values: tuple[Value, ...] = (found[parameter.same_as],)
+        else:
+            values = parameter.listed() or ()
+        for value in values:
+            yield from self._branch(tuple(rest), {**found, name: value})
+
+    def _plain_grid(self) -> Iterator[Configuration]:
+        listed = [self.parameters[name].listed() or () for name in self.parameters]
+        for values in itertools.product(*listed):
+            yield self._resolved(dict(zip(self.parameters, values, strict=True)))
+
+    def _closed(self, names: Sequence[str]) -> tuple[str, ...]:
+        """`names` and all they are linked to, in order."""
+        wanted = set(names)
+        for name in reversed(self._order):
+            parameter = self.parameters[name]
+            if name in wanted and isinstance(parameter, Linked):
+                wanted.add(parameter.same_as)
+        return tuple(name for name in self._order if name in wanted)
+
+    def _check_conditions(self) -> None:
+        """No parameter may be one that never exists."""
+        deciders = self._closed(self._deciders)
+        combinations = 1
+        for name in deciders:
+            combinations *= len(self.parameters[name].listed() or range(MOST_LOOKED_AT + 1))
+        if combinations > MOST_LOOKED_AT:
+            return
+        never = {name for name, p in self.parameters.items() if p.when}
+        for decided in self._branches(deciders):
+            never -= {name for name in never if self._active(name, decided)}
+        for name in self.parameters:
+            if name in never and not isinstance(self.parameters[name], Linked):
+                raise SpaceError(name, "it never exists: its conditions never hold together")
 
 
 def configuration_key(configuration: Mapping[str, Value]) -> str:
     """The same text for the same configuration: `batch_size=64 optimizer='adam'`."""
     return " ".join(f"{name}={value!r}" for name, value in sorted(configuration.items()))
-
-
-def _dependencies_first(parameters: Mapping[str, Parameter]) -> list[str]:
-    needs: dict[str, set[str]] = {}
-    for name, parameter in parameters.items():
-        others = set(parameter.when)
-        if isinstance(parameter, Linked):
-            others.add(parameter.same_as)
-        for other in others:
-            if other not in parameters:
-                raise ConfigError(
-                    f"{name}: depends on '{other}', which is no parameter of this space"
-                )
-        for other, values in parameter.when.items():
-            listed = parameters[other].listed()
-            if listed is not None and not isinstance(parameters[other], Linked):
-                never = [v for v in values if v not in listed]
-                if never:
-                    raise ConfigError(f"{name}: when {other} is {never[0]!r}, which it never is")
-        needs[name] = others
-    order: list[str] = []
-    while len(order) < len(needs):
-        ready = [n for n, others in needs.items() if n not in order and others <= set(order)]
-        if not ready:
-            circle = ", ".join(n for n in needs if n not in order)
-            raise ConfigError(f"parameters depend on each other in a circle: {circle}")
-        order += ready
-    return order

@@ -1,0 +1,79 @@
+"""Strategies that train each configuration once, from beginning to end."""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from wattloop.core.errors import ConfigError
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress
+from wattloop.tune.segment import Segment
+from wattloop.tune.space import Configuration
+from wattloop.tune.strategies.ledger import Candidate, Ledger
+from wattloop.tune.strategy import Asked, Chosen, Strategy
+
+__all__ = ["OneByOne", "check_ends", "drawn"]
+
+DRAWS = 200
+"""Tries to draw a configuration that was not drawn before."""
+
+
+class OneByOne(Strategy):
+    """Each configuration is one segment; the default comes first."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.ledger = Ledger(problem)
+
+    @abstractmethod
+    def propose(self) -> Configuration | None:
+        """A configuration that was not begun before; None when there is none left."""
+
+    def learn(self, candidate: Candidate) -> None:
+        """A candidate is done, well or not."""
+
+    def ask(self) -> Asked:
+        """The next configuration in full."""
+        if self.ledger.full:
+            return None
+        default = self.ledger.default
+        found = dict(default) if default and not self.ledger.seen(default) else self.propose()
+        return None if found is None else self.ledger.segment(self.ledger.begin(found))
+
+    def tell(self, segment: Segment, progress: Progress) -> None:
+        """Keep what came of it."""
+        self.learn(self.ledger.tell(segment, progress))
+
+    def best(self) -> Chosen | None:
+        """The best that is good enough."""
+        return self.ledger.best()
+
+    def front(self) -> list[Chosen]:
+        """Of several objectives: those that no other beats in all of them."""
+        return self.ledger.front()
+
+    def alive(self) -> frozenset[str]:
+        """None is trained twice."""
+        return frozenset()
+
+
+def drawn(problem: Problem, ledger: Ledger, rng: np.random.Generator) -> Configuration | None:
+    """A random configuration that was not begun before; None when there seems to be none left."""
+    for _ in range(DRAWS):
+        found = problem.space.sample(rng)
+        if not ledger.seen(found):
+            return found
+    if problem.space.size is None or len(ledger) >= problem.space.size:
+        return None
+    return next((found for found in problem.space.grid() if not ledger.seen(found)), None)
+
+
+def check_ends(problem: Problem, name: str) -> None:
+    """Raise ConfigError for a search that would never end."""
+    limits = problem.limits
+    ends = (limits.candidates, limits.energy_j, limits.time_s, problem.space.size)
+    if all(end is None for end in ends):
+        raise ConfigError(
+            f"{name} never ends by itself over a range: give limits.trials, limits.energy or "
+            "limits.time"
+        )
