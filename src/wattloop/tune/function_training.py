@@ -12,18 +12,19 @@ from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
 from wattloop.tune.failures import classified
 from wattloop.tune.metering import SegmentMeter
+from wattloop.tune.pace import Pace
 from wattloop.tune.progress import Status
 from wattloop.tune.seeding import RandomState, seed_everything
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import Segment
 from wattloop.tune.trial import Trial, TrialStopped
 
-__all__ = ["Training"]
+__all__ = ["FunctionTraining"]
 
 PATIENCE_S = 10.0
 """How long a function may take to end after it was stopped."""
 
 
-class Training:
+class FunctionTraining:
     """A function being trained, paused between segments.
 
     Args:
@@ -48,13 +49,9 @@ class Training:
         self._seed = first.seed
         self._trial = _FunctionTrial(self, first, resumed=resumed)
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._until = Until()
         self._meter: SegmentMeter | None = None
-        self._repeat_to = 0.0
-        self._from_s: float | None = None
+        self._pace: Pace | None = None
         self._ended: Ended | None = None
-        self.went_on = False
-        """Whether a killed attempt at this segment had saved more than the segments before."""
         self._dropped = False
         self._random: RandomState | None = None
         self._thread = threading.Thread(
@@ -70,13 +67,9 @@ class Training:
         self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
     ) -> Ended:
         """Train until the segment ends."""
-        self._until, self._meter, self._ended = segment.until, meter, None
+        self._meter, self._ended = meter, None
+        self._pace = Pace(segment, meter, self.course, past)
         self._trial.params = dict(segment.parameters)
-        repeats = self.course.epochs < past.epochs
-        self._repeat_to = past.epochs if repeats else 0.0
-        self._from_s = None if repeats else meter.begin_s
-        self.went_on = past.died_s > 0 and self.course.epochs > past.epochs
-        self.course.begin()
         if not self._thread.is_alive():
             self._thread.start()
         self._turn.release()
@@ -118,19 +111,9 @@ class Training:
     # -- inside ----------------------------------------------------------------------------
 
     def _at_end_of_epoch(self) -> None:
-        meter = self._meter
-        assert meter is not None
+        assert self._pace is not None
         self._files.note(self.course.epochs)
-        now_s = meter.now_s()
-        if self._from_s is None:
-            if self.course.diverged or self.course.epochs >= self._repeat_to:
-                self._from_s = now_s
-            if not self.course.diverged:
-                return
-        energy_j = None
-        if self._until.energy_j is not None:
-            energy_j = meter.energy_j(self._from_s, now_s)
-        status = self.course.verdict(self._until, now_s - (self._from_s or now_s), energy_j)
+        status = self._pace.at_end_of_epoch()
         if status is Status.DIVERGED:
             self._end(status, self.course.diverged)
             raise TrialStopped
@@ -188,7 +171,7 @@ class Training:
     def _own_end(self) -> tuple[Status, str]:
         if self.course.diverged:
             return Status.DIVERGED, self.course.diverged
-        if not self.course.seen:
+        if self.course.wanted.metric and not self.course.seen:
             wanted = self.course.wanted.metric
             others = ", ".join(self.course.metrics)
             said = f"it reported {others}" if others else "it reported nothing"
@@ -199,9 +182,7 @@ class Training:
 
     def _end(self, status: Status, message: str) -> None:
         warnings = (self.course.missed,) if self.course.missed else ()
-        from_s = self._from_s
-        if from_s is None and self._meter is not None:
-            from_s = self._meter.now_s()  # everything was a repetition
+        from_s = None if self._pace is None else self._pace.over()
         self._ended = Ended(status=status, message=message, from_s=from_s, warnings=warnings)
         if self._meter is not None:
             self._meter.stop()
@@ -215,7 +196,7 @@ class Training:
         return Ended(
             status=Status.TIMEOUT,
             message=f"the segment did not end within {most_s:g} s{still}",
-            from_s=self._from_s,
+            from_s=None if self._pace is None else self._pace.over(),
         )
 
     def _interrupt(self) -> None:
@@ -228,7 +209,7 @@ class Training:
 
 
 class _FunctionTrial(Trial):
-    def __init__(self, training: Training, first: Segment, *, resumed: bool) -> None:
+    def __init__(self, training: FunctionTraining, first: Segment, *, resumed: bool) -> None:
         self.params = dict(first.parameters)
         self.seed = first.seed
         self.resumed = resumed
