@@ -100,6 +100,8 @@ class Progress:
         provenance: of the energy.
         run_id: the measured run.
         message: what went wrong, for people.
+        repeated_s, repeated_j: what it took, beside this, to train again what a search that was
+            killed had trained before; None when the energy could not be read.
     """
 
     status: Status
@@ -116,6 +118,8 @@ class Progress:
     provenance: str = ""
     run_id: str | None = None
     message: str = ""
+    repeated_s: float = 0.0
+    repeated_j: float | None = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the store."""

@@ -1,0 +1,208 @@
+"""One training that is a program, followed through what it prints and writes."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from wattloop.core.user_path import user_path
+from wattloop.measure.command import child_environment
+from wattloop.tune.account import Ended
+from wattloop.tune.bench import Past
+from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.course import Course
+from wattloop.tune.failures import classified_text
+from wattloop.tune.metering import SegmentMeter
+from wattloop.tune.metric_lines import LineReader, MetricLines, Said
+from wattloop.tune.pace import Pace
+from wattloop.tune.program import Program
+from wattloop.tune.progress import Status
+from wattloop.tune.segment import Segment
+
+__all__ = ["CommandTraining", "Pausing"]
+
+LOOK_EVERY_S = 0.02
+DROP_GRACE_S = 5.0
+SIGNALS = 128
+
+
+class Pausing(NamedTuple):
+    """How the program is paused: stopped where it is, or ended and begun again from its files."""
+
+    checkpoint: bool = False
+    grace_s: float = 30.0
+
+
+class CommandTraining:
+    """A program, paused between segments.
+
+    Args:
+        command: program and arguments.
+        environment: its variables, those of the segment aside.
+        course: what it reports.
+        files: its folder.
+        pausing: how.
+        metrics_file: that it writes, beside what it prints.
+        resumed: whether its folder holds a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        course: Course,
+        files: CandidateFiles,
+        *,
+        pausing: Pausing,
+        metrics_file: str | None,
+        resumed: bool,
+    ) -> None:
+        self.course = course
+        self._command, self._environment, self._files = list(command), environment, files
+        self._pausing, self._resumed = pausing, resumed
+        self._program: Program | None = None
+        self._output = files.folder / "output.log"
+        self._reports = files.folder / "reports.jsonl"
+        self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
+        self._sources: list[tuple[LineReader, MetricLines, bool]] = []
+        self._unread: Iterator[Said] = iter(())
+        self._anew = False
+        """Whether it saved nothing when it was ended, and begins again."""
+
+    def advance(
+        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+    ) -> Ended:
+        """Let the program run until the segment ends."""
+        if self._anew:
+            self.course, self._anew = Course(self.course.wanted, best=self.course.best), False
+        pace = Pace(segment, meter, self.course, past)
+        program = self._go_on(meter)
+        over_s = None if most_s is None else meter.now_s() + most_s
+        while True:
+            ended = program.has_ended()
+            for said in self._news(last=ended):
+                if self._took(said, meter.now_s()):
+                    self._files.note(self.course.epochs)
+                    status = pace.at_end_of_epoch()
+                    if status is not None:
+                        return self._paused(program, status, pace.over())
+            if ended:
+                return self._own_end(program, pace.over())
+            if over_s is not None and meter.now_s() > over_s:
+                program.end(DROP_GRACE_S)
+                message = f"the segment did not end within {most_s:g} s"
+                return Ended(status=Status.TIMEOUT, message=message, from_s=pace.over())
+            time.sleep(LOOK_EVERY_S)
+
+    def drop(self) -> None:
+        """End the program with everything it started."""
+        if self._program is not None:
+            self._program.end(DROP_GRACE_S)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _go_on(self, meter: SegmentMeter) -> Program:
+        if self._program is not None:
+            self._program.go_on()
+            return self._program
+        wanted = self.course.wanted.metric
+        self._reports.unlink(missing_ok=True)
+        self._sources = [
+            (LineReader(self._output, skip=True), MetricLines(wanted), False),
+            (LineReader(self._reports), MetricLines(wanted), True),
+        ]
+        if self._metrics_file is not None:
+            reader = LineReader(self._metrics_file, skip=not self._resumed)
+            self._sources.append((reader, MetricLines(wanted), True))
+        variables = {
+            **child_environment(meter.session),
+            **self._environment,
+            "WATTLOOP_TRIAL_DIR": str(self._files.folder),
+            "WATTLOOP_CHECKPOINT": str(self._files.checkpoint),
+            "WATTLOOP_RESUMED": str(int(self._resumed)),
+            "WATTLOOP_EPOCHS_DONE": f"{self.course.epochs:g}",
+            "WATTLOOP_REPORTS": str(self._reports),
+        }
+        self._program = Program(self._command, variables, self._output)
+        return self._program
+
+    def _news(self, *, last: bool) -> Iterator[Said]:
+        """What was said since the last look; what is not taken now waits for the next segment."""
+        yield from self._unread
+        found: list[Said] = []
+        for reader, lines, is_file in self._sources:
+            for line in reader.lines(last=last):
+                said = lines.row(line) if is_file else lines.said(line)
+                if said is not None:
+                    found.append(said)
+        self._unread = iter(found)
+        yield from self._unread
+
+    def _took(self, said: Said, at_s: float) -> bool:
+        """Take note; whether an epoch has ended."""
+        if said.event == "counts":
+            self.course.counted = True
+            return False
+        if said.event == "epoch":
+            self.course.end_epoch(at_s)
+            return True
+        if said.event == "steps":
+            return False
+        return self.course.report(said.metrics, said.epoch, at_s)
+
+    def _paused(self, program: Program, status: Status, from_s: float) -> Ended:
+        if status is Status.DIVERGED:
+            program.end(DROP_GRACE_S)
+            return Ended(status=status, message=self.course.diverged, from_s=from_s)
+        warnings = [self.course.missed] if self.course.missed else []
+        if self._pausing.checkpoint:
+            warnings += self._saved(program)
+        else:
+            program.pause()
+            if status is Status.PAUSED and program.has_ended():
+                status = Status.ENDED
+        return Ended(status=status, from_s=from_s, warnings=tuple(warnings))
+
+    def _saved(self, program: Program) -> list[str]:
+        """End the program, to begin it again from what it saved."""
+        in_time = program.end(self._pausing.grace_s)
+        self._files.note(self.course.epochs)
+        self._program, self._unread = None, iter(())
+        self._resumed = self._files.saved_epochs is not None
+        if self._resumed:
+            return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]
+        self._anew = True
+        return [
+            f"it saved nothing in {self._files.checkpoint}, so that it has to begin anew; save "
+            "there when SIGTERM comes, or leave out 'checkpoint: true'"
+        ]
+
+    def _own_end(self, program: Program, from_s: float) -> Ended:
+        code = program.exit_code or 0
+        said = program.last_lines()
+        tail = f"; it said: {said}" if said else ""
+        warnings = (self.course.missed,) if self.course.missed else ()
+        if self.course.diverged:
+            return Ended(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
+        if code > SIGNALS:
+            status = classified_text(said)
+            if status is Status.FAILED:
+                status = Status.KILLED
+            message = f"ended by signal {code - SIGNALS}{tail}"
+            return Ended(status=status, message=message, from_s=from_s)
+        if code:
+            message = f"exit code {code}{tail}"
+            return Ended(status=classified_text(said), message=message, from_s=from_s)
+        if self.course.wanted.metric and not self.course.seen:
+            return Ended(status=Status.NO_METRIC, message=self._never(said), from_s=from_s)
+        return Ended(status=Status.ENDED, from_s=from_s, warnings=warnings)
+
+    def _never(self, said: str) -> str:
+        wanted = self.course.wanted.metric
+        others = ", ".join(self.course.metrics)
+        return (
+            f"the command ended without reporting '{wanted}'"
+            + (f", only {others}" if others else "")
+            + f"; print a line such as '{wanted}=0.93' after each epoch, or write it to a file and "
+            f"name that as metrics_file" + (f". It said: {said}" if said else "")
+        )

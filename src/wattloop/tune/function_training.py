@@ -1,0 +1,230 @@
+"""One training in a thread that waits whenever it is not its turn."""
+
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wattloop.tune.account import Ended
+from wattloop.tune.bench import Past
+from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.course import Course
+from wattloop.tune.failures import classified
+from wattloop.tune.metering import SegmentMeter
+from wattloop.tune.pace import Pace
+from wattloop.tune.progress import Status
+from wattloop.tune.seeding import RandomState, seed_everything
+from wattloop.tune.segment import Segment
+from wattloop.tune.trial import Trial, TrialStopped
+
+__all__ = ["FunctionTraining"]
+
+PATIENCE_S = 10.0
+"""How long a function may take to end after it was stopped."""
+
+
+class FunctionTraining:
+    """A function being trained, paused between segments.
+
+    Args:
+        function: takes the trial.
+        first: the segment that begins it.
+        course: what it reports.
+        files: its folder.
+        resumed: whether that holds a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Trial], Any],
+        first: Segment,
+        course: Course,
+        files: CandidateFiles,
+        *,
+        resumed: bool,
+    ) -> None:
+        self.course = course
+        self._function, self._files = function, files
+        self._seed = first.seed
+        self._trial = _FunctionTrial(self, first, resumed=resumed)
+        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._meter: SegmentMeter | None = None
+        self._pace: Pace | None = None
+        self._ended: Ended | None = None
+        self._dropped = False
+        self._random: RandomState | None = None
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(self._work,),
+            name=f"wattloop-{first.candidate}"[:60],
+            daemon=True,
+        )
+
+    # -- for the bench ---------------------------------------------------------------------
+
+    def advance(
+        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+    ) -> Ended:
+        """Train until the segment ends."""
+        self._meter, self._ended = meter, None
+        self._pace = Pace(segment, meter, self.course, past)
+        self._trial.params = dict(segment.parameters)
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._turn.release()
+        if not self._back.acquire(timeout=most_s):
+            return self._overdue(most_s or 0.0)
+        return self._how()
+
+    def drop(self) -> None:
+        """End the thread; `finally` blocks of the function run."""
+        if not self._thread.is_alive():
+            return
+        self._dropped = True
+        self._turn.release()
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._interrupt()
+            self._thread.join(PATIENCE_S)
+
+    def _how(self) -> Ended:
+        assert self._ended is not None
+        return self._ended
+
+    # -- for the trial, in the thread ------------------------------------------------------
+
+    def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        """Numbers from the function; returns when it is to go on."""
+        self._leave_if_dropped()
+        assert self._meter is not None
+        if self.course.report(metrics, epoch, self._meter.now_s()):
+            self._at_end_of_epoch()
+
+    def end_epoch(self) -> None:
+        """The function's own end of an epoch; returns when it is to go on."""
+        self._leave_if_dropped()
+        assert self._meter is not None
+        self.course.end_epoch(self._meter.now_s())
+        self._at_end_of_epoch()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _at_end_of_epoch(self) -> None:
+        assert self._pace is not None
+        self._files.note(self.course.epochs)
+        status = self._pace.at_end_of_epoch()
+        if status is Status.DIVERGED:
+            self._end(status, self.course.diverged)
+            raise TrialStopped
+        if status is not None:
+            self._pause(status)
+
+    def _pause(self, status: Status) -> None:
+        self._random = RandomState()
+        self._end(status, "")
+        self._turn.acquire()
+        self._leave_if_dropped()
+        self._random.restore()
+
+    def _was_dropped(self) -> bool:
+        return self._dropped
+
+    def _leave_if_dropped(self) -> None:
+        if self._dropped:
+            raise TrialStopped
+
+    def _work(self) -> None:
+        self._turn.acquire()
+        if self._was_dropped():
+            return
+        seed_everything(self._seed)
+        status, message = Status.ENDED, ""
+        try:
+            returned = self._function(self._trial)
+            if isinstance(returned, Mapping) and returned:
+                self._last_report(returned)
+        except TrialStopped:
+            if self._was_dropped():
+                return
+            status, message = Status.DIVERGED, self.course.diverged
+        except BaseException as error:  # noqa: BLE001 - a training that fails is a result
+            status, message = classified(error)
+        if self._ended is None:
+            if status is Status.ENDED:
+                status, message = self._own_end()
+            self._end(status, message)
+
+    def _last_report(self, returned: Mapping[str, Any]) -> None:
+        """What the function returned, where it did not report it already."""
+        from wattloop.tune.trial import numbers_of
+
+        assert self._meter is not None
+        metrics = numbers_of(returned)
+        if self.course.counted or self.course.metrics.get(self.course.wanted.metric) != metrics.get(
+            self.course.wanted.metric
+        ):
+            counted, self.course.counted = self.course.counted, False
+            epoch = self.course.epochs if counted and self.course.epochs else None
+            self.course.report(metrics, epoch, self._meter.now_s())
+
+    def _own_end(self) -> tuple[Status, str]:
+        if self.course.diverged:
+            return Status.DIVERGED, self.course.diverged
+        if self.course.wanted.metric and not self.course.seen:
+            wanted = self.course.wanted.metric
+            others = ", ".join(self.course.metrics)
+            said = f"it reported {others}" if others else "it reported nothing"
+            return Status.NO_METRIC, (
+                f"it ended without reporting '{wanted}' ({said}); call trial.report({wanted}=...)"
+            )
+        return Status.ENDED, ""
+
+    def _end(self, status: Status, message: str) -> None:
+        warnings = (self.course.missed,) if self.course.missed else ()
+        from_s = None if self._pace is None else self._pace.over()
+        self._ended = Ended(status=status, message=message, from_s=from_s, warnings=warnings)
+        if self._meter is not None:
+            self._meter.stop()
+        self._back.release()
+
+    def _overdue(self, most_s: float) -> Ended:
+        self._dropped = True
+        self._interrupt()
+        self._thread.join(PATIENCE_S)
+        still = "; it does not end, and disturbs what follows" if self._thread.is_alive() else ""
+        return Ended(
+            status=Status.TIMEOUT,
+            message=f"the segment did not end within {most_s:g} s{still}",
+            from_s=None if self._pace is None else self._pace.over(),
+        )
+
+    def _interrupt(self) -> None:
+        """Raise `TrialStopped` at the next line of Python that the thread comes to."""
+        number = self._thread.ident
+        if number is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(number), ctypes.py_object(TrialStopped)
+            )
+
+
+class _FunctionTrial(Trial):
+    def __init__(self, training: FunctionTraining, first: Segment, *, resumed: bool) -> None:
+        self.params = dict(first.parameters)
+        self.seed = first.seed
+        self.resumed = resumed
+        self.epochs_done = training.course.epochs
+        self.checkpoint = training._files.checkpoint
+        self._training = training
+
+    def step(self, units: float = 1.0) -> None:
+        """Nobody looks for a cap."""
+
+    def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        self._training.report(metrics, epoch)
+
+    def _count_epochs(self) -> None:
+        self._training.course.counted = True
+
+    def _end_epoch(self) -> None:
+        self._training.end_epoch()

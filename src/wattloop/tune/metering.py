@@ -1,0 +1,113 @@
+"""The energy of a segment: a measured run of its own, in the scope of the search."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import RunStatus, Scope, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.measure.session import Session
+
+__all__ = ["Joules", "SegmentMeter", "scope_of", "scoped"]
+
+SCOPES = ("gpu", "cpu", "dram")
+
+
+class Joules(NamedTuple):
+    """Energy in one scope; None when nothing could be read there."""
+
+    energy_j: float | None = None
+    uncertainty_j: float = 0.0
+    provenance: str = ""
+
+
+class SegmentMeter:
+    """Measures one segment as a run of the store.
+
+    Args:
+        settings: how to measure.
+        scope: whose energy counts; unless given the widest that somebody reads (`scope_of`).
+        name, tags, command: of the run.
+        in_process: whether it is this process that trains.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: str | None,
+        *,
+        name: str,
+        tags: Mapping[str, str],
+        command: Sequence[str] | None = None,
+        in_process: bool = True,
+    ) -> None:
+        self.session = Session.open(
+            settings,
+            name=name,
+            tags=tags,
+            command=command,
+            kind="python" if command is None else "command",
+            in_process=in_process,
+        )
+        self.scope = scope or scope_of(self.session)
+        self._settings = settings
+        self._window = self.session.begin("segment")
+        self.begin_s = self._window.begin_s
+
+    def now_s(self) -> float:
+        """Now, on the clock of the readings."""
+        return self.session.clock.now_s()
+
+    def energy_j(self, begin_s: float | None = None, end_s: float | None = None) -> float | None:
+        """Joules between two moments, the beginning and now unless given."""
+        return self.joules(begin_s, end_s).energy_j
+
+    def joules(self, begin_s: float | None = None, end_s: float | None = None) -> Joules:
+        """As `energy_j`, with uncertainty and provenance."""
+        begin_s = self.begin_s if begin_s is None else begin_s
+        end_s = self.now_s() if end_s is None else end_s
+        return scoped(self.session.between(begin_s, end_s), self.scope, self._settings)
+
+    def stop(self) -> float:
+        """The segment is over, its energy taken; what follows is not in it. The moment."""
+        if self._window.end_s is None:
+            self._window.end()
+        assert self._window.end_s is not None
+        return self._window.end_s
+
+    def end(self, *, failed: bool = False, killed: bool = False, **facts: Any) -> None:
+        """Take the last readings and keep the run; energies can be asked for all the same."""
+        self.stop()
+        status = RunStatus.KILLED if killed else RunStatus.FAILED if failed else RunStatus.FINISHED
+        self.session.close(status, **facts)
+
+
+def scope_of(session: Session) -> str | None:
+    """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory."""
+    read = {channel.domain.scope for channel in session.channels}
+    for scope in (Scope.NODE, Scope.GPU, Scope.CPU, Scope.DRAM):
+        if scope in read:
+            return scope.value
+    return None
+
+
+def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joules:
+    """The energy of a measured window in one scope."""
+    if scope is None:
+        return Joules()
+    if scope in SCOPES:
+        parts = result.scope_domains(Scope(scope))
+        known = [d.energy_j for d in parts if d.energy_j is not None]
+        if not parts or len(known) < len(parts):
+            return Joules()
+        return Joules(
+            sum(known),
+            sum(d.uncertainty_j**2 for d in parts) ** 0.5,
+            Provenance.weakest(d.provenance for d in parts).value,
+        )
+    from wattloop.measure.accounting.node import node_energy
+
+    node = node_energy(result, settings)
+    if node.energy_j is None or node.provenance is None:
+        return Joules()
+    return Joules(node.energy_j, node.uncertainty_j, node.provenance.value)

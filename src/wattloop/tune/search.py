@@ -1,0 +1,253 @@
+"""A search: a strategy asks, a bench trains, the store remembers.
+
+Killed at any moment it goes on where it was: what has ended is told to a new strategy and never
+trained again.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
+from wattloop.measure.closing import close_journal
+from wattloop.store.fold import recover
+from wattloop.trials.claim import claimed, end_leftovers
+from wattloop.trials.limits import stops_deferred, stops_raise
+from wattloop.tune.bench import Bench, Past, Remembers
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_limits import Spent, bounded, over
+from wattloop.tune.search_record import SearchRecord
+from wattloop.tune.segment import Segment
+from wattloop.tune.slots import Slots, slots_of
+from wattloop.tune.strategy import WAIT, Strategy
+
+__all__ = ["Listener", "Search", "Stopped"]
+
+
+class Listener(Protocol):
+    """Told what happens."""
+
+    def begins(self, segment: Segment, spent: Spent) -> None:
+        """A segment is about to be trained."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+        """A segment has ended and is stored."""
+
+
+class Silent:
+    """Nobody listens."""
+
+    def begins(self, segment: Segment, spent: Spent) -> None:
+        """Nothing to say."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+        """Nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a search ended: `limit` is empty when the strategy had nothing more to ask."""
+
+    limit: str
+    spent: Spent
+
+
+class Search:
+    """Runs one search to its end, or to one of its limits.
+
+    Args:
+        record: where it is written.
+        problem: with its limits.
+        strategy: new; it is told what the record remembers.
+        bench: trains; closed in the end, whatever happens.
+        listener: told what happens.
+        clock: for the deadline.
+    """
+
+    def __init__(
+        self,
+        record: SearchRecord,
+        problem: Problem,
+        strategy: Strategy,
+        bench: Bench,
+        *,
+        listener: Listener | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._record, self._problem = record, problem
+        self._strategy, self._bench = strategy, bench
+        self._listener = listener or Silent()
+        self._pasts: dict[str, Past] = {}
+        self._died: dict[str, tuple[float, float]] = {}
+        self._left: list[Segment] = []
+        self._asked: dict[str, Segment] = {}
+        """Under way, as they were asked for."""
+        self._kept: set[str] = set()
+        """Candidates that the bench keeps for later."""
+        self._reported = False
+        self._now_s = (clock or RealClock()).now_s
+        self._begin_s, self._before_s = self._now_s(), 0.0
+        self.spent = Spent()
+
+    def run(self) -> Stopped:
+        """Train what is left to train.
+
+        Raises:
+            DeviceBusy: another process runs this search.
+            ConfigError: the training never reports its metric.
+            StoreError: what was found cannot be written; everything before is kept.
+        """
+        status, limit = "interrupted", ""
+        with ExitStack() as stack:
+            stack.callback(self._bench.close)
+            stack.enter_context(stops_raise())
+            stack.enter_context(claimed(self._record.store, self._record.search_id))
+            stack.callback(self._record.close)
+            end_leftovers(self._record.search_id)
+            try:
+                with stops_deferred() as stops:
+                    self._recall()
+                    with slots_of(self._bench, stops) as slots:
+                        limit = self._rounds(slots)
+                status = "finished"
+            except ConfigError:
+                status = "failed"
+                raise
+            finally:
+                self._say_status(status, limit)
+        return Stopped(limit, self.spent)
+
+    # -- beginning -------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        self._fold()
+        story = self._record.story()
+        for segment, progress in story.told:
+            self._take(segment, progress)
+        self._before_s = story.elapsed_s
+        self.spent = replace(
+            self.spent,
+            elapsed_s=story.elapsed_s,
+            candidates=self.spent.candidates | {s.candidate for s in story.under_way},
+        )
+        self._strategy.recall(story.events)
+        self._left = list(story.under_way)
+        self._died = {segment.key: self._record.died(segment) for segment in self._left}
+        wanted = self._wanted() | {segment.candidate for segment in self._left}
+        self._kept = {name for name in self._pasts if name in wanted}
+        if isinstance(self._bench, Remembers) and story.events:
+            self._bench.recall(self._recalled(wanted))
+        self._record.running()
+
+    def _recalled(self, wanted: set[str]) -> Mapping[str, Past]:
+        pasts = {name: self._pasts.get(name, Past()) for name in wanted}
+        for segment in self._left:
+            died_s, died_j = self._died[segment.key]
+            known = pasts[segment.candidate]
+            pasts[segment.candidate] = replace(known, died_s=died_s, died_j=died_j)
+        return pasts
+
+    # -- rounds ----------------------------------------------------------------------------
+
+    def _rounds(self, slots: Slots) -> str:
+        """Ask, train and tell until nothing is asked; the limit that ended it, or nothing."""
+        while True:
+            limit = over(self._problem.limits, self.spent)
+            asked: Segment | Literal["wait"] | None = None if limit else "wait"
+            while not limit and len(slots) < slots.size:
+                asked = self._next()
+                if not isinstance(asked, Segment):
+                    break
+                limit = self._too_many(asked)
+                if not limit:
+                    self._begin(asked, slots)
+            if not len(slots):
+                if asked == "wait" and not limit:
+                    raise StrategyError("the strategy waits, and nothing is under way")
+                return limit
+            for segment, progress in slots.ended():
+                self._end(segment.key, progress)
+
+    def _next(self) -> Segment | Literal["wait"] | None:
+        if self._left:
+            return self._left.pop(0)
+        asked = self._strategy.ask()
+        return "wait" if asked is WAIT else asked
+
+    def _too_many(self, segment: Segment) -> str:
+        most, known = self._problem.limits.candidates, self.spent.candidates
+        if most is None or segment.candidate in known or len(known) < most:
+            return ""
+        return f"{most} configurations were allowed"
+
+    def _begin(self, segment: Segment, slots: Slots) -> None:
+        self._record.begin(segment)
+        self._kept.add(segment.candidate)
+        self.spent = replace(self.spent, candidates=self.spent.candidates | {segment.candidate})
+        self._listener.begins(segment, self.spent)
+        self._asked[segment.key] = segment
+        slots.begin(bounded(segment, self._problem.limits, self.spent))
+
+    def _end(self, key: str, progress: Progress) -> None:
+        segment = self._asked.pop(key)
+        progress = self._with_died(segment, progress)
+        self.spent = replace(self.spent, elapsed_s=self._before_s + self._now_s() - self._begin_s)
+        self._record.end(segment, progress, {"elapsed_s": self.spent.elapsed_s})
+        self._take(segment, progress)
+        self._strategy.tell(segment, progress)
+        self._let_go(segment, progress)
+        with suppress(StoreLocked):  # the run waits in its journal for whoever comes next
+            self._fold()
+        self._listener.ended(segment, progress, self.spent)
+        if progress.status is Status.NO_METRIC and not self._reported:
+            raise ConfigError(f"{segment.candidate}: {progress.message}")
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _take(self, segment: Segment, progress: Progress) -> None:
+        """A segment that has ended, now or before we were started."""
+        past = self._pasts.get(segment.candidate, Past())
+        self._pasts[segment.candidate] = past.after(segment, progress)
+        self.spent = self.spent.after(segment, progress)
+        self._reported = self._reported or progress.best is not None
+
+    def _with_died(self, segment: Segment, progress: Progress) -> Progress:
+        """What killed attempts took, where the bench has not taken it into account."""
+        died_s, died_j = self._died.pop(segment.key, (0.0, 0.0))
+        if isinstance(self._bench, Remembers) or not died_s:
+            return progress
+        return replace(
+            progress,
+            repeated_s=progress.repeated_s + died_s,
+            repeated_j=(progress.repeated_j or 0.0) + died_j,
+        )
+
+    def _wanted(self) -> set[str]:
+        """Candidates that may be asked for again."""
+        alive = self._strategy.alive()
+        return {segment.candidate for segment in self._asked.values()} | set(alive or ())
+
+    def _let_go(self, segment: Segment, progress: Progress) -> None:
+        if not progress.status.alive and progress.status is not Status.NOT_SUPPORTED:
+            self._kept.discard(segment.candidate)
+            self._bench.let_go(segment.candidate)
+        for candidate in self._kept - self._wanted():
+            self._kept.discard(candidate)
+            self._bench.let_go(candidate)
+
+    def _fold(self) -> None:
+        recover(self._record.store, close_journal)
+
+    def _say_status(self, status: str, limit: str) -> None:
+        facts: dict[str, Any] = {"stopped": limit}
+        scope = getattr(self._bench, "scope", None)
+        if scope:
+            facts["scope"] = scope
+        try:
+            self._record.set_status(status, facts)
+        except StoreError:
+            if status == "finished":
+                raise  # otherwise whatever ends the search is what people need to know

@@ -1,0 +1,191 @@
+"""A search in the store: every segment is a trial, written when it is asked for and when it ended.
+
+Asks and tells are numbered in the order in which they happened, so that a strategy can be brought
+to where it was by doing them again, also where several segments were under way at once.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.hardware.host import Host
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    RUNNING,
+    Experiment,
+    create_experiment,
+    new_experiment_id,
+    same_experiments,
+    set_experiment_status,
+)
+from wattloop.store.runs import RunFilter, list_runs
+from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.tune.progress import Progress
+from wattloop.tune.reserve import Reserve
+from wattloop.tune.segment import Segment
+from wattloop.tune.strategy import Event
+
+__all__ = ["KIND", "SearchRecord", "Story", "open_search", "search_folder"]
+
+KIND = "search"
+OVER = ("finished", "failed")
+SEARCH_TAG, SEGMENT_TAG = "search", "segment"
+
+
+def search_folder(store: Store, search_id: str) -> Path:
+    """Where a search keeps checkpoints and output, beside the store."""
+    return store.journals / search_id
+
+
+def open_search(
+    store: Store,
+    spec: Mapping[str, Any],
+    fingerprint: str,
+    *,
+    name: str = "",
+    resume: bool = True,
+    clock: Clock | None = None,
+) -> tuple[Experiment, bool]:
+    """The unfinished search of the same specification, or a new one; whether it is resumed."""
+    if resume:
+        known = same_experiments(store, fingerprint)
+        unfinished = [e for e in known if e.kind == KIND and e.status not in OVER]
+        if unfinished:
+            return unfinished[0], True
+    wall_s = (clock or RealClock()).wall_s()
+    experiment = Experiment(
+        experiment_id=new_experiment_id(KIND, wall_s),
+        kind=KIND,
+        name=name,
+        created_wall_s=wall_s,
+        fingerprint=fingerprint,
+        spec=dict(spec),
+        facts={"host": Host.from_environment().name},
+    )
+    create_experiment(store, experiment)
+    return experiment, False
+
+
+@dataclass(slots=True)
+class Story:
+    """What the store remembers of a search.
+
+    Attributes:
+        events: asks and tells in their order.
+        told: segments that have ended, in the order in which they were told of.
+        under_way: segments that were asked for and not told of.
+        elapsed_s: while the search ran.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    told: list[tuple[Segment, Progress]] = field(default_factory=list)
+    under_way: list[Segment] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+
+class SearchRecord:
+    """Writes one search down. Safe to use from several threads.
+
+    Args:
+        store: that has the experiment.
+        experiment: from `open_search`.
+    """
+
+    def __init__(self, store: Store, experiment: Experiment) -> None:
+        self.store, self.experiment = store, experiment
+        self._lock = threading.Lock()
+        self._records: dict[str, TrialRecord] = {}
+        self._next = 0
+        self._reserve = Reserve(store.journals / f"{self.search_id}.reserve")
+
+    @property
+    def search_id(self) -> str:
+        """Its identifier."""
+        return self.experiment.experiment_id
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Of the runs that are measured for it."""
+        return {SEARCH_TAG: self.search_id}
+
+    @property
+    def folder(self) -> Path:
+        """For checkpoints and output."""
+        return search_folder(self.store, self.search_id)
+
+    def story(self) -> Story:
+        """Everything so far."""
+        story = Story()
+        numbered: list[tuple[int, Event]] = []
+        for record in read_trials(self.store, self.search_id):
+            segment = Segment.from_dict(record.settings["segment"])
+            asked = int(record.settings["asked"])
+            numbered.append((asked, Event(segment)))
+            self._next = max(self._next, asked + 1)
+            if not record.ended:
+                self._records[segment.key] = record
+                story.under_way.append(segment)
+                continue
+            told = int(record.outcome["told"])
+            progress = Progress.from_dict(record.outcome)
+            numbered.append((told, Event(segment, progress)))
+            story.elapsed_s = max(story.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
+            self._next = max(self._next, told + 1)
+        story.events = [event for _, event in sorted(numbered, key=lambda pair: pair[0])]
+        story.told = [(e.segment, e.progress) for e in story.events if e.progress is not None]
+        return story
+
+    def begin(self, segment: Segment) -> None:
+        """It was asked for and begins, or begins again."""
+        with self._lock:
+            known = self._records.get(segment.key)
+            asked = self._next if known is None else int(known.settings["asked"])
+            settings = {"segment": segment.to_dict(), "asked": asked}
+            self._reserve.make()
+            self._records[segment.key] = self._reserve.kept(
+                lambda: begin_trial(self.store, self.search_id, segment.key, settings)
+            )
+            self._next = max(self._next, asked + 1)
+
+    def end(self, segment: Segment, progress: Progress, facts: Mapping[str, Any]) -> None:
+        """It has ended, and the strategy is told now."""
+        with self._lock:
+            begun = self._records.pop(segment.key)
+            told, self._next = self._next, self._next + 1
+            outcome = {**progress.to_dict(), **facts, "told": told}
+            record = TrialRecord(
+                key=begun.key,
+                number=begun.number,
+                status=progress.status.value,
+                settings=begun.settings,
+                outcome=outcome,
+                run_id=progress.run_id,
+            )
+            self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
+
+    def died(self, segment: Segment) -> tuple[float, float]:
+        """Seconds and joules of attempts at a segment that were killed, as far as they are known.
+
+        Call it when their journals were folded.
+        """
+        tags: dict[str, str | None] = {SEARCH_TAG: self.search_id, SEGMENT_TAG: segment.key}
+        runs = list_runs(self.store, RunFilter(tags=tags))
+        return (
+            sum(run.duration_s or 0.0 for run in runs),
+            sum(run.energy_j or 0.0 for run in runs),
+        )
+
+    def set_status(self, status: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Say how far it is."""
+        set_experiment_status(self.store, self.search_id, status, facts)
+
+    def running(self, facts: Mapping[str, Any] | None = None) -> None:
+        """It goes on."""
+        self.set_status(RUNNING, facts)
+
+    def close(self) -> None:
+        """Give the reserved room back."""
+        self._reserve.give_back()

@@ -1,0 +1,135 @@
+"""What benches share whose trainings report as they go: a function's, and a command's."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from wattloop.core.settings import Settings
+from wattloop.tune.account import Ended, account
+from wattloop.tune.bench import Past
+from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.course import Course
+from wattloop.tune.metering import SegmentMeter
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment
+
+__all__ = ["Training", "TrainingBench"]
+
+
+class Training(Protocol):
+    """One candidate's training, paused between segments.
+
+    Attributes:
+        course: what it has reported.
+    """
+
+    course: Course
+
+    def advance(
+        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+    ) -> Ended:
+        """Train until the segment ends."""
+
+    def drop(self) -> None:
+        """End it."""
+
+
+class TrainingBench(ABC):
+    """Runs segments of trainings, each measured.
+
+    Args:
+        problem: the metric and the limits.
+        settings: how to measure.
+        folder: where candidates keep their files.
+        scope: whose energy counts; unless given the widest that somebody reads.
+        tags: of the measured runs.
+    """
+
+    in_process = True
+    command: Sequence[str] | None = None
+    what = "a training"
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: Settings,
+        *,
+        folder: Path,
+        scope: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        self.scope = scope
+        self._problem, self._settings = problem, settings
+        self._folder, self._tags = folder, dict(tags or {})
+        self._pasts: dict[str, Past] = {}
+        self._trainings: dict[str, Training] = {}
+
+    def recall(self, pasts: Mapping[str, Past]) -> None:
+        """Go on from checkpoints, or train again what is asked for."""
+        self._pasts.update(pasts)
+
+    def run(self, segment: Segment) -> Progress:
+        """Train until the segment ends."""
+        if segment.rates is not None or not segment.keep:
+            return Progress(
+                status=Status.NOT_SUPPORTED,
+                message=f"{self.what} cannot put its model back, so nothing can be explored in it",
+            )
+        past = self._pasts.get(segment.candidate, Past())
+        training = self._training(segment, past)
+        went_on = past.died_s > 0 and training.course.epochs > past.epochs
+        meter = SegmentMeter(
+            self._settings,
+            self.scope,
+            name=segment.key,
+            tags={**self._tags, "segment": segment.key},
+            command=self.command,
+            in_process=self.in_process,
+        )
+        self.scope = self.scope or meter.scope
+        ended = Ended(status=Status.KILLED, message="interrupted")
+        try:
+            training.course.begin()
+            ended = training.advance(segment, meter, past, self._problem.limits.trial_time_s)
+        finally:
+            meter.end(failed=not ended.status.good, killed=ended.status is Status.KILLED)
+        progress = account(meter, training.course, past, replace(ended, went_on=went_on))
+        self._pasts[segment.candidate] = past.after(segment, progress)
+        if not progress.status.alive:
+            self._trainings.pop(segment.candidate, None)
+        return progress
+
+    def let_go(self, candidate: str) -> None:
+        """End its training and remove its files."""
+        training = self._trainings.pop(candidate, None)
+        if training is not None:
+            training.drop()
+        CandidateFiles(self._folder, candidate).remove()
+
+    def close(self) -> None:
+        """End all trainings; checkpoints stay, for a search that is resumed."""
+        trainings, self._trainings = self._trainings, {}
+        for training in trainings.values():
+            training.drop()
+
+    @abstractmethod
+    def _begin(
+        self, segment: Segment, course: Course, files: CandidateFiles, *, resumed: bool
+    ) -> Training:
+        """A training that waits to be advanced."""
+
+    def _training(self, segment: Segment, past: Past) -> Training:
+        known = self._trainings.get(segment.candidate)
+        if known is not None:
+            return known
+        files = CandidateFiles(self._folder, segment.candidate)
+        saved = files.saved_epochs if past.epochs or past.died_s else None
+        if saved is None:
+            files.clear()
+        course = Course(self._problem.quality, epochs=saved or 0.0)
+        training = self._begin(segment, course, files, resumed=saved is not None)
+        self._trainings[segment.candidate] = training
+        return training
