@@ -36,11 +36,12 @@ class MeasuredCurve:
         return self.power_w[-1] > RESPONSIVE * self.power_w[0]
 
 
-def read_curves(table: str | Path) -> list[MeasuredCurve]:
+def read_curves(table: str | Path, fewest_caps: int = 2) -> list[MeasuredCurve]:
     """Curves of a CSV file; rows of the same workload and cap are averaged.
 
     Raises:
-        ConfigError: no such file, a column or a number is missing, or a workload has one cap only.
+        ConfigError: no such file, a column or a number is missing, or a workload has too few
+            caps.
     """
     path = user_path(str(table))
     rows: dict[tuple[str, ...], dict[float, list[tuple[float, float]]]] = {}
@@ -60,7 +61,12 @@ def read_curves(table: str | Path) -> list[MeasuredCurve]:
         raise ConfigError(f"{table} cannot be read as CSV: {error}") from None
     if not rows:
         raise ConfigError(f"{path}: no rows below the header")
-    return [_curve(path, key, caps) for key, caps in rows.items()]
+    for key, caps in rows.items():
+        if len(caps) < fewest_caps:
+            raise ConfigError(
+                f"{path}: {' '.join(key)} has one power limit only; there must be two"
+            )
+    return [_curve(key, caps) for key, caps in rows.items()]
 
 
 def _check_columns(path: Path, found: Sequence[str]) -> None:
@@ -82,11 +88,7 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
     return value
 
 
-def _curve(
-    path: Path, key: tuple[str, ...], caps: dict[float, list[tuple[float, float]]]
-) -> MeasuredCurve:
-    if len(caps) < 2:
-        raise ConfigError(f"{path}: {' '.join(key)} has one power limit only; there must be two")
+def _curve(key: tuple[str, ...], caps: dict[float, list[tuple[float, float]]]) -> MeasuredCurve:
     ordered = sorted(caps)
     means = [tuple(sum(v) / len(v) for v in zip(*caps[cap], strict=True)) for cap in ordered]
     return MeasuredCurve(

@@ -1,0 +1,210 @@
+"""A bench that trains nothing: measured tables say what each segment takes and gives."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wattloop.core.errors import ConfigError
+from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
+from wattloop.tune.replay.cap_scripts import READING_S, CapScripts
+from wattloop.tune.replay.workload import Training, Workload
+from wattloop.tune.segment import CAP_LEVER, Segment, Until
+
+__all__ = ["BATCH", "ReplayBench"]
+
+BATCH = "batch_size"
+CLOSE = 1e-9
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A training under way; `energy_j` as the meter says."""
+
+    batch_size: int
+    training: Training
+    cap_w: float
+    epochs: float = 0.0
+    time_s: float = 0.0
+    energy_j: float = 0.0
+
+
+@dataclass(slots=True)
+class _Segment:
+    """What the present segment took so far; `energy_j` as the meter says."""
+
+    until: Until
+    time_s: float = 0.0
+    energy_j: float = 0.0
+    variance_j2: float = 0.0
+    curve: list[EpochPoint] = field(default_factory=list)
+    status: Status | None = None
+
+
+class ReplayBench:
+    """Runs segments of trainings with `batch_size` as the parameter, by measured tables.
+
+    Each candidate is one of the recorded trainings of its batch size, drawn by chance. Epochs to a
+    quality are those of that training at any cap; time and energy are those of the batch size at
+    the cap.
+
+    Args:
+        workload: what was measured.
+        scripts: searches for caps; also says how noisy the meter is.
+        seed: of the draws.
+    """
+
+    def __init__(self, workload: Workload, scripts: CapScripts, seed: int | list[int] = 0) -> None:
+        self.workload, self.scripts = workload, scripts
+        self._draw = np.random.default_rng(seed)
+        self._candidates: dict[str, _Candidate] = {}
+        self.spent_j: dict[str, float] = {}
+        """What each candidate really took, without the meter's noise."""
+        self.trained: dict[str, tuple[int, float]] = {}
+        """Batch size of each candidate, and its cap at the end."""
+
+    @property
+    def total_j(self) -> float:
+        """What all of it really took."""
+        return math.fsum(self.spent_j.values())
+
+    def run(self, segment: Segment) -> Progress:
+        """Go on with a candidate as the tables say."""
+        if segment.rates is not None:
+            return Progress(
+                status=Status.NOT_SUPPORTED, message="the tables have one learning rate"
+            )
+        known = self._candidates.get(segment.candidate) or self._begin(segment)
+        self._candidates[segment.candidate] = known
+        part = _Segment(segment.until)
+        if segment.cap is None and CAP_LEVER in segment.levers:
+            known.cap_w = self._cap(known, segment.levers[CAP_LEVER])
+        found = None if segment.cap is None else self._look_for_cap(segment, known, part)
+        while part.status is None:
+            self._advance(segment.candidate, known, part, math.inf)
+        self.trained[segment.candidate] = (known.batch_size, known.cap_w)
+        return self._progress(known, part, found)
+
+    def let_go(self, candidate: str) -> None:
+        """Forget how far it was."""
+        self._candidates.pop(candidate, None)
+
+    def close(self) -> None:
+        """Forget everything that is paused."""
+        self._candidates.clear()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _begin(self, segment: Segment) -> _Candidate:
+        size = segment.parameters.get(BATCH)
+        if not isinstance(size, int | float) or int(size) not in self.workload.curves:
+            raise ConfigError(f"{BATCH} {size!r} is not in the tables of {self.workload.name}")
+        trainings = self.workload.trainings[int(size)]
+        training = trainings[int(self._draw.integers(len(trainings)))]
+        self.spent_j.setdefault(segment.candidate, 0.0)
+        return _Candidate(int(size), training, self.workload.curves[int(size)].caps_w[-1])
+
+    def _cap(self, known: _Candidate, cap_w: object) -> float:
+        caps_w = self.workload.curves[known.batch_size].caps_w
+        if not isinstance(cap_w, int | float) or float(cap_w) not in caps_w:
+            raise ConfigError(f"{cap_w!r} W is not in the tables of {self.workload.name}")
+        return float(cap_w)
+
+    def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound:
+        assert segment.cap is not None
+        script = self.scripts.draw(
+            self.workload.curves[known.batch_size], segment.cap, self._draw
+        )
+        for cap_w, window_s in script.stretches:
+            known.cap_w = cap_w
+            end_s = part.time_s + window_s
+            while part.status is None and part.time_s < end_s - CLOSE:
+                self._advance(segment.candidate, known, part, end_s - part.time_s)
+        if script.found.cap_w is not None:
+            known.cap_w = script.found.cap_w
+        return script.found
+
+    def _advance(self, name: str, known: _Candidate, part: _Segment, most_s: float) -> None:
+        """Train until the epoch ends, `most_s` have passed, or the segment is over."""
+        curve = self.workload.curves[known.batch_size]
+        at = curve.caps_w.index(known.cap_w)
+        epoch_s, power_w = curve.time_s[at], curve.power_w[at]
+        end = math.floor(known.epochs + CLOSE) + 1.0
+        until = part.until
+        length_s = min(most_s, (end - known.epochs) * epoch_s)
+        if until.anywhere:
+            length_s = min(length_s, self._room_s(known, part, epoch_s, power_w))
+        joules = power_w * length_s
+        self.spent_j[name] += joules
+        error_j = self._error_j(joules, length_s)
+        read_j = max(joules + error_j * self._draw.standard_normal(), joules / 10)
+        known.epochs += length_s / epoch_s
+        known.time_s += length_s
+        known.energy_j += read_j
+        part.time_s += length_s
+        part.energy_j += read_j
+        part.variance_j2 += error_j**2
+        if known.epochs >= end - CLOSE:
+            known.epochs = end
+            self._end_epoch(known, part)
+        if part.status is None and until.anywhere and self._due(known, part):
+            part.status = Status.PAUSED
+
+    def _error_j(self, joules: float, length_s: float) -> float:
+        """A whole epoch is no better known than a window of the required error."""
+        readings = max(length_s / READING_S, 1.0)
+        return joules * self.scripts.noise / math.sqrt(min(readings, self.scripts.readings))
+
+    def _room_s(
+        self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float
+    ) -> float:
+        """How long until one of the bounds is met."""
+        until, rooms = part.until, [math.inf]
+        if until.time_s is not None:
+            rooms.append(until.time_s - part.time_s)
+        if until.energy_j is not None:
+            rooms.append((until.energy_j - part.energy_j) / power_w)
+        if until.epochs is not None:
+            rooms.append((until.epochs - known.epochs) * epoch_s)
+        return max(min(rooms), 1e-6)
+
+    def _due(self, known: _Candidate, part: _Segment) -> bool:
+        until = part.until
+        return (
+            (until.time_s is not None and part.time_s >= until.time_s - 1e-6)
+            or (until.energy_j is not None and part.energy_j >= until.energy_j * (1 - 1e-6))
+            or (until.epochs is not None and known.epochs >= until.epochs - CLOSE)
+        )
+
+    def _end_epoch(self, known: _Candidate, part: _Segment) -> None:
+        quality = known.training.quality(known.epochs)
+        part.curve.append(
+            EpochPoint(
+                epoch=known.epochs,
+                quality=quality,
+                time_s=known.time_s,
+                energy_j=known.energy_j,
+            )
+        )
+        if self.workload.wanted.reached(quality) and part.until.at_target:
+            part.status = Status.REACHED
+        elif known.epochs >= self.workload.max_epochs:
+            part.status = Status.ENDED
+        elif self._due(known, part):
+            part.status = Status.PAUSED
+
+    def _progress(self, known: _Candidate, part: _Segment, found: CapFound | None) -> Progress:
+        assert part.status is not None
+        quality = known.training.quality(known.epochs)
+        return Progress(
+            status=part.status,
+            time_s=part.time_s,
+            energy_j=part.energy_j,
+            uncertainty_j=math.sqrt(part.variance_j2),
+            epochs=known.epochs,
+            quality=quality,
+            best=quality,
+            curve=tuple(part.curve),
+            cap=found,
+            provenance="replayed",
+        )

@@ -1,0 +1,240 @@
+"""Measured tables of the form that the Zeus library's artifact has, joined to workloads.
+
+- power (one file per GPU): dataset, network, batch_size, optimizer, power_limit (W),
+  time_per_epoch (s), average_power (W)
+- train: dataset, network, batch_size, optimizer, learning_rate, run (the training seed),
+  target_metric, target_epoch (empty or nan where that run never reached it)
+- problems: dataset, network, optimizer, target_metric, higher_is_better (1 or 0), max_epochs,
+  default_batch_size
+
+Other columns are left alone. Only batch sizes that are in both of the first two can be replayed.
+"""
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from wattloop.characterize.cap_table import MeasuredCurve, read_curves
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+from wattloop.tune.problem import Quality
+from wattloop.tune.replay.workload import METRIC, Training, Workload
+
+__all__ = ["PROBLEM_COLUMNS", "TRAIN_COLUMNS", "LeftOut", "read_workloads"]
+
+TRAIN_COLUMNS = (
+    "dataset",
+    "network",
+    "batch_size",
+    "optimizer",
+    "run",
+    "target_metric",
+    "target_epoch",
+)
+PROBLEM_COLUMNS = (
+    "dataset",
+    "network",
+    "optimizer",
+    "target_metric",
+    "higher_is_better",
+    "max_epochs",
+    "default_batch_size",
+)
+YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A problem that cannot be replayed on a GPU, and why."""
+
+    gpu: str
+    dataset: str
+    network: str
+    reason: str
+
+
+class _Problem(NamedTuple):
+    key: tuple[str, str, str]
+    wanted: Quality
+    max_epochs: int
+    default: int
+
+
+_Levels = dict[tuple[str, str], list[tuple[float, float]]]
+"""(learning rate, run) -> (level, epoch)."""
+
+
+def read_workloads(
+    power: Sequence[str | Path], train: str | Path, problems: str | Path
+) -> tuple[list[Workload], list[LeftOut]]:
+    """Every problem on every GPU, and those left out.
+
+    Raises:
+        ConfigError: a file or column is missing, a cell is no number, or nothing can be replayed.
+    """
+    wanted = list(_read_problems(problems))
+    recorded = _read_train(train)
+    found: list[Workload] = []
+    left: list[LeftOut] = []
+    for table in power:
+        gpu = _gpu_name(table)
+        curves: dict[tuple[str, str, str], dict[int, MeasuredCurve]] = defaultdict(dict)
+        for curve in read_curves(table, fewest_caps=1):
+            dataset, network, batch, optimizer = curve.key
+            size = _whole(f"{table}: {' '.join(curve.key)}", "batch_size", batch)
+            curves[dataset, network, optimizer][size] = curve
+        for problem in wanted:
+            joined = _join(gpu, problem, curves[problem.key], recorded[problem.key])
+            if isinstance(joined, str):
+                left.append(LeftOut(gpu, problem.key[0], problem.key[1], joined))
+            else:
+                found.append(joined)
+    if not found:
+        why = "; ".join(f"{x.dataset}/{x.network} on {x.gpu}: {x.reason}" for x in left)
+        raise ConfigError(f"nothing to replay: {why or f'{problems} has no problems'}")
+    return found, left
+
+
+def _join(
+    gpu: str,
+    problem: _Problem,
+    curves: dict[int, MeasuredCurve],
+    recorded: dict[int, _Levels],
+) -> Workload | str:
+    if not curves:
+        return "no rows of it in the power table"
+    if not recorded:
+        return "no rows of it in the train table"
+    both = sorted(set(curves) & set(recorded))
+    if not both:
+        return "no batch size is in both tables"
+    trainings = {size: _trainings(problem.wanted, recorded[size]) for size in both}
+    made = Workload(
+        gpu,
+        *problem.key,
+        wanted=problem.wanted,
+        max_epochs=problem.max_epochs,
+        default=_default(problem.default, max(curves), both),
+        curves={size: curves[size] for size in both},
+        trainings=trainings,
+    )
+    if not math.isfinite(made.default_energy_j):
+        return (
+            f"no training with the default batch size {made.default} reaches "
+            f"{problem.wanted.target:g} in {problem.max_epochs} epochs"
+        )
+    return made
+
+
+def _default(asked: int, largest: int, both: Sequence[int]) -> int:
+    """The default, at most the largest measured on this GPU; else the nearest that has rows."""
+    size = min(asked, largest)
+    return min(both, key=lambda other: (abs(math.log(other / size)), other))
+
+
+def _trainings(wanted: Quality, recorded: _Levels) -> tuple[Training, ...]:
+    """One per run, at the learning rate that most runs have (the tables have one per batch size)."""
+    rates = Counter(rate for rate, _ in recorded)
+    rate = max(rates, key=lambda one: rates[one])
+    return tuple(
+        _training(wanted, levels) for (own, _), levels in sorted(recorded.items()) if own == rate
+    )
+
+
+def _training(wanted: Quality, levels: list[tuple[float, float]]) -> Training:
+    """Easiest level first; a harder level is never reached before an easier one."""
+    reached = [(level, epoch) for level, epoch in levels if math.isfinite(epoch)]
+    ordered: list[tuple[float, int]] = []
+    for level, epoch in sorted(reached, reverse=not wanted.maximize):
+        before = ordered[-1][1] if ordered else 1
+        ordered.append((level, max(before, math.ceil(epoch))))
+    return Training(tuple(ordered))
+
+
+def _read_problems(table: str | Path) -> Iterator[_Problem]:
+    for where, row in _rows(table, PROBLEM_COLUMNS):
+        text = row["higher_is_better"].lower()
+        if text not in YES:
+            raise ConfigError(f"{where}: higher_is_better is '{text}'; write 1 or 0")
+        target = _number(where, "target_metric", row["target_metric"])
+        yield _Problem(
+            (row["dataset"], row["network"], row["optimizer"]),
+            Quality(metric=METRIC, maximize=YES[text], target=target),
+            _whole(where, "max_epochs", row["max_epochs"]),
+            _whole(where, "default_batch_size", row["default_batch_size"]),
+        )
+
+
+def _read_train(table: str | Path) -> dict[tuple[str, str, str], dict[int, _Levels]]:
+    found: dict[tuple[str, str, str], dict[int, _Levels]] = defaultdict(dict)
+    for where, row in _rows(table, TRAIN_COLUMNS):
+        key = (row["dataset"], row["network"], row["optimizer"])
+        size = _whole(where, "batch_size", row["batch_size"])
+        level = _number(where, "target_metric", row["target_metric"])
+        epoch = _epoch(where, row["target_epoch"])
+        run = (row.get("learning_rate") or "", row["run"])
+        found[key].setdefault(size, {}).setdefault(run, []).append((level, epoch))
+    return found
+
+
+def _rows(table: str | Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(file and line, cells without blanks around them)."""
+    path = user_path(str(table))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            header = reader.fieldnames or ()
+            missing = [name for name in columns if name not in header]
+            if missing:
+                raise ConfigError(
+                    f"{path}: column {', '.join(missing)} missing; there are "
+                    f"{', '.join(header) or 'none'}. Needed are {', '.join(columns)}"
+                )
+            empty = True
+            for row in reader:
+                empty = False
+                yield (
+                    f"{path}, line {reader.line_num}",
+                    {name: (value or "").strip() for name, value in row.items() if name},
+                )
+    except FileNotFoundError:
+        raise ConfigError(f"{table}: no such file; give a CSV with {', '.join(columns)}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{table} cannot be read as CSV: {error}") from None
+    if empty:
+        raise ConfigError(f"{path}: no rows below the header")
+
+
+def _number(where: str, name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{where}: {name} is '{text}'; write a number")
+    return value
+
+
+def _whole(where: str, name: str, text: str) -> int:
+    value = _number(where, name, text)
+    if value < 1 or value != int(value):
+        raise ConfigError(f"{where}: {name} is '{text}'; write a whole number above 0")
+    return int(value)
+
+
+def _epoch(where: str, text: str) -> float:
+    """Infinite where the level was never reached."""
+    if text.lower() in ("", "nan", "inf", "none", "-1"):
+        return math.inf
+    value = _number(where, "target_epoch", text)
+    if value <= 0:
+        raise ConfigError(f"{where}: target_epoch is '{text}'; write an epoch from 1 on, or nan")
+    return value
+
+
+def _gpu_name(table: str | Path) -> str:
+    return Path(table).stem.removeprefix("power_")
