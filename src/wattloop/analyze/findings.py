@@ -1,0 +1,95 @@
+"""What every analysis returns: a table with what has to be known about it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Findings", "cell"]
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """Rows with their headers; `others` are further tables of the same analysis.
+
+    Attributes:
+        title: one line.
+        columns: key in a row -> header.
+        rows: plain values; a value that is missing is None.
+        formats: key -> format of its numbers, where four digits are not what one wants.
+        facts: numbers about the whole, such as R2.
+        notes: how it was done.
+        warnings: why not to believe it too easily.
+    """
+
+    title: str
+    columns: Mapping[str, str]
+    rows: tuple[Row, ...]
+    formats: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    others: tuple["Findings", ...] = ()
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """What stands above the columns."""
+        return tuple(self.columns.values())
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Rows as they are printed."""
+        return [
+            tuple(cell(row.get(key), self.formats.get(key, "")) for key in self.columns)
+            for row in self.rows
+        ]
+
+    @property
+    def text(self) -> str:
+        """Everything, for people."""
+        lines = [self.title, *_aligned([self.headers, *self.cells()]), *self.lines()]
+        lines += [line for other in self.others for line in ("", other.text)]
+        return "\n".join(lines)
+
+    def lines(self) -> list[str]:
+        """Facts, notes and warnings."""
+        facts = [f"{name}: {cell(value)}" for name, value in self.facts.items()]
+        return [*facts, *self.notes, *(f"warning: {w}" for w in self.warnings)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "title": self.title,
+            "columns": dict(self.columns),
+            "rows": [dict(row) for row in self.rows],
+            "facts": dict(self.facts),
+            "notes": list(self.notes),
+            "warnings": list(self.warnings),
+            "tables": [other.to_dict() for other in self.others],
+        }
+
+
+def cell(value: Any, form: str = "") -> str:
+    """A value as it is printed: four digits, `-` where it is missing."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return "-"
+    if form:
+        return format(value, form)
+    return f"{value:.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _aligned(lines: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]

@@ -1,0 +1,187 @@
+"""How much of a result's spread each parameter makes.
+
+- `fanova`    functional ANOVA over a random forest, by Optuna: the share of the forest's variance
+              that is the parameter's own, interactions of others left aside
+- `variance`  ours, needs no library: epsilon2, the share of the result's variance between the
+              parameter's levels (numbers in up to ten groups of equal size), less what as many
+              random groups would show
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.analyze.design import MANY_LEVELS
+from wattloop.analyze.findings import Findings
+from wattloop.analyze.libraries import has_library
+from wattloop.analyze.roles import usual_target
+from wattloop.analyze.table import Floats, Table
+from wattloop.core.errors import ConfigError
+
+__all__ = ["METHODS", "Importances", "groups_of", "importances", "share_between"]
+
+METHODS = {
+    "fanova": "functional ANOVA by Optuna; shares of what the forest explains",
+    "variance": "epsilon2, the share of variance between levels",
+}
+GROUPS = 10
+FOREST_ROWS = 1_000
+"""Optuna's forest takes seconds with more."""
+TREES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importances(Findings):
+    """Parameters, the most important first."""
+
+    target: str
+    method: str
+
+
+def importances(
+    table: Table,
+    target: str | None = None,
+    *,
+    method: str | None = None,
+    parameters: Sequence[str] | None = None,
+) -> Importances:
+    """Of each parameter for the target.
+
+    Args:
+        table: the runs.
+        target: a numeric column; energy or power unless given.
+        method: one of `METHODS`; `fanova` where Optuna and scikit-learn are installed.
+        parameters: which to weigh; all of the table's unless given.
+    """
+    target = target or usual_target(table)
+    wanted = [p for p in (table.parameters if parameters is None else parameters) if p != target]
+    table.numbers(target)
+    for name in wanted:
+        table.column(name)
+    possible = has_library("optuna") and has_library("sklearn")
+    chosen = method or ("fanova" if possible else "variance")
+    if chosen not in METHODS:
+        raise ConfigError(f"unknown method '{chosen}'; known are {', '.join(METHODS)}")
+    if chosen == "fanova" and not possible:
+        raise ConfigError(
+            "fanova needs Optuna and scikit-learn: pip install 'wattloop[tune,analyze]'; "
+            "or use variance"
+        )
+    before = len(table)
+    table = table.complete([target, *wanted])
+    table.needs_rows(4, "importances")
+    values = table.numbers(target)
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        raise ConfigError(f"{table.name}: '{target}' is {values[0]:g} in every row")
+    varied = [name for name in wanted if len(table.levels(name)) > 1]
+    if not varied:
+        raise ConfigError(f"{table.name}: no parameter has two levels; nothing to weigh")
+    own = {name: share_between(values, groups_of(table, name)) for name in varied}
+    notes = [METHODS[chosen]]
+    shares = own
+    if chosen == "fanova":
+        shares, rows_used = _fanova(table, values, varied)
+        if rows_used < len(table):
+            notes.append(f"over {rows_used} of {len(table)} rows, drawn with a fixed seed")
+    if len(varied) < len(wanted):
+        constant = [name for name in wanted if name not in varied]
+        notes.append(f"left out, one level only: {', '.join(constant)}")
+    if before > len(table):
+        notes.append(f"{before - len(table)} rows with missing values left out")
+    rows: list[dict[str, Any]] = [
+        {
+            "parameter": name,
+            "importance": shares[name],
+            "epsilon2": own[name],
+            "levels": len(table.levels(name)),
+        }
+        for name in varied
+    ]
+    rows.sort(key=lambda row: -row["importance"])
+    columns = {"parameter": "parameter", "importance": f"importance ({chosen})"}
+    if chosen != "variance":
+        columns["epsilon2"] = "variance between levels"
+    return Importances(
+        title=f"{table.name}: what {target} depends on",
+        columns={**columns, "levels": "levels"},
+        rows=tuple(rows),
+        formats={"importance": ".3f", "epsilon2": ".3f"},
+        facts={"rows": len(table)},
+        notes=tuple(notes),
+        target=target,
+        method=chosen,
+    )
+
+
+def groups_of(table: Table, name: str) -> NDArray[np.intp]:
+    """A number per row: its level, or its tenth where a number has very many values."""
+    levels = table.levels(name)
+    if len(levels) > MANY_LEVELS and table.is_numeric(name):
+        numbers = table.numbers(name)
+        edges = np.unique(np.quantile(numbers, np.linspace(0, 1, GROUPS + 1)[1:-1]))
+        return np.searchsorted(edges, numbers, side="right")
+    place = {level: number for number, level in enumerate(levels)}
+    return np.array([place[label] for label in table.labels(name) if label is not None])
+
+
+def share_between(values: Floats, groups: NDArray[np.intp]) -> float:
+    """epsilon2 = 1 - (SS_within / (n - g)) / (SS_total / (n - 1)), at least 0.
+
+    The plain share (eta2) is (g - 1) / (n - 1) for groups that mean nothing; this is 0 for them.
+    """
+    counts = np.bincount(groups)
+    sums = np.bincount(groups, weights=values - values.mean())
+    total = float(np.sum((values - values.mean()) ** 2))
+    if total <= 0:
+        return 0.0
+    there = counts > 0
+    between = float(np.sum(sums[there] ** 2 / counts[there]))
+    n, g = len(values), int(there.sum())
+    if n <= g:
+        return math.nan
+    within = max(total - between, 0.0)
+    return max(0.0, 1 - within / (n - g) / (total / (n - 1)))
+
+
+def _fanova(table: Table, values: Floats, names: Sequence[str]) -> tuple[dict[str, float], int]:
+    """Optuna's evaluator over a study in memory; a sample where there are very many rows."""
+    import optuna
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+    from optuna.importance import FanovaImportanceEvaluator
+
+    rows = np.arange(len(values))
+    if len(rows) > FOREST_ROWS:
+        rows = np.sort(np.random.default_rng(0).choice(rows, FOREST_ROWS, replace=False))
+    distributions: dict[str, Any] = {}
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        if table.is_numeric(name):
+            numbers = table.numbers(name)
+            distributions[name] = FloatDistribution(float(numbers.min()), float(numbers.max()))
+            columns[name] = [float(v) for v in numbers]
+        else:
+            distributions[name] = CategoricalDistribution(table.levels(name))
+            columns[name] = [label or "" for label in table.labels(name)]
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        study = optuna.create_study()
+        study.add_trials(
+            [
+                optuna.trial.create_trial(
+                    params={name: columns[name][n] for name in names},
+                    distributions=distributions,
+                    value=float(values[n]),
+                )
+                for n in rows
+            ]
+        )
+        evaluator = FanovaImportanceEvaluator(n_trees=TREES, max_depth=32, seed=0)
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    finally:
+        optuna.logging.set_verbosity(before)
+    return {name: float(found.get(name, 0.0)) for name in names}, len(rows)

@@ -1,0 +1,280 @@
+"""Ordinary least squares over levels: figure 10 of GreenScreen, with every level identifiable."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattloop.analyze.design import Design, design_of
+from wattloop.analyze.findings import Findings
+from wattloop.analyze.libraries import needs_libraries
+from wattloop.analyze.roles import usual_target
+from wattloop.analyze.table import Floats, Table
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Regression", "regression"]
+
+FOLDS = 10
+FEW_ROWS = 10
+"""Fewer rows than this per coefficient fit noise: the usual rule of thumb."""
+COLUMNS = {
+    "term": "parameter_value",
+    "coef": "coef",
+    "std_err": "std err",
+    "t": "t",
+    "p": "P>|t|",
+    "low": "[0.025",
+    "high": "0.975]",
+    "rows": "rows",
+}
+FORMATS = {"t": ".3f", "p": ".3f", "f": ".2f", "partial_eta2": ".3f"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression(Findings):
+    """Coefficients of all levels; `others` has one row per parameter (F test).
+
+    Attributes:
+        target: what was explained.
+        r2, adjusted_r2: of the rows it was fitted to.
+        cv_r2: of rows it was not fitted to.
+        f, f_p: of all parameters together.
+    """
+
+    target: str
+    r2: float
+    adjusted_r2: float
+    cv_r2: float | None
+    f: float | None
+    f_p: float | None
+
+
+def regression(
+    table: Table,
+    target: str | None = None,
+    *,
+    parameters: Sequence[str] | None = None,
+    numeric: Sequence[str] = (),
+) -> Regression:
+    """What each level adds to the target.
+
+    Args:
+        table: the runs.
+        target: a numeric column; energy or power unless given.
+        parameters: which to use; all of the table's unless given.
+        numeric: parameters to keep as numbers instead of levels.
+
+    Raises:
+        ConfigError: a column is unknown or not a number, the target does not vary, or there are
+            not more rows than coefficients.
+    """
+    needs_libraries("regression", "statsmodels")
+    target = target or usual_target(table)
+    wanted = list(table.parameters if parameters is None else parameters)
+    if target in wanted:
+        if parameters is not None:
+            raise ConfigError(f"'{target}' cannot explain itself; leave it out of the parameters")
+        wanted.remove(target)
+    table.numbers(target)
+    for name in numeric:
+        table.numbers(name)
+        wanted += [] if name in wanted else [name]
+    if not wanted:
+        raise ConfigError(f"{table.name}: no parameters; name them with --parameters")
+    before = len(table)
+    table = table.complete([target, *wanted])
+    table.needs_rows(3, "a regression")
+    values = table.numbers(target)
+    if np.ptp(values) <= 1e-12 * np.abs(values).max():
+        raise ConfigError(
+            f"{table.name}: '{target}' is {values[0]:g} in all {len(values)} rows; "
+            "there is nothing to explain"
+        )
+    design = design_of(table, wanted, numeric)
+    if len(values) <= design.rank:
+        raise ConfigError(
+            f"{table.name}: {len(values)} rows for {design.rank} coefficients; leave parameters "
+            "out with --parameters, keep some as numbers with --numeric, or measure more runs"
+        )
+    return _fitted(table, target, design, values, before - len(table))
+
+
+def _fitted(table: Table, target: str, design: Design, values: Floats, missing: int) -> Regression:
+    from scipy import special
+    from statsmodels.regression.linear_model import OLS
+
+    fit = OLS(values, design.matrix).fit()
+    freedom = len(values) - design.rank
+    spread = float(special.stdtrit(freedom, 0.975))
+    residual = float(np.sum(np.asarray(fit.resid) ** 2))
+    covariance = np.asarray(fit.normalized_cov_params) * residual / freedom
+    rows = []
+    for term in design.terms:
+        row: dict[str, Any] = {
+            "term": term.name,
+            "parameter": term.parameter,
+            "level": term.level,
+            "rows": term.rows,
+        }
+        if design.estimable(term.contrast):
+            coefficient = float(term.contrast @ fit.params)
+            error = math.sqrt(max(float(term.contrast @ covariance @ term.contrast), 0.0))
+            t = coefficient / error if error else math.inf
+            row |= {
+                "coef": coefficient,
+                "std_err": error,
+                "t": t,
+                "p": float(2 * special.stdtr(freedom, -abs(t))),
+                "low": coefficient - spread * error,
+                "high": coefficient + spread * error,
+            }
+        else:
+            row |= dict.fromkeys(("coef", "std_err", "t", "p", "low", "high"))
+        rows.append(row)
+    total = float(np.sum((values - values.mean()) ** 2))
+    r2 = 1 - residual / total
+    f, f_p = _f_test(total - residual, design.rank - 1, residual, freedom)
+    cv_r2 = _cross_validated(design.matrix, values)
+    adjusted = 1 - (1 - r2) * (len(values) - 1) / freedom
+    intercept = float(fit.params[0]) if design.estimable(_unit(len(design.owners))) else None
+    return Regression(
+        title=f"{table.name}: OLS regression of {target}",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        formats=FORMATS | dict.fromkeys(("coef", "std_err", "low", "high"), _format(values)),
+        facts={
+            "rows": len(values),
+            "coefficients": design.rank,
+            "residual_df": freedom,
+            "intercept": intercept,
+            "r2": r2,
+            "adjusted_r2": adjusted,
+            "cv_r2": cv_r2,
+            "f": f,
+            "f_p": f_p,
+        },
+        notes=_notes(design, missing),
+        warnings=_warnings(design, len(values), r2, cv_r2),
+        others=(_by_parameter(table, target, design, values, residual, freedom),),
+        target=target,
+        r2=r2,
+        adjusted_r2=adjusted,
+        cv_r2=cv_r2,
+        f=f,
+        f_p=f_p,
+    )
+
+
+def _by_parameter(
+    table: Table, target: str, design: Design, values: Floats, residual: float, freedom: int
+) -> Findings:
+    """What the fit loses when a parameter is left out (type III)."""
+    rows: list[dict[str, Any]] = []
+    for name in dict.fromkeys(design.owners[1:]):
+        rest = design.without(name)
+        rank = int(np.linalg.matrix_rank(rest))
+        lost = max(_residual(rest, values) - residual, 0.0)
+        own = design.rank - rank
+        f, p = _f_test(lost, own, residual, freedom)
+        share = lost / (lost + residual) if lost + residual > 0 else None
+        rows.append(
+            {"parameter": name, "df": own, "f": f, "p": p, "partial_eta2": share if own else None}
+        )
+    rows.sort(key=lambda row: -(row["partial_eta2"] or 0.0))
+    return Findings(
+        title=f"{table.name}: what each parameter adds to the explanation of {target}",
+        columns={
+            "parameter": "parameter",
+            "df": "df",
+            "f": "F",
+            "p": "P>F",
+            "partial_eta2": "partial eta2",
+        },
+        rows=tuple(rows),
+        formats=FORMATS,
+    )
+
+
+def _f_test(
+    explained: float, df: int, residual: float, freedom: int
+) -> tuple[float | None, float | None]:
+    from scipy import special
+
+    if df < 1:
+        return None, None
+    if residual <= 1e-24 * max(explained, 1e-300):
+        return math.inf, 0.0
+    f = explained / df / (residual / freedom)
+    return f, float(special.fdtrc(df, freedom, f))
+
+
+def _cross_validated(matrix: Floats, values: Floats) -> float | None:
+    """R2 of rows that were left out, in folds drawn with a fixed seed.
+
+    Each left-out row is compared with the mean of the others, which is what one would say without
+    the regression.
+    """
+    rows = len(values)
+    order = np.random.default_rng(0).permutation(rows)
+    missed = by_mean = 0.0
+    for fold in np.array_split(order, min(FOLDS, rows)):
+        rest = np.ones(rows, dtype=bool)
+        rest[fold] = False
+        found = np.linalg.lstsq(matrix[rest], values[rest], rcond=None)[0]
+        missed += float(np.sum((values[fold] - matrix[fold] @ found) ** 2))
+        by_mean += float(np.sum((values[fold] - values[rest].mean()) ** 2))
+    return 1 - missed / by_mean if by_mean > 0 else None
+
+
+def _residual(matrix: Floats, values: Floats) -> float:
+    found = np.linalg.lstsq(matrix, values, rcond=None)[0]
+    return float(np.sum((values - matrix @ found) ** 2))
+
+
+def _notes(design: Design, missing: int) -> tuple[str, ...]:
+    notes = [
+        "sum coding: a coefficient is the distance of a level from the mean over the levels of "
+        "its parameter, in units of the target",
+        f"cv_r2: R2 of rows left out of the fit, {FOLDS} folds",
+    ]
+    if design.numeric:
+        notes.append(f"as numbers, per unit: {', '.join(design.numeric)}")
+    if design.constant:
+        notes.append(f"left out, one level only: {', '.join(design.constant)}")
+    if missing:
+        notes.append(f"{missing} rows with missing values left out")
+    return tuple(notes)
+
+
+def _warnings(design: Design, rows: int, r2: float, cv_r2: float | None) -> tuple[str, ...]:
+    warnings = []
+    coefficients = design.rank - 1
+    if rows < FEW_ROWS * coefficients:
+        warnings.append(
+            f"{rows} rows for {coefficients} independent coefficients, fewer than {FEW_ROWS} each: "
+            "R2 flatters; look at the rows left out"
+        )
+    if cv_r2 is not None and r2 - cv_r2 > 0.2:
+        warnings.append(f"R2 falls from {r2:.3f} to {cv_r2:.3f} on rows left out: overfitted")
+    for group in design.aliased:
+        what = " and ".join(group) if len(group) > 1 else f"{group[0]} and the mean"
+        warnings.append(
+            f"{what} cannot be told apart (the design is rank deficient): rows without numbers"
+        )
+    return tuple(warnings)
+
+
+def _format(values: Floats) -> str:
+    """Four decimals for everyday sizes, as many digits as matter for others."""
+    spread = float(values.std())
+    if spread < 0.01:
+        return ".3g"
+    return ".4f" if spread < 100 else ".1f"
+
+
+def _unit(size: int) -> Floats:
+    contrast = np.zeros(size)
+    contrast[0] = 1.0
+    return contrast

@@ -1,0 +1,188 @@
+"""The Efficiency Quotient of GreenScreen (Burmester et al., 2023), and its relatives.
+
+    EQ = accuracy / ((1/N) sum PD_i T_i)                                            (equation 1)
+
+with power PD_i in W and time T_i in s of epoch i: accuracy per joule (W s) of a mean epoch. The
+values printed in the paper are per Wh (89% at 0.14 Wh an epoch is 6.16, not 0.0017), so both are
+given.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattloop.analyze.findings import Findings
+from wattloop.analyze.roles import (
+    Quantity,
+    energy_of,
+    epoch_time_of,
+    epochs_of,
+    power_of,
+    quality_of,
+)
+from wattloop.analyze.table import Floats, Table
+from wattloop.core.errors import ConfigError
+from wattloop.core.units import J_PER_WH
+
+__all__ = ["VARIANTS", "Quotient", "Quotients", "quotient", "quotient_of_totals", "quotients"]
+
+VARIANTS = {
+    "epoch": "accuracy per energy of a mean epoch (equation 1)",
+    "validation": "validation accuracy per energy of a mean epoch",
+    "total": "accuracy per energy of the whole run",
+    "gain": "accuracy above chance per energy of a mean epoch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Accuracy per energy."""
+
+    per_ws: float
+
+    @property
+    def per_wh(self) -> float:
+        """As the paper prints it."""
+        return self.per_ws * J_PER_WH
+
+
+def quotient(accuracy: float, powers_w: Sequence[float], times_s: Sequence[float]) -> Quotient:
+    """Equation 1, from power and time of each epoch.
+
+    Raises:
+        ConfigError: no epochs, not as many powers as times, or no energy at all.
+    """
+    if len(powers_w) != len(times_s) or not powers_w:
+        raise ConfigError(
+            f"the quotient needs power and time of each epoch; there are {len(powers_w)} powers "
+            f"and {len(times_s)} times"
+        )
+    energies = [p * t for p, t in zip(powers_w, times_s, strict=True)]
+    return quotient_of_totals(accuracy, math.fsum(energies), len(energies))
+
+
+def quotient_of_totals(accuracy: float, energy_j: float, epochs: float = 1.0) -> Quotient:
+    """The same from the energy of the whole run: sum PD_i T_i is that energy.
+
+    With one epoch it is the variant `total`.
+    """
+    if not (energy_j > 0 and epochs > 0):
+        raise ConfigError(f"the quotient needs energy and epochs above 0, not {energy_j}, {epochs}")
+    return Quotient(accuracy * epochs / energy_j)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotients(Findings):
+    """Quotients of all rows, best first.
+
+    Attributes:
+        column: the accuracy that was used.
+        accuracy, epoch_energy_j, per_ws: in the order of the table, NaN where missing.
+    """
+
+    column: str
+    accuracy: Floats
+    epoch_energy_j: Floats
+    per_ws: Floats
+
+
+def quotients(
+    table: Table,
+    variant: str = "epoch",
+    *,
+    quality: str | None = None,
+    energy: str | None = None,
+    epochs: str | float | None = None,
+    chance: float | None = None,
+) -> Quotients:
+    """The quotient of each row.
+
+    Args:
+        table: the runs.
+        variant: one of `VARIANTS`.
+        quality: the column of accuracy; found by its name unless given.
+        energy: the column of energy, likewise.
+        epochs: the column, or how many all rows have.
+        chance: accuracy of guessing, such as 0.01 for 100 classes; for the variant `gain`.
+    """
+    if variant not in VARIANTS:
+        raise ConfigError(f"unknown quotient '{variant}'; known are {', '.join(VARIANTS)}")
+    if variant == "gain" and chance is None:
+        raise ConfigError("the quotient 'gain' needs the accuracy of guessing: chance, 0.1 of ten")
+    if chance is not None and not 0 <= chance < 1:
+        raise ConfigError(f"chance is {chance:g}; it is a share, from 0 to 1")
+    good = quality_of(table, quality, held_out=variant == "validation")
+    spent, how = _epoch_energy(table, energy, epochs, whole=variant == "total")
+    above = good.values - (chance or 0.0) if variant == "gain" else good.values
+    per_ws = np.full(len(table), math.nan)
+    known = np.isfinite(above) & np.isfinite(spent.values) & (spent.values > 0)
+    per_ws[known] = above[known] / spent.values[known]
+    if not known.any():
+        raise ConfigError(f"{table.name}: no row has both {good.column} and {spent.column}")
+    order = [int(n) for n in np.argsort(-per_ws, kind="stable") if known[n]]
+    unit = "run" if variant == "total" else "epoch"
+    notes = [f"{VARIANTS[variant]}; {good.column} and {how}"]
+    notes += [note for note in (good.note, spent.note) if note]
+    missing = len(table) - len(order)
+    warnings = [f"{missing} rows without a quotient: a value is missing"] if missing else []
+    return Quotients(
+        title=f"{table.name}: efficiency quotient, best first",
+        columns={
+            "run": "run",
+            "quotient_per_wh": "quotient (1/Wh)",
+            "quotient_per_ws": "quotient (1/(W s))",
+            "accuracy": good.column,
+            "energy_wh": f"energy per {unit} (Wh)",
+            **{name: name for name in table.parameters},
+        },
+        rows=tuple(
+            {
+                "run": table.names[n],
+                "quotient_per_wh": float(per_ws[n] * J_PER_WH),
+                "quotient_per_ws": float(per_ws[n]),
+                "accuracy": float(good.values[n]),
+                "energy_wh": float(spent.values[n] / J_PER_WH),
+                "energy_j": float(spent.values[n]),
+                **{name: table.column(name)[n] for name in table.parameters},
+            }
+            for n in order
+        ),
+        facts={"variant": variant},
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+        column=good.column,
+        accuracy=good.values,
+        epoch_energy_j=spent.values,
+        per_ws=per_ws,
+    )
+
+
+def _epoch_energy(
+    table: Table, energy: str | None, epochs: str | float | None, *, whole: bool
+) -> tuple[Quantity, str]:
+    """Joules of a mean epoch (or of the run), and how they were come by."""
+    power, seconds = power_of(table), epoch_time_of(table)
+    if energy is None and not whole and power is not None and seconds is not None:
+        values = power.values * seconds.values
+        return (
+            Quantity(f"{power.column} x {seconds.column}", values, power.note or seconds.note),
+            f"energy of an epoch = {power.column} x {seconds.column}",
+        )
+    total = energy_of(table, energy)
+    if whole:
+        return total, f"{total.column} of the whole run"
+    if "epoch" in total.column.lower():
+        return total, f"{total.column} as it is"
+    if isinstance(epochs, int | float):
+        if not epochs > 0:
+            raise ConfigError(f"{epochs:g} epochs: give a number above 0")
+        return Quantity(total.column, total.values / epochs), f"{total.column} / {epochs:g} epochs"
+    counts = epochs_of(table, epochs)
+    if counts is None:
+        note = "no column of epochs: the whole run counts as one epoch"
+        return Quantity(total.column, total.values, note), total.column
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.where(counts > 0, total.values / counts, math.nan)
+    return Quantity(total.column, values), f"{total.column} / epochs"

@@ -1,0 +1,207 @@
+"""Tables from CSV files and from rows; what columns mean is declared or inferred, and said."""
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from wattloop.analyze.columns import is_identifier, is_parameter_name, is_result_name
+from wattloop.analyze.table import Table, Value, label_of
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+
+__all__ = ["read_csv", "table_of"]
+
+MISSING = frozenset(("", "nan", "na", "n/a", "null"))
+"""`None` is not among them: it is a level of GreenScreen's parameters."""
+GOOD = frozenset(
+    ("ok", "paused", "reached", "ended", "complete", "completed", "finished", "done", "success")
+)
+STATUS = ("status", "state")
+NAMED_BY = ("candidate", "trial", "run", "name", "number", "id", "run_id", "key")
+FEW_LEVELS = 20
+"""A numeric column with an unknown name and no more different values than this was chosen."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+
+
+def read_csv(
+    place: str, parameters: Sequence[str] | None = None, results: Sequence[str] | None = None
+) -> Table:
+    """A table with names in its first line; separated by commas, semicolons or tabs.
+
+    Raises:
+        ConfigError: not there, not text, empty, a line of another length, a name twice.
+    """
+    try:
+        text = user_path(place).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text in UTF-8"
+        raise ConfigError(f"{place}: cannot be read: {reason}") from None
+    first = text.partition("\n")[0]
+    separator = next((s for s in (",", ";", "\t") if s in first), ",")
+    try:
+        lines = [line for line in csv.reader(io.StringIO(text), delimiter=separator) if line]
+    except csv.Error as error:
+        raise ConfigError(f"{place}: not a CSV file: {error}") from None
+    if not lines:
+        raise ConfigError(f"{place}: empty; the first line holds the names of the columns")
+    header = [name.strip() for name in lines[0]]
+    for name, count in Counter(header).items():
+        if count > 1 or not name:
+            what = f"column '{name}' is there {count} times" if name else "a column has no name"
+            raise ConfigError(f"{place}:1: {what}; give each a name of its own")
+    for number, line in enumerate(lines[1:], 2):
+        if len(line) != len(header):
+            raise ConfigError(
+                f"{place}:{number}: {len(line)} values for {len(header)} columns; "
+                "is a value with a comma in it without quotes?"
+            )
+    if len(lines) == 1:
+        raise ConfigError(f"{place}: no rows below the names of the columns")
+    cells = list(zip(*lines[1:], strict=True))
+    columns = {name: _typed(values) for name, values in zip(header, cells, strict=True)}
+    return _table(place, columns, parameters, results)
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    parameters: Sequence[str] | None = None,
+    results: Sequence[str] | None = None,
+    source: str = "",
+    directions: Mapping[str, bool] | None = None,
+) -> Table:
+    """A table from rows, each a mapping; a name that a row does not have is missing there.
+
+    Args:
+        rows: of a search, a sweep, or of your own.
+        name: for messages.
+        parameters: the columns that somebody chose; inferred unless given.
+        results: the columns that came out, likewise.
+        source: whose energy it is, and where it comes from.
+        directions: columns of which more is better (True) or worse (False).
+    """
+    if not rows:
+        raise ConfigError(f"{name}: no rows to analyse")
+    header = dict.fromkeys(column for row in rows for column in row)
+    columns = {column: tuple(_plain(row.get(column)) for row in rows) for column in header}
+    return _table(name, columns, parameters, results, source, directions or {})
+
+
+def _table(
+    name: str,
+    columns: Mapping[str, tuple[Value, ...]],
+    parameters: Sequence[str] | None,
+    results: Sequence[str] | None,
+    source: str = "",
+    directions: Mapping[str, bool] | None = None,
+) -> Table:
+    length = len(next(iter(columns.values())))
+    table = Table(
+        name=name,
+        columns=columns,
+        parameters=tuple(parameters or ()),
+        results=tuple(results or ()),
+        names=_names(columns, length),
+        source=source,
+        directions=directions or {},
+    )
+    for column in (*table.parameters, *table.results):
+        table.column(column)
+    both = [column for column in table.parameters if column in table.results]
+    if both:
+        raise ConfigError(f"{name}: '{both[0]}' cannot be a parameter and a result")
+    return _with_roles(_without_failed(table), parameters, results)
+
+
+def _without_failed(table: Table) -> Table:
+    for column in STATUS:
+        if column in table.columns and not table.is_numeric(column):
+            labels = [label or "no status" for label in table.labels(column)]
+            for status in dict.fromkeys(labels):
+                if status.lower() not in GOOD:
+                    kept = [label != status for label in _labels(table, column)]
+                    table = table.keep(kept, status)
+            if not len(table):
+                raise ConfigError(f"{table.name}: every row failed: {', '.join(set(labels))}")
+            return table
+    return table
+
+
+def _labels(table: Table, column: str) -> list[str]:
+    return [label or "no status" for label in table.labels(column)]
+
+
+def _with_roles(
+    table: Table, parameters: Sequence[str] | None, results: Sequence[str] | None
+) -> Table:
+    """Fill in what was not declared."""
+    chosen, came_out = list(table.parameters), list(table.results)
+    for column in table.columns:
+        if column in chosen or column in came_out or is_identifier(column):
+            continue
+        role = _role(table, column)
+        if role == "parameter" and parameters is None:
+            chosen.append(column)
+        elif role == "result" and results is None:
+            came_out.append(column)
+    notes = list(table.notes)
+    if parameters is None:
+        notes.append(f"parameters, by their names and values: {', '.join(chosen) or 'none'}")
+    if results is None:
+        notes.append(f"results, by their names and values: {', '.join(came_out) or 'none'}")
+    return replace(table, parameters=tuple(chosen), results=tuple(came_out), notes=tuple(notes))
+
+
+def _role(table: Table, column: str) -> str:
+    values = [v for v in table.column(column) if v is not None]
+    if not values:
+        return "other"
+    if not table.is_numeric(column):
+        # a text of its own in every row says what a row is, not how it was made
+        return "other" if len(set(values)) == len(table) > 2 else "parameter"
+    if is_parameter_name(column) and not is_result_name(column):
+        return "parameter"
+    if is_result_name(column):
+        return "result"
+    return "parameter" if len(set(values)) <= min(FEW_LEVELS, len(values) // 2) else "result"
+
+
+def _names(columns: Mapping[str, tuple[Value, ...]], length: int) -> tuple[str, ...]:
+    """From a column that tells all rows apart, else their numbers."""
+    for column in NAMED_BY:
+        values = columns.get(column)
+        if values is not None and None not in values and len(set(values)) == length:
+            plain = [label_of(value) for value in values]
+            return tuple(f"{column} {p}" if p.isdecimal() else p for p in plain)
+    return tuple(f"row {number}" for number in range(1, length + 1))
+
+
+def _typed(cells: Sequence[str]) -> tuple[Value, ...]:
+    """Numbers where all that is there is numbers, else text."""
+    stripped = [cell.strip() for cell in cells]
+    known = [cell for cell in stripped if cell.lower() not in MISSING]
+    if all(NUMBER.fullmatch(cell) for cell in known):
+        return tuple(_number(cell) if cell.lower() not in MISSING else None for cell in stripped)
+    return tuple(None if cell.lower() in MISSING else cell for cell in stripped)
+
+
+def _number(cell: str) -> float | int:
+    try:
+        return int(cell)
+    except ValueError:
+        return float(cell)
+
+
+def _plain(value: Any) -> Value:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    item = getattr(value, "item", None)  # numpy's numbers
+    return _plain(item()) if callable(item) else str(value)

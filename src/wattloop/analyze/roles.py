@@ -1,0 +1,166 @@
+"""Which columns hold energy, time, power and quality, in SI units.
+
+Named by the caller, else found by name and unit; what was taken is said.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattloop.analyze.columns import unit_of, words_of
+from wattloop.analyze.table import Floats, Table
+from wattloop.core.errors import ConfigError
+
+__all__ = [
+    "Quantity",
+    "energy_of",
+    "epoch_time_of",
+    "epochs_of",
+    "find",
+    "power_of",
+    "quality_of",
+    "time_of",
+    "usual_target",
+]
+
+ACCURACY = ("accuracy", "acc")
+QUALITY = (*ACCURACY, "quality", "f1", "auc", "auroc", "score", "bleu")
+ENERGY = ("energy", "joules")
+TIME = ("time", "runtime", "duration", "elapsed")
+HELD_OUT = ("val", "validation", "test", "eval")
+PARTS = ("peak", "cpu", "dram", "gain", "target")
+"""Words of columns that are there beside the one that is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A column in SI units; NaN where it is missing.
+
+    Attributes:
+        column: its name.
+        values: in joules, seconds, watts, or shares of 1.
+        note: what had to be assumed; empty when nothing.
+    """
+
+    column: str
+    values: Floats
+    note: str = ""
+
+
+def energy_of(table: Table, column: str | None = None) -> Quantity:
+    """Joules."""
+    return _quantity(table, column, "J", ENERGY, "energy", "energy_j or energy_wh")
+
+
+def time_of(table: Table, column: str | None = None) -> Quantity:
+    """Seconds of a whole run."""
+    return _quantity(table, column, "s", TIME, "time", "time_s", without=("epoch", "per"))
+
+
+def power_of(table: Table, column: str | None = None) -> Quantity | None:
+    """Watts; None without such a column."""
+    found = column or find(table, lambda c, _: (unit_of(c) or ("",))[0] == "W", without=PARTS)
+    return None if found is None else _scaled(table, found, "W")
+
+
+def epoch_time_of(table: Table) -> Quantity | None:
+    """Seconds of one epoch; None without such a column."""
+    found = find(table, lambda c, words: "epoch" in words and bool(set(TIME) & words))
+    return None if found is None else _scaled(table, found, "s")
+
+
+def epochs_of(table: Table, column: str | None = None) -> Floats | None:
+    """Epochs of each row; None without such a column."""
+    found = column or next((c for c in table.columns if words_of(c)[-1:] == ["epochs"]), None)
+    if found is None or not table.is_numeric(found):
+        return None
+    return table.numbers(found)
+
+
+def quality_of(table: Table, column: str | None = None, *, held_out: bool = False) -> Quantity:
+    """How good a run is; per cent become shares.
+
+    Args:
+        table: the runs.
+        column: its name; found when None.
+        held_out: whether validation is meant where there are both.
+    """
+    if column is None:
+        words = ACCURACY if find(table, _has(ACCURACY)) else QUALITY
+        wanted = find(table, lambda c, w: _has(words)(c, w) and bool(set(HELD_OUT) & w) == held_out)
+        column = wanted or find(table, _has(words))
+    if column is None:
+        raise ConfigError(
+            f"{table.name}: no column of quality, such as accuracy; name one of "
+            f"{', '.join(table.results) or 'its columns'}"
+        )
+    if not table.more_is_better(column):
+        raise ConfigError(
+            f"{table.name}: of '{column}' less is better; name a quality of which more is"
+        )
+    values = table.numbers(column)
+    # 1.5: rounding may lift a share a little above 1, no percentage of interest is below that
+    if set(ACCURACY) & set(words_of(column)) and 1.5 < np.nanmax(values) <= 100.0:
+        return Quantity(column, values / 100, f"{column} is in per cent")
+    return Quantity(column, values)
+
+
+def usual_target(table: Table) -> str:
+    """What one asks for first: energy, else power, else the first result."""
+    for words in (ENERGY, ("power",)):
+        found = find(table, _has(words), without=("gain",))
+        if found is not None:
+            return found
+    numeric = [c for c in table.results if table.is_numeric(c)]
+    if not numeric:
+        raise ConfigError(f"{table.name}: no result with numbers; name one with --target")
+    return numeric[0]
+
+
+Test = Callable[[str, set[str]], bool]
+
+
+def find(table: Table, test: Test, without: tuple[str, ...] = ()) -> str | None:
+    """The first numeric result that passes, those with other words in them last."""
+    passed = []
+    for column in table.results:
+        words = set(words_of(column))
+        if test(column, words) and table.is_numeric(column):
+            passed.append((bool(set(without) & words), column))
+    # sorting is stable: the first among equals
+    return min(passed, key=lambda item: item[0])[1] if passed else None
+
+
+def _has(words: tuple[str, ...]) -> Test:
+    return lambda _column, own: bool(set(words) & own)
+
+
+def _quantity(
+    table: Table,
+    column: str | None,
+    unit: str,
+    words: tuple[str, ...],
+    what: str,
+    example: str,
+    without: tuple[str, ...] = (),
+) -> Quantity:
+    apart = (*PARTS, *without)
+    found = (
+        column
+        or find(table, lambda c, w: _has(words)(c, w) and (unit_of(c) or ("",))[0] == unit, apart)
+        or find(table, _has(words), apart)
+        or find(table, lambda c, w: (unit_of(c) or ("",))[0] == unit, apart)
+    )
+    if found is None:
+        raise ConfigError(f"{table.name}: no column of {what}, such as {example}")
+    return _scaled(table, found, unit)
+
+
+def _scaled(table: Table, column: str, unit: str) -> Quantity:
+    known = unit_of(column)
+    if known is None:
+        return Quantity(column, table.numbers(column), f"{column} has no unit: taken as {unit}")
+    if known[0] != unit:
+        raise ConfigError(f"{table.name}: '{column}' is in {known[0]}, not in {unit}")
+    return Quantity(column, table.numbers(column) * known[1])

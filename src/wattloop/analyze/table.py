@@ -1,0 +1,220 @@
+"""The one input of all analyses: rows of parameters and results.
+
+table = read_csv("runs.csv")
+table = table_of(rows, name="search-...", parameters=["lr", "batch_size"])
+"""
+
+import math
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.analyze.columns import larger_is_better, nearest
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Floats", "Table", "Value", "label_of"]
+
+Value = str | float | int | bool | None
+Floats = NDArray[np.float64]
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    "=": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns of equal length; a value that is missing is None.
+
+    Attributes:
+        name: where it comes from, for messages.
+        columns: values by name.
+        parameters: the columns that somebody chose.
+        results: the columns that came out.
+        names: what each row is called.
+        source: whose energy it is and where it comes from, as far as known.
+        left_out: rows that are not here, by reason.
+        notes: what was inferred.
+        directions: columns of which more is better (True) or worse (False); names decide on others.
+    """
+
+    name: str
+    columns: Mapping[str, tuple[Value, ...]]
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+    names: tuple[str, ...]
+    source: str = ""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    directions: Mapping[str, bool] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def column(self, name: str) -> tuple[Value, ...]:
+        """Its values.
+
+        Raises:
+            ConfigError: no such column; names the nearest.
+        """
+        if name not in self.columns:
+            known = [*self.parameters, *self.results]
+            known += [c for c in self.columns if c not in known]
+            raise ConfigError(f"{self.name}: no column '{name}'; {nearest(name, known)}")
+        return self.columns[name]
+
+    def is_numeric(self, name: str) -> bool:
+        """Whether all values that are there are numbers."""
+        known = [v for v in self.column(name) if v is not None]
+        return bool(known) and all(_is_number(v) for v in known)
+
+    def numbers(self, name: str) -> Floats:
+        """Its values as floats; missing and infinite ones are NaN.
+
+        Raises:
+            ConfigError: text among them, or nothing at all.
+        """
+        values = self.column(name)
+        for row, value in zip(self.names, values, strict=True):
+            if value is not None and not _is_number(value):
+                numeric = [c for c in self.results if self.is_numeric(c)]
+                remedy = f"; numbers are in {', '.join(numeric)}" if numeric else ""
+                raise ConfigError(
+                    f"{self.name}: column '{name}' is not a number: '{value}' in {row}{remedy}"
+                )
+        if all(value is None for value in values):
+            raise ConfigError(f"{self.name}: column '{name}' has no values")
+        found = np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+        found[~np.isfinite(found)] = math.nan
+        return found
+
+    def labels(self, name: str) -> list[str | None]:
+        """Its values as levels."""
+        return [None if value is None else label_of(value) for value in self.column(name)]
+
+    def levels(self, name: str) -> list[str]:
+        """The different values: numbers by size, then text by name."""
+        known = {v for v in self.column(name) if v is not None}
+        ordered = sorted(
+            known, key=lambda v: (0, float(v), "") if _is_number(v) else (1, 0.0, str(v))
+        )
+        return list(dict.fromkeys(label_of(value) for value in ordered))
+
+    def more_is_better(self, name: str) -> bool:
+        """As declared, else by the column's name."""
+        return self.directions.get(name, larger_is_better(name))
+
+    def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "Table":
+        """Only some of the rows; the others are counted under `reason`."""
+        chosen = [number for number, want in enumerate(wanted) if want]
+        if len(chosen) == len(self):
+            return self
+        gone = Counter(self.left_out) + Counter({reason: len(self) - len(chosen)})
+        return replace(
+            self,
+            columns={c: tuple(v[n] for n in chosen) for c, v in self.columns.items()},
+            names=tuple(self.names[n] for n in chosen),
+            left_out=dict(gone),
+        )
+
+    def complete(self, names: Iterable[str]) -> "Table":
+        """Only the rows in which none of these is missing."""
+        whole = np.ones(len(self), dtype=bool)
+        for name in names:
+            there = [
+                v is not None and not (_is_number(v) and not math.isfinite(float(v)))
+                for v in self.column(name)
+            ]
+            if not all(there):
+                whole &= np.array(there)
+        return self.keep(whole, "value missing")
+
+    def where(self, condition: str) -> "Table":
+        """Only the rows for which `COLUMN>=VALUE` (also =, !=, <=, <, >) holds.
+
+        Raises:
+            ConfigError: not a condition, or no row is left.
+        """
+        found = re.fullmatch(r"\s*(.+?)\s*(>=|<=|!=|=|>|<)=?\s*(.*?)\s*", condition)
+        if found is None:
+            raise ConfigError(f"'{condition}': write a condition as COLUMN>=VALUE or COLUMN=VALUE")
+        name, sign, text = found[1], found[2], found[3]
+        compare = COMPARISONS[sign]
+        if sign in ("=", "!="):
+            wanted = label_of(_number_or_text(text))
+            kept = [
+                label is not None and bool(compare(label, wanted)) for label in self.labels(name)
+            ]
+        else:
+            limit = _number_or_text(text)
+            if not _is_number(limit):
+                raise ConfigError(f"'{condition}': '{text}' is not a number")
+            with np.errstate(invalid="ignore"):
+                kept = list(compare(self.numbers(name), float(limit)))
+        table = self.keep(kept, f"not {condition}")
+        if not len(table):
+            raise ConfigError(f"{self.name}: no row with {condition}; it has {self._range(name)}")
+        return table
+
+    def with_column(self, name: str, values: Sequence[Value], *, result: bool = True) -> "Table":
+        """With one more column."""
+        results = self.results if not result or name in self.results else (*self.results, name)
+        return replace(self, columns={**self.columns, name: tuple(values)}, results=results)
+
+    def needs_rows(self, count: int, what: str) -> None:
+        """Raise ConfigError when there are fewer."""
+        if len(self) < count:
+            gone = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
+            left = f" ({gone})" if gone else ""
+            raise ConfigError(
+                f"{self.name}: {len(self)} rows{left} are too few for {what}; it takes {count}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was looked at, without the values."""
+        return {
+            "name": self.name,
+            "rows": len(self),
+            "parameters": list(self.parameters),
+            "results": list(self.results),
+            "source": self.source,
+            "left_out": dict(self.left_out),
+            "notes": list(self.notes),
+        }
+
+    def _range(self, name: str) -> str:
+        if self.is_numeric(name):
+            values = self.numbers(name)
+            return f"{np.nanmin(values):g} to {np.nanmax(values):g}"
+        return ", ".join(self.levels(name)[:10])
+
+
+def label_of(value: Value) -> str:
+    """How a value is written as a level: 64.0 is 64."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)
+
+
+def _is_number(value: Value) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number_or_text(text: str) -> Value:
+    try:
+        return float(text)
+    except ValueError:
+        return text
