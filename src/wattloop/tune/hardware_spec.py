@@ -15,7 +15,11 @@ from wattloop.tune.segment import CAP_LEVER, CapSearch
 
 __all__ = ["CapSpec", "HardwareSpec"]
 
-LEVERS = {CAP_LEVER: "gpu/power_limit", "sm_clock": "gpu/sm_clock", "memory_clock": "gpu/memory_clock"}
+LEVERS = {
+    CAP_LEVER: "gpu/power_limit",
+    "sm_clock": "gpu/sm_clock",
+    "memory_clock": "gpu/memory_clock",
+}
 AUTO = "auto"
 
 Levels = Annotated[Values, BeforeValidator(expanded)]

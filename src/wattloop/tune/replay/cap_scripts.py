@@ -53,9 +53,7 @@ class CapScripts:
         least = math.ceil(RULES.least_s / READING_S)
         return max(least, math.ceil((self.noise / ERROR) ** 2))
 
-    def draw(
-        self, curve: MeasuredCurve, search: CapSearch, draw: np.random.Generator
-    ) -> CapScript:
+    def draw(self, curve: MeasuredCurve, search: CapSearch, draw: np.random.Generator) -> CapScript:
         """One of the searches of this curve."""
         number = int(draw.integers(POOL)) if self.noise else 0
         key = (curve, search, number)

@@ -137,7 +137,7 @@ def _default(asked: int, largest: int, both: Sequence[int]) -> int:
 
 
 def _trainings(wanted: Quality, recorded: _Levels) -> tuple[Training, ...]:
-    """One per run, at the learning rate that most runs have (the tables have one per batch size)."""
+    """One per run, at the learning rate that most runs have."""
     rates = Counter(rate for rate, _ in recorded)
     rate = max(rates, key=lambda one: rates[one])
     return tuple(
