@@ -6,7 +6,7 @@ trained again.
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
 from wattloop.core.clock import Clock, RealClock
@@ -242,7 +242,9 @@ class Search:
         recover(self._record.store, close_journal)
 
     def _say_status(self, status: str, limit: str) -> None:
-        facts: dict[str, Any] = {"stopped": limit}
+        facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
+        best = self._strategy.best()
+        facts["best"] = None if best is None else asdict(best)
         scope = getattr(self._bench, "scope", None)
         if scope:
             facts["scope"] = scope
