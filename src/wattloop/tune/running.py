@@ -92,7 +92,9 @@ def resumed(
         ExperimentNotFound: there is none.
         ConfigError: it trains a Python function, and none was given.
     """
-    experiment = _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
+    experiment = (
+        _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
+    )
     spec = spec_from(experiment.spec)
     known = experiment.facts.get("function")
     if known and function is None:
@@ -118,7 +120,7 @@ def _unfinished(store: Store) -> Experiment:
     raise ExperimentNotFound(f"{store.where}: no unfinished search; see 'wattloop tune list'")
 
 
-def _put_together(  # noqa: PLR0913 - the parts of a search
+def _put_together(
     experiment: Experiment,
     spec: SearchSpec,
     store: Store,

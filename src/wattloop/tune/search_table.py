@@ -5,7 +5,12 @@ from typing import Any
 
 from wattloop.store.database import Store
 from wattloop.store.experiments import find_experiment
-from wattloop.tune.candidate_results import RESULTS, CandidateResult, candidates_of, parameter_columns
+from wattloop.tune.candidate_results import (
+    RESULTS,
+    CandidateResult,
+    candidates_of,
+    parameter_columns,
+)
 from wattloop.tune.problem import Quality
 
 __all__ = ["quality_of", "rows_of", "search_table"]
