@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.tune.bench import Bench
 from wattloop.tune.problem import Problem
-from wattloop.tune.search import Listener, Search, Stopped
+from wattloop.tune.search_loop import Listener, Search, Stopped
 from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
@@ -84,9 +84,18 @@ def resumed(
     settings: Settings,
     *,
     function: Function | None = None,
+    limits: Mapping[str, Any] | None = None,
     listener: Listener | None = None,
 ) -> Prepared:
     """A stored search to go on with; unless one is named, the last that is unfinished.
+
+    Args:
+        reference: identifier, its beginning or end, name, or `last`.
+        store: that has it.
+        settings: how to measure.
+        function: the training, where it is one.
+        limits: in place of those it was begun with, as a specification has them.
+        listener: told what happens.
 
     Raises:
         ExperimentNotFound: there is none.
@@ -96,6 +105,9 @@ def resumed(
         _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
     )
     spec = spec_from(experiment.spec)
+    if limits:
+        own = experiment.spec.get("limits") or {}
+        spec = spec_from({**experiment.spec, "limits": {**own, **limits}})
     known = experiment.facts.get("function")
     if known and function is None:
         raise ConfigError(
