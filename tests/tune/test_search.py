@@ -5,7 +5,7 @@ import pytest
 from tests.tune.small import Halving, Trainings, small_problem
 from wattloop.store.trial_records import read_trials
 from wattloop.tune.function_bench import FunctionBench
-from wattloop.tune.search import Search
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search
 
 

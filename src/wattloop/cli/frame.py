@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
     "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
+    "tune": ("wattloop.cli.tune", "Find settings that reach the same quality for less energy."),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

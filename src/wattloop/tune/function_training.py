@@ -14,6 +14,7 @@ from wattloop.tune.failures import classified
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.pace import Pace
 from wattloop.tune.progress import Status
+from wattloop.tune.running_trial import trial_here
 from wattloop.tune.seeding import RandomState, seed_everything
 from wattloop.tune.segment import Segment
 from wattloop.tune.trial import Trial, TrialStopped
@@ -138,6 +139,7 @@ class FunctionTraining:
         self._turn.acquire()
         if self._was_dropped():
             return
+        trial_here.set(self._trial)
         seed_everything(self._seed)
         status, message = Status.ENDED, ""
         try:

@@ -7,7 +7,7 @@ from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress
 from wattloop.tune.segment import Segment
 
-__all__ = ["Spent", "bounded", "over"]
+__all__ = ["Spent", "allowed", "bounded", "over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,14 @@ def over(limits: Limits, spent: Spent) -> str:
     if limits.time_s is not None and spent.elapsed_s >= limits.time_s:
         return f"the time of {format_duration(limits.time_s)} is over"
     return ""
+
+
+def allowed(limits: Limits, spent: Spent) -> str:
+    """That no more configurations may be begun, for people; empty when more may."""
+    most = limits.candidates
+    if most is None or len(spent.candidates) < most:
+        return ""
+    return f"{most} configuration{'s were' if most != 1 else ' was'} allowed"
 
 
 def bounded(segment: Segment, limits: Limits, spent: Spent) -> Segment:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.clock import Clock, RealClock
+from wattloop.core.errors import ExperimentNotFound
 from wattloop.hardware.host import Host
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
@@ -28,7 +29,7 @@ from wattloop.tune.reserve import Reserve
 from wattloop.tune.segment import Segment
 from wattloop.tune.strategy import Event
 
-__all__ = ["KIND", "SearchRecord", "Story", "open_search", "search_folder"]
+__all__ = ["KIND", "OVER", "SearchRecord", "Story", "open_search", "search_folder"]
 
 KIND = "search"
 OVER = ("finished", "failed")
@@ -46,15 +47,25 @@ def open_search(
     fingerprint: str,
     *,
     name: str = "",
+    facts: Mapping[str, Any] | None = None,
     resume: bool = True,
+    only: bool = False,
     clock: Clock | None = None,
 ) -> tuple[Experiment, bool]:
-    """The unfinished search of the same specification, or a new one; whether it is resumed."""
+    """The unfinished search of the same specification, or a new one; whether it is resumed.
+
+    Raises:
+        ExperimentNotFound: `only` an unfinished one is wanted, and there is none.
+    """
     if resume:
         known = same_experiments(store, fingerprint)
         unfinished = [e for e in known if e.kind == KIND and e.status not in OVER]
         if unfinished:
             return unfinished[0], True
+    if only:
+        raise ExperimentNotFound(
+            f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"
+        )
     wall_s = (clock or RealClock()).wall_s()
     experiment = Experiment(
         experiment_id=new_experiment_id(KIND, wall_s),
@@ -63,7 +74,7 @@ def open_search(
         created_wall_s=wall_s,
         fingerprint=fingerprint,
         spec=dict(spec),
-        facts={"host": Host.from_environment().name},
+        facts={"host": Host.from_environment().name, **(facts or {})},
     )
     create_experiment(store, experiment)
     return experiment, False

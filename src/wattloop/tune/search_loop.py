@@ -6,7 +6,7 @@ trained again.
 
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
 from wattloop.core.clock import Clock, RealClock
@@ -18,7 +18,7 @@ from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.bench import Bench, Past, Remembers
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.search_limits import Spent, bounded, over
+from wattloop.tune.search_limits import Spent, allowed, bounded, over
 from wattloop.tune.search_record import SearchRecord
 from wattloop.tune.segment import Segment
 from wattloop.tune.slots import Slots, slots_of
@@ -167,7 +167,7 @@ class Search:
             if not len(slots):
                 if asked == "wait" and not limit:
                     raise StrategyError("the strategy waits, and nothing is under way")
-                return limit
+                return limit or allowed(self._problem.limits, self.spent)
             for segment, progress in slots.ended():
                 self._end(segment.key, progress)
 
@@ -178,10 +178,9 @@ class Search:
         return "wait" if asked is WAIT else asked
 
     def _too_many(self, segment: Segment) -> str:
-        most, known = self._problem.limits.candidates, self.spent.candidates
-        if most is None or segment.candidate in known or len(known) < most:
+        if segment.candidate in self.spent.candidates:
             return ""
-        return f"{most} configurations were allowed"
+        return allowed(self._problem.limits, self.spent)
 
     def _begin(self, segment: Segment, slots: Slots) -> None:
         self._record.begin(segment)
@@ -242,7 +241,9 @@ class Search:
         recover(self._record.store, close_journal)
 
     def _say_status(self, status: str, limit: str) -> None:
-        facts: dict[str, Any] = {"stopped": limit}
+        facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
+        best = self._strategy.best()
+        facts["best"] = None if best is None else asdict(best)
         scope = getattr(self._bench, "scope", None)
         if scope:
             facts["scope"] = scope

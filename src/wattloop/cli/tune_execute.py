@@ -1,0 +1,103 @@
+"""Doing what `wattloop tune` was asked to do: anew, or going on with what is stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import say, write_json
+from wattloop.core.settings import Settings
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+    from wattloop.tune.running import Prepared
+    from wattloop.tune.spec import SearchSpec
+
+__all__ = ["TuneRequest", "execute", "execute_stored"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TuneRequest:
+    """Options as they were given; None or empty means not given."""
+
+    settings: Settings
+    spec_file: str | None = None
+    command: list[str] = field(default_factory=list)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    target: float | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    new: bool = False
+    resume_only: bool = False
+    json_file: str | None = None
+
+
+def execute(request: TuneRequest) -> None:
+    """Run the search of a file."""
+    from wattloop.cli.tune_progress import progress
+    from wattloop.store.database import open_store
+    from wattloop.tune.running import prepared
+
+    spec = spec_of(request)
+    for note in spec.notes:
+        say(f"wattloop: {request.spec_file}: {note}")
+    with open_store(request.settings.store_location) as store, progress(spec) as listener:
+        ready = prepared(
+            spec,
+            store,
+            request.settings,
+            resume=not request.new,
+            resume_only=request.resume_only,
+            listener=listener,
+        )
+        _run(ready, store, request)
+
+
+def execute_stored(reference: str | None, request: TuneRequest) -> None:
+    """Go on with a stored search; unless one is named, with the last that is unfinished."""
+    from wattloop.cli.tune_progress import progress
+    from wattloop.store.database import open_store
+    from wattloop.tune.running import resumed
+
+    with open_store(request.settings.store_location) as store, progress() as listener:
+        ready = resumed(reference, store, request.settings, listener=listener)
+        listener.about(ready.spec)
+        _run(ready, store, request)
+
+
+def spec_of(request: TuneRequest) -> "SearchSpec":
+    """The specification that file and options make."""
+    from wattloop.characterize.lined_yaml import read_lined
+    from wattloop.tune.spec import spec_from
+
+    assert request.spec_file is not None
+    source = read_lined(request.spec_file)
+    data = dict(source.data)
+    data |= {name: value for name, value in request.fields.items() if value is not None}
+    if request.fields.get("strategy") is not None:
+        data.pop("method", None)
+    if request.command:
+        data |= {"command": request.command}
+    limits = {name: value for name, value in request.limits.items() if value is not None}
+    if limits:
+        own = data.get("limits")
+        data["limits"] = {**(own if isinstance(own, Mapping) else {}), **limits}
+    if request.target is not None:
+        metric = data.get("metric")
+        known = metric if isinstance(metric, Mapping) else {"name": metric}
+        data["metric"] = {**known, "target": request.target}
+    return spec_from(data, source)
+
+
+def _run(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
+    from wattloop.cli.tune_view import print_summary, result_dict
+    from wattloop.store.experiments import find_experiment
+
+    verb = "going on with" if ready.is_resumed else "beginning"
+    say(f"wattloop: {verb} {ready.experiment.experiment_id}")
+    stopped = ready.run()
+    if stopped.limit:
+        say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
+    experiment = find_experiment(store, ready.experiment.experiment_id)
+    if request.json_file is not None:
+        write_json(result_dict(store, experiment), request.json_file)
+    if request.json_file != "-":
+        print_summary(store, experiment)

@@ -1,0 +1,117 @@
+"""`wattloop tune list`, `show`, `best` and `export`: what searches found."""
+
+import csv
+import io
+from typing import Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json, write_text
+
+__all__ = ["best_command", "export_command", "list_command", "show_command"]
+
+Which = Annotated[
+    str,
+    typer.Argument(metavar="[SEARCH]", help="Identifier, its beginning or end, name, or 'last'."),
+]
+
+
+def list_command(
+    json_file: JsonFile = None, store: StorePlace = None, config: Config = None
+) -> None:
+    """Show searches, newest first."""
+    from wattloop.cli import tune_view
+    from wattloop.cli.runs_store import opened_if_any
+    from wattloop.store.experiments import list_experiments
+    from wattloop.tune.history import summary_of
+
+    check_target(json_file, "--json")
+    with opened_if_any(store, config) as place:
+        stored = [] if place is None else list_experiments(place, "search")
+        known = [tune_view.with_status_now(place, e) for e in stored if place is not None]
+        rows = [(e, summary_of(place, e)) for e in known if place is not None]
+    if json_file is not None:
+        write_json({"searches": [s.to_dict() for _, s in rows]}, json_file)
+    if json_file == "-":
+        return
+    if rows:
+        tune_view.print_list(rows)
+    else:
+        say("no search yet; try: wattloop tune run search.yaml -- python train.py --lr {lr}")
+
+
+def show_command(
+    which: Which = "last",
+    *,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show the configurations of a search, the best first."""
+    from wattloop.cli import tune_view
+    from wattloop.cli.runs_store import opened
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        experiment = tune_view.stored_search(place, which)
+        if json_file is not None:
+            write_json(tune_view.result_dict(place, experiment), json_file)
+        if json_file != "-":
+            tune_view.print_summary(place, experiment)
+
+
+def best_command(
+    which: Which = "last",
+    *,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show the best configuration of a search."""
+    from wattloop.cli import tune_view
+    from wattloop.cli.runs_store import opened
+    from wattloop.tune.history import summary_of
+
+    check_target(json_file, "--json")
+    with opened(store, config) as place:
+        experiment = tune_view.stored_search(place, which)
+        summary = summary_of(place, experiment)
+        if json_file is not None:
+            write_json(tune_view.best_dict(summary), json_file)
+        if json_file != "-":
+            tune_view.print_best(summary, experiment)
+
+
+def export_command(
+    which: Which = "last",
+    *,
+    csv_file: Annotated[
+        str | None,
+        typer.Option("--csv", metavar="FILE", help="A row per configuration; - is the output."),
+    ] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write every configuration as CSV (unless told otherwise) or JSON."""
+    from wattloop.cli import tune_view
+    from wattloop.cli.runs_store import opened
+    from wattloop.tune.history import search_table
+
+    if csv_file is None and json_file is None:
+        csv_file = "-"
+    for target, option in ((csv_file, "--csv"), (json_file, "--json")):
+        check_target(target, option)
+    with opened(store, config) as place:
+        experiment = tune_view.stored_search(place, which)
+        rows = search_table(place, experiment.experiment_id)
+        if json_file is not None:
+            write_json(tune_view.result_dict(place, experiment), json_file)
+        if csv_file is not None:
+            text = io.StringIO()
+            columns = list(rows[0]) if rows else ["candidate"]
+            writer = csv.DictWriter(text, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            write_text(text.getvalue(), csv_file, "--csv")

@@ -1,0 +1,90 @@
+"""How far a search is, with the energy and time it has spent and has left."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import is_terminal, say
+from wattloop.core.units import format_duration, format_energy
+from wattloop.tune.problem import Limits
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_limits import Spent
+from wattloop.tune.segment import Segment
+
+if TYPE_CHECKING:
+    from wattloop.tune.spec import SearchSpec
+
+__all__ = ["Watcher", "progress"]
+
+FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
+
+
+@contextmanager
+def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
+    """A line that is kept up to date on a terminal; elsewhere only what went wrong."""
+    if not is_terminal(sys.stderr):
+        yield Watcher(spec)
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _OnTerminal(spec, bar, bar.add_task("", total=None))
+
+
+class Watcher:
+    """Says only what went wrong."""
+
+    def __init__(self, spec: "SearchSpec | None") -> None:
+        self._limits = Limits()
+        self._said: set[str] = set()
+        if spec is not None:
+            self.about(spec)
+
+    def about(self, spec: "SearchSpec") -> None:
+        """What the search may spend."""
+        self._limits = spec.limits.limits()
+
+    def begins(self, segment: Segment, spent: Spent) -> None:
+        """Nothing to say."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+        """Failures, each kind of warning once."""
+        if progress.status not in FINE:
+            say(f"wattloop: {_who(segment)}: {progress.status.value}: {progress.message}")
+        elif progress.message and progress.message not in self._said:
+            self._said.add(progress.message)
+            say(f"wattloop: {_who(segment)}: {progress.message}")
+        if progress.cap is not None and progress.cap.cap_w is None:
+            reason = f"no power cap was set: {progress.cap.reason}"
+            if reason not in self._said:
+                self._said.add(reason)
+                say(f"wattloop: {reason}; the search goes on without")
+
+
+class _OnTerminal(Watcher):
+    def __init__(self, spec: "SearchSpec | None", bar: Any, task: Any) -> None:
+        super().__init__(spec)
+        self._bar, self._task = bar, task
+
+    def begins(self, segment: Segment, spent: Spent) -> None:
+        """What is trained now, and what was spent."""
+        parts = [f"{len(spent.candidates)} configurations", self._energy(spent)]
+        if self._limits.time_s is not None:
+            left_s = max(0.0, self._limits.time_s - spent.elapsed_s)
+            parts.append(f"{format_duration(left_s)} left")
+        self._bar.update(self._task, description=", ".join([*parts, _who(segment)]))
+
+    def _energy(self, spent: Spent) -> str:
+        if self._limits.energy_j is None:
+            return f"{format_energy(spent.energy_j)} spent"
+        left_j = max(0.0, self._limits.energy_j - spent.energy_j)
+        return f"{format_energy(spent.energy_j)} spent, {format_energy(left_j)} left"
+
+
+def _who(segment: Segment) -> str:
+    values = " ".join(f"{name}={value}" for name, value in segment.parameters.items())
+    return f"{segment.candidate} ({values})" if values else segment.candidate

@@ -1,0 +1,217 @@
+"""What `wattloop tune` prints."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import print_table, say
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.hardware.host import Host
+from wattloop.store.experiments import RUNNING, Experiment, find_experiment
+from wattloop.store.tables import iso_time
+from wattloop.trials.claim import is_claimed
+from wattloop.tune.history import (
+    CandidateResult,
+    SearchSummary,
+    candidates_of,
+    parameter_columns,
+    quality_of,
+    summary_of,
+)
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+
+__all__ = [
+    "best_dict",
+    "print_best",
+    "print_candidates",
+    "print_list",
+    "print_summary",
+    "result_dict",
+    "stored_search",
+]
+
+UNKNOWN = "-"
+
+
+def stored_search(store: "Store", reference: str) -> Experiment:
+    """A stored search, with its status as it is now."""
+    return with_status_now(store, find_experiment(store, reference, "search"))
+
+
+def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
+    """One that is marked as running and that nobody runs was killed."""
+    here = experiment.facts.get("host") == Host.from_environment().name
+    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
+        return replace(experiment, status="interrupted")
+    return experiment
+
+
+def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
+    """A search as plain data: summary, candidates, what it was asked to do."""
+    found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
+    return {
+        **summary_of(store, experiment, found).to_dict(),
+        "created": iso_time(experiment.created_wall_s),
+        "metric": experiment.facts.get("quality"),
+        "objective": experiment.facts.get("objective"),
+        "trials": [c.to_dict() for c in found],
+        "spec": experiment.spec,
+    }
+
+
+def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
+    """Searches, newest first."""
+    print_table(
+        ("search", "name", "status", "configurations", "energy", "time", "best"),
+        [
+            (
+                e.experiment_id,
+                e.name,
+                e.status + (" (limit)" if s.stopped else ""),
+                str(s.candidates),
+                energy_text(s.energy_j, s.scope),
+                format_duration(s.elapsed_s),
+                UNKNOWN if s.best is None else setting_text(s.best),
+            )
+            for e, s in rows
+        ],
+        spare=("time", "name"),
+    )
+
+
+def print_summary(store: "Store", experiment: Experiment) -> None:
+    """The candidates and what was found."""
+    found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
+    summary = summary_of(store, experiment, found)
+    print_candidates(found, summary, experiment)
+    print_best(summary, experiment)
+
+
+def print_candidates(
+    candidates: Sequence[CandidateResult],
+    summary: SearchSummary,
+    experiment: Experiment,
+    most: int = 20,
+) -> None:
+    """A row per configuration, the best first."""
+    names = list(parameter_columns(candidates))
+    metric = (experiment.facts.get("quality") or {}).get("metric") or "quality"
+    maximize = (experiment.facts.get("quality") or {}).get("maximize", True)
+    ordered = sorted(candidates, key=lambda c: _rank(c, summary, maximize=maximize))
+    scope = f" ({summary.scope})" if summary.scope else ""
+    print_table(
+        (
+            "trial",
+            *names,
+            metric,
+            "epochs",
+            f"energy{scope}",
+            "to target",
+            "time",
+            "power",
+            "status",
+        ),
+        [
+            (
+                c.candidate,
+                *(value_text(c.parameters.get(n, c.levers.get(n))) for n in names),
+                UNKNOWN if c.best is None else f"{c.best:.4g}",
+                f"{c.epochs:g}",
+                UNKNOWN if c.energy_j is None else format_energy(c.energy_j),
+                UNKNOWN if c.to_target_j is None else format_energy(c.to_target_j),
+                format_duration(c.time_s),
+                UNKNOWN if c.power_w is None else format_power(c.power_w),
+                "good enough" if c.reached else c.status,
+            )
+            for c in ordered[:most]
+        ],
+        title=f"{experiment.experiment_id} {experiment.name}".strip(),
+        spare=("power", "time", "epochs"),
+    )
+    if len(ordered) > most:
+        say(f"wattloop: {len(ordered) - most} more; 'wattloop tune export' has all of them")
+
+
+def print_best(summary: SearchSummary, experiment: Experiment) -> None:
+    """The configuration to use, and what the search cost."""
+    lines = []
+    if summary.best is None:
+        lines.append(f"best: none yet{f'; {summary.why}' if summary.why else ''}")
+    else:
+        lines.append(f"best: {setting_text(summary.best)}")
+        if summary.why:
+            lines.append(f"  {summary.why}")
+    lines.append(
+        f"spent: {energy_text(summary.energy_j, summary.scope)} {summary.provenance}, "
+        f"{format_duration(summary.elapsed_s)}, {summary.candidates} configurations"
+        + (f", {summary.failed} of them failed" if summary.failed else "")
+    )
+    if summary.repeated_j:
+        lines.append(
+            f"  of that {format_energy(summary.repeated_j)} twice, because it was interrupted"
+        )
+    if summary.idle_j:
+        lines.append(f"  of that {format_energy(summary.idle_j)} in devices that waited for others")
+    if summary.saved_j is not None and summary.default is not summary.best:
+        lines.append(_saving(summary))
+    print("\n".join(lines))  # noqa: T201 - the answer
+
+
+def best_dict(summary: SearchSummary) -> dict[str, Any]:
+    """The configuration to use, for programs."""
+    best = summary.best
+    return {
+        "search_id": summary.search_id,
+        "parameters": None if best is None else best.parameters,
+        "levers": None if best is None else best.levers,
+        "learning_rate": None if best is None else best.learning_rate,
+        "why": summary.why,
+        "summary": summary.to_dict(),
+    }
+
+
+def setting_text(candidate: CandidateResult) -> str:
+    """`lr=0.1 batch_size=64, power_limit=250`."""
+    pairs = {**candidate.parameters, **candidate.levers}
+    if candidate.learning_rate is not None:
+        pairs["learning rate"] = candidate.learning_rate
+    return " ".join(f"{name}={value_text(value)}" for name, value in pairs.items())
+
+
+def value_text(value: Any) -> str:
+    """A parameter for people."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def energy_text(energy_j: float | None, scope: str | None) -> str:
+    """`12 Wh gpu`."""
+    if energy_j is None:
+        return "energy not known"
+    return f"{format_energy(energy_j)} {scope or ''}".strip()
+
+
+def _rank(
+    c: CandidateResult, summary: SearchSummary, *, maximize: bool
+) -> tuple[bool, bool, bool, float, float]:
+    best = summary.best is not None and c.candidate == summary.best.candidate
+    cost_j = c.to_target_j if c.to_target_j is not None else float("inf")
+    quality = float("inf") if c.best is None else (-c.best if maximize else c.best)
+    return not best, not c.good, not c.reached, cost_j, quality
+
+
+def _saving(summary: SearchSummary) -> str:
+    assert summary.saved_j is not None
+    assert summary.default is not None
+    whole_j = summary.default.to_target_j or summary.default.energy_j or 0.0
+    share = 100 * summary.saved_j / whole_j if whole_j else 0.0
+    if summary.saved_j <= 0:
+        return f"against the default ({setting_text(summary.default)}): nothing is saved"
+    return (
+        f"against the default ({setting_text(summary.default)}): "
+        f"{format_energy(summary.saved_j)} less a run ({share:.0f}%), as far as the search has "
+        "seen; 'wattloop tune final' proves it"
+    )

@@ -1,0 +1,196 @@
+"""Searches from Python: one function call, resumed when the program is started again."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.control.lever import Setting
+from wattloop.core.settings import Settings
+from wattloop.measure.configfile import load_settings
+from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import find_experiment
+from wattloop.tune.history import CandidateResult, SearchSummary, search_table, summary_of
+from wattloop.tune.running import Prepared, prepared, resumed
+from wattloop.tune.search_loop import Listener
+from wattloop.tune.segment import Value
+from wattloop.tune.space import Space
+from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.trial import Trial
+
+__all__ = ["Best", "SearchResult", "search"]
+
+Train = Callable[[Trial], Any] | str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The configuration to use.
+
+    Attributes:
+        parameters, levers, learning_rate: how to train.
+        why: in a sentence.
+        found: what its training in the search took and gave.
+    """
+
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting]
+    learning_rate: float | None
+    why: str
+    found: CandidateResult
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A search that has ended, or stopped at a limit; everything is in the store too."""
+
+    search_id: str
+    stopped: str
+    """The limit that ended it; empty when there was nothing more to try."""
+    summary: SearchSummary
+    spec: SearchSpec
+    settings: Settings
+    _train: Train
+
+    @property
+    def best(self) -> Best | None:
+        """The configuration to use; None when none was good enough."""
+        found = self.summary.best
+        if found is None:
+            return None
+        return Best(
+            parameters=found.parameters,
+            levers=found.levers,
+            learning_rate=found.learning_rate,
+            why=self.summary.why,
+            found=found,
+        )
+
+    def table(self) -> list[dict[str, Any]]:
+        """A flat row per configuration, such as `pandas.DataFrame` takes."""
+        with open_store(self.settings.store_location) as store:
+            return search_table(store, self.search_id)
+
+    def resume(self, **limits: Any) -> "SearchResult":
+        """Go on, with other limits where some are given (`energy="2kWh"`, `trials=50`)."""
+        with open_store(self.settings.store_location) as store:
+            function = self._train if callable(self._train) else None
+            ready = resumed(self.search_id, store, self.settings, function=function, limits=limits)
+            return _ran(ready, store, self.settings, self._train)
+
+
+def search(  # noqa: PLR0913 - the options of a specification, all but three with defaults
+    train: Train,
+    *,
+    space: Mapping[str, Any] | Space,
+    metric: str,
+    goal: str | None = None,
+    target: float | None = None,
+    strategy: str | Mapping[str, Any] = "race",
+    objective: str | Sequence[str] | Mapping[str, Any] = "energy",
+    default: Mapping[str, Value] | None = None,
+    hardware: Mapping[str, Any] | None = None,
+    energy: str | float | None = None,
+    time: str | float | None = None,
+    trials: int | None = None,
+    epochs: float | None = None,
+    trial_timeout: str | float | None = None,
+    scope: str | None = None,
+    seed: int = 0,
+    name: str = "",
+    rate: str | None = None,
+    checkpoint: bool = False,
+    metrics_file: str | None = None,
+    new: bool = False,
+    listener: Listener | None = None,
+    settings: Settings | None = None,
+    store: str | None = None,
+) -> SearchResult:
+    """Find the configuration that reaches the target for the least energy.
+
+    Called again with the same arguments, after a kill or an interruption, it goes on where it was.
+
+    Args:
+        train: a function that takes a `Trial`, or a command.
+        space: parameter -> values, `{"min": .., "max": ..}` or a `Parameter`.
+        metric: what `trial.report` calls the quality.
+        goal: whether to `maximize` or `minimize` it.
+        target: what is good enough; None when only the objective counts.
+        strategy: by name, or a mapping with its options.
+        objective: what to make small among those that are good enough.
+        default: the configuration people would use without a search.
+        hardware: levers that may be set, such as `{"power_limit": "auto"}`; nothing unless given.
+        energy: that the search may spend, such as `"2kWh"`.
+        time: that it may take, such as `"8h"`.
+        trials: configurations that may be begun.
+        epochs: of one training.
+        trial_timeout: the longest that one stretch of a training may take.
+        scope: whose energy counts; the widest that is read unless given.
+        seed: of everything random.
+        name: of the search.
+        rate: the parameter that is the learning rate.
+        checkpoint: whether a command saves its state when it is asked to end.
+        metrics_file: that a command writes, beside what it prints.
+        new: begin anew, also where the same search is unfinished.
+        listener: told what happens.
+        settings: how to measure; from environment and file unless given.
+        store: where it is kept, in place of what the settings say.
+
+    Raises:
+        ConfigError: a wrong option, or a training that never reports its metric.
+        DeviceBusy: another process runs the same search.
+        StoreError: what was found cannot be kept.
+    """
+    settings = load_settings() if settings is None else settings
+    if store is not None:
+        settings = settings.overridden({"store": store}, "search()")
+    limits = {
+        "energy": energy,
+        "time": time,
+        "trials": trials,
+        "epochs": epochs,
+        "trial_timeout": trial_timeout,
+    }
+    written: dict[str, Any] = {
+        "name": name,
+        "metric": _given(name=metric, goal=goal, target=target),
+        "parameters": space.parameters if isinstance(space, Space) else dict(space),
+        "hardware": hardware,
+        "objective": objective,
+        "limits": _given(**limits),
+        "default": default,
+        "strategy": strategy,
+        "rate": rate,
+        "seed": seed,
+        "scope": scope,
+        "checkpoint": checkpoint,
+        "metrics_file": metrics_file,
+        "command": None if callable(train) else train,
+    }
+    spec = spec_from(_given(**written))
+    with open_store(settings.store_location) as opened:
+        ready = prepared(
+            spec,
+            opened,
+            settings,
+            function=train if callable(train) else None,
+            resume=not new,
+            listener=listener,
+        )
+        return _ran(ready, opened, settings, train)
+
+
+def _ran(ready: Prepared, store: Store, settings: Settings, train: Train) -> SearchResult:
+    stopped = ready.run()
+    experiment = find_experiment(store, ready.experiment.experiment_id)
+    return SearchResult(
+        experiment.experiment_id,
+        stopped.limit,
+        summary_of(store, experiment),
+        ready.spec,
+        settings,
+        train,
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

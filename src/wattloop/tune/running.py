@@ -1,0 +1,194 @@
+"""From a specification to a search that runs: strategy, bench, record, all put together."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.settings import Settings
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment, find_experiment
+from wattloop.tune.bench import Bench
+from wattloop.tune.problem import Problem
+from wattloop.tune.search_loop import Listener, Search, Stopped
+from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
+from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.strategies import strategy_for
+from wattloop.tune.trial import Trial
+
+__all__ = ["Prepared", "prepared", "resumed"]
+
+Function = Callable[[Trial], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A search that is ready to run, anew or from where it was."""
+
+    experiment: Experiment
+    is_resumed: bool
+    spec: SearchSpec
+    problem: Problem
+    record: SearchRecord
+    search: Search
+
+    def run(self) -> Stopped:
+        """Run it to its end."""
+        return self.search.run()
+
+
+def prepared(
+    spec: SearchSpec,
+    store: Store,
+    settings: Settings,
+    *,
+    function: Function | None = None,
+    resume: bool = True,
+    resume_only: bool = False,
+    listener: Listener | None = None,
+) -> Prepared:
+    """The unfinished search of this specification, or a new one.
+
+    Args:
+        spec: what is searched.
+        store: where it is kept.
+        settings: how to measure.
+        function: the training; the specification's command unless given.
+        resume: whether an unfinished one is gone on with.
+        resume_only: whether a new one is refused.
+        listener: told what happens.
+
+    Raises:
+        ConfigError: neither function nor command, or a strategy that cannot work here.
+    """
+    problem = spec.problem(settings)
+    mark = fingerprint(spec, function)
+    facts = {
+        "quality": asdict(problem.quality),
+        "default": dict(problem.default),
+        "objective": problem.objective.to_dict(),
+        "function": _name(function),
+    }
+    _checked(spec, problem, function)
+    experiment, is_resumed = open_search(
+        store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
+    )
+    return _put_together(experiment, spec, store, settings, function, listener, is_resumed)
+
+
+def resumed(
+    reference: str | None,
+    store: Store,
+    settings: Settings,
+    *,
+    function: Function | None = None,
+    limits: Mapping[str, Any] | None = None,
+    listener: Listener | None = None,
+) -> Prepared:
+    """A stored search to go on with; unless one is named, the last that is unfinished.
+
+    Args:
+        reference: identifier, its beginning or end, name, or `last`.
+        store: that has it.
+        settings: how to measure.
+        function: the training, where it is one.
+        limits: in place of those it was begun with, as a specification has them.
+        listener: told what happens.
+
+    Raises:
+        ExperimentNotFound: there is none.
+        ConfigError: it trains a Python function, and none was given.
+    """
+    experiment = (
+        _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
+    )
+    spec = spec_from(experiment.spec)
+    if limits:
+        own = experiment.spec.get("limits") or {}
+        spec = spec_from({**experiment.spec, "limits": {**own, **limits}})
+    known = experiment.facts.get("function")
+    if known and function is None:
+        raise ConfigError(
+            f"{experiment.experiment_id} trains the Python function {known}; go on with it by "
+            "running the same program again"
+        )
+    return _put_together(experiment, spec, store, settings, function, listener, True)
+
+
+def fingerprint(spec: SearchSpec, function: Function | None) -> str:
+    """The same for the same specification and training."""
+    told = {"spec": spec.to_dict(), "function": _name(function)}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _unfinished(store: Store) -> Experiment:
+    from wattloop.store.experiments import list_experiments
+
+    for experiment in list_experiments(store, KIND):
+        if experiment.status not in OVER:
+            return experiment
+    raise ExperimentNotFound(f"{store.where}: no unfinished search; see 'wattloop tune list'")
+
+
+def _put_together(
+    experiment: Experiment,
+    spec: SearchSpec,
+    store: Store,
+    settings: Settings,
+    function: Function | None,
+    listener: Listener | None,
+    is_resumed: bool,
+) -> Prepared:
+    problem = spec.problem(settings)
+    record = SearchRecord(store, experiment)
+    bench = bench_for(spec, problem, settings, record, function)
+    search = Search(record, problem, strategy_for(spec, problem), bench, listener=listener)
+    return Prepared(experiment, is_resumed, spec, problem, record, search)
+
+
+def bench_for(
+    spec: SearchSpec,
+    problem: Problem,
+    settings: Settings,
+    record: SearchRecord,
+    function: Function | None,
+) -> Bench:
+    """What trains: the function, or the specification's command."""
+    options: dict[str, Any] = {
+        "folder": record.folder,
+        "tags": record.tags,
+        "scope": record.experiment.facts.get("scope") or spec.scope,
+    }
+    if function is not None:
+        from wattloop.tune.function_bench import FunctionBench
+
+        return FunctionBench(function, problem, settings, **options)
+    from wattloop.tune.command_bench import CommandBench
+
+    return CommandBench(
+        spec.command,
+        problem,
+        settings,
+        search_id=record.search_id,
+        checkpoint=spec.checkpoint,
+        metrics_file=spec.metrics_file,
+        **options,
+    )
+
+
+def _checked(spec: SearchSpec, problem: Problem, function: Function | None) -> None:
+    """What would otherwise be found out after the search was written down."""
+    if function is None and not spec.command:
+        raise ConfigError(
+            "nothing to train: give a command after '--' or as 'command:' in the specification"
+        )
+    strategy_for(spec, problem)
+
+
+def _name(function: Function | None) -> str:
+    if function is None:
+        return ""
+    module = getattr(function, "__module__", "") or ""
+    return f"{module}.{getattr(function, '__qualname__', type(function).__name__)}"

@@ -1,0 +1,120 @@
+"""What a search cost, what it found, and what that saves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.tune.candidate_results import CandidateResult, candidates_of
+from wattloop.tune.search_table import quality_of
+
+__all__ = ["SearchSummary", "summary_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSummary:
+    """A search in a few numbers.
+
+    Attributes:
+        stopped: the limit that ended it; empty when it came to its own end, or goes on.
+        scope, provenance: of all energies.
+        energy_j: spent, what was repeated and idle devices included; None when nothing is known.
+        uncertainty_j: half-width, of what was measured.
+        repeated_j: of that, what was trained again because the search was killed.
+        idle_j: of that, devices that waited for others.
+        candidates, segments: begun, and ended.
+        best: the configuration to use, None as long as there is none; `why` in a sentence.
+        default: the configuration people would have used, where it was trained.
+        saved_j: energy to the target of the default minus that of the best; None when one of them
+            is not known.
+    """
+
+    search_id: str
+    name: str
+    status: str
+    stopped: str
+    scope: str | None
+    provenance: str
+    energy_j: float | None
+    uncertainty_j: float
+    repeated_j: float
+    idle_j: float
+    elapsed_s: float
+    candidates: int
+    segments: int
+    failed: int
+    best: CandidateResult | None
+    why: str
+    default: CandidateResult | None
+    saved_j: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("best", "default"):
+            data[name] = None if data[name] is None else data[name].to_dict()
+        return data
+
+
+def summary_of(
+    store: Store, experiment: Experiment, candidates: Sequence[CandidateResult] | None = None
+) -> SearchSummary:
+    """The summary of a stored search, finished or not."""
+    facts = experiment.facts
+    if candidates is None:
+        candidates = candidates_of(store, experiment.experiment_id, quality_of(facts))
+    by_name = {c.candidate: c for c in candidates}
+    chosen = facts.get("best") or {}
+    best = by_name.get(str(chosen.get("candidate")))
+    default = _default(candidates, facts)
+    known = [c for c in candidates if c.energy_j is not None]
+    energy_j = None
+    idle_j = float(facts.get("idle_j") or 0.0)
+    if known:
+        energy_j = sum((c.energy_j or 0.0) + c.repeated_j for c in known) + idle_j
+    saved_j = None
+    if best is not None and default is not None:
+        one, other = _cost_j(default), _cost_j(best)
+        saved_j = None if one is None or other is None else one - other
+    kinds = sorted({c.provenance for c in candidates if c.provenance})
+    return SearchSummary(
+        search_id=experiment.experiment_id,
+        name=experiment.name,
+        status=experiment.status,
+        stopped=str(facts.get("stopped") or ""),
+        scope=facts.get("scope"),
+        provenance=", ".join(kinds) or "not measured",
+        energy_j=energy_j,
+        uncertainty_j=sum(c.uncertainty_j**2 for c in candidates) ** 0.5,
+        repeated_j=sum(c.repeated_j for c in candidates),
+        idle_j=idle_j,
+        elapsed_s=float(facts.get("elapsed_s") or sum(c.time_s for c in candidates)),
+        candidates=len(candidates),
+        segments=sum(c.segments for c in candidates),
+        failed=sum(c.segments > 0 and not c.good for c in candidates),
+        best=best,
+        why=str(chosen.get("why") or ""),
+        default=default,
+        saved_j=saved_j,
+    )
+
+
+def _default(
+    candidates: Sequence[CandidateResult], facts: dict[str, Any]
+) -> CandidateResult | None:
+    wanted = facts.get("default")
+    if not wanted:
+        return None
+    for candidate in candidates:
+        own = {**candidate.levers, **candidate.parameters}
+        if all(own.get(name) == value for name, value in wanted.items()):
+            return candidate
+    return None
+
+
+def _cost_j(candidate: CandidateResult) -> float | None:
+    """To the target where it was reached, else of the whole training where that has ended."""
+    if candidate.reached:
+        return candidate.to_target_j
+    return candidate.energy_j if candidate.status == "ended" else None
