@@ -62,6 +62,8 @@ class ReplayBench:
         """What each candidate really took, without the meter's noise."""
         self.trained: dict[str, tuple[int, float]] = {}
         """Batch size of each candidate, and its cap at the end."""
+        self.reached: set[str] = set()
+        """Candidates that were good enough."""
 
     @property
     def total_j(self) -> float:
@@ -80,9 +82,13 @@ class ReplayBench:
         if segment.cap is None and CAP_LEVER in segment.levers:
             known.cap_w = self._cap(known, segment.levers[CAP_LEVER])
         found = None if segment.cap is None else self._look_for_cap(segment, known, part)
+        if part.status is None and self._due(known, part) and found is not None:
+            part.status = Status.PAUSED  # a search ends first, even where a bound is passed
         while part.status is None:
             self._advance(segment.candidate, known, part, math.inf)
         self.trained[segment.candidate] = (known.batch_size, known.cap_w)
+        if self.workload.wanted.reached(known.training.quality(known.epochs)):
+            self.reached.add(segment.candidate)
         return self._progress(known, part, found)
 
     def let_go(self, candidate: str) -> None:
@@ -110,14 +116,23 @@ class ReplayBench:
             raise ConfigError(f"{cap_w!r} W is not in the tables of {self.workload.name}")
         return float(cap_w)
 
-    def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound:
+    def _look_for_cap(
+        self, segment: Segment, known: _Candidate, part: _Segment
+    ) -> CapFound | None:
+        """Probes are not cut short by a bound, only by the target or the training's own end."""
         assert segment.cap is not None
-        script = self.scripts.draw(self.workload.curves[known.batch_size], segment.cap, self._draw)
+        bounds, part.until = part.until, Until(at_target=part.until.at_target)
+        script = self.scripts.draw(
+            self.workload.curves[known.batch_size], segment.cap, self._draw
+        )
         for cap_w, window_s in script.stretches:
             known.cap_w = cap_w
             end_s = part.time_s + window_s
             while part.status is None and part.time_s < end_s - CLOSE:
                 self._advance(segment.candidate, known, part, end_s - part.time_s)
+            if part.status is not None:
+                return None
+        part.until = bounds
         if script.found.cap_w is not None:
             known.cap_w = script.found.cap_w
         return script.found
@@ -153,7 +168,9 @@ class ReplayBench:
         readings = max(length_s / READING_S, 1.0)
         return joules * self.scripts.noise / math.sqrt(min(readings, self.scripts.readings))
 
-    def _room_s(self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float) -> float:
+    def _room_s(
+        self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float
+    ) -> float:
         """How long until one of the bounds is met."""
         until, rooms = part.until, [math.inf]
         if until.time_s is not None:

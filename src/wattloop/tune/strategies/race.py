@@ -1,0 +1,258 @@
+"""`race`: the least energy to a target quality, by comparing what joules buy.
+
+Quality at equal epochs hardly ranks configurations by their energy to the target; quality at equal
+joules does. So a candidate's worth is its epochs, estimated from how early it passes qualities that
+others have passed too, times what an epoch of it costs under its own best cap. The first is
+learned in epochs, the second in seconds.
+
+The default runs first. From then on the strategy asks, again and again, what is worth its joules:
+one of the others a rung further (twice its joules), paused and resumed at will, or the leader. A
+rung is worth it when the saving to be expected, over `runs` trainings, exceeds what it costs. A
+short job therefore tries nothing but its cap, where the others cost as much an epoch. The leader
+may change until one that leads is good enough.
+"""
+
+import math
+
+from wattloop.core.errors import ConfigError, StrategyError
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment, Until
+from wattloop.tune.strategies.race_memory import Memory
+from wattloop.tune.strategies.race_runner import Runner
+from wattloop.tune.strategies.race_standings import HOPELESS, Standings
+from wattloop.tune.strategies.race_start import starters
+from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
+
+__all__ = ["Race"]
+
+RUNS = 3.0
+START = 24
+WINDOW_S = 2.0
+"""A window over which the energy of an epoch is measured; more of them until it is known."""
+MOST_WINDOWS = 8
+ERROR = 0.02
+CHUNK = 1.3
+"""The leader is looked at again after so many times the epochs."""
+LONGER = 1.2
+"""A job that is known is left alone until it takes so many times the epochs it usually does."""
+
+
+class Race(Strategy):
+    """Finds the cheapest way to a target quality, and trains it there.
+
+    Args:
+        problem: with a target; without one candidates are compared at the best quality that two
+            have in common, and the winner is trained until its own end.
+        runs: trainings over which a saving counts. More looks further, and spends more on it.
+        start: configurations that may take part, where the space has more.
+        memory: of earlier searches for the same job. Then nothing is searched any more: the best is
+            trained, or another where that is expected to pay within `runs` trainings.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        runs: float = RUNS,
+        start: int = START,
+        memory: Memory | None = None,
+    ) -> None:
+        super().__init__(problem)
+        if not runs > 0:
+            raise ConfigError(f"race: runs is {runs:g}; give a number above 0")
+        self.runs = runs
+        hardware = set(problem.space.hardware)
+        self.configurations = starters(problem, start)
+        if not self.configurations:
+            raise ConfigError("race: the space has no configuration to begin with")
+        self.runners = [
+            Runner(
+                f"c{number}",
+                {name: v for name, v in values.items() if name not in hardware},
+                {name: v for name, v in values.items() if name in hardware and v is not None},
+            )
+            for number, values in enumerate(self.configurations)
+        ]
+        self._index = {runner.name: i for i, runner in enumerate(self.runners)}
+        self._again = bool(memory)
+        past = [] if memory is None else self._remembered(memory)
+        self.standings = Standings(problem, self.configurations, self.runners, past, runs)
+        self._picked: int | None = None
+        self._busy: set[str] = set()
+        self._windows = True
+
+    # -- the contract ----------------------------------------------------------------------
+
+    def ask(self) -> Asked:
+        """The next rung."""
+        segment = self._next()
+        if isinstance(segment, Segment):
+            self._busy.add(segment.candidate)
+            self._runner(segment.candidate).segments += 1
+        return segment
+
+    def tell(self, segment: Segment, progress: Progress) -> None:
+        """Take note."""
+        if segment.candidate not in self._busy:
+            raise StrategyError(f"{segment.key!r} was not asked for")
+        self._busy.remove(segment.candidate)
+        runner = self._runner(segment.candidate)
+        runner.take(segment, progress, self.problem.quality)
+        if segment.until.anywhere and progress.status.good:
+            self._windows = self._windows and runner.epoch is not None
+        if progress.status is Status.ENDED:
+            if runner.reached is None and self.problem.quality.target is not None:
+                runner.fault = "came to its end below the target"
+            else:
+                runner.reached = runner.reached or runner.epochs
+        elif not progress.status.alive:
+            runner.fault = progress.message or progress.status.value
+        self.standings.refresh()
+        self._give_up_hopeless()
+
+    def best(self) -> Chosen | None:
+        """The cheapest of those that were good enough."""
+        costs = self.standings.costs
+        good = [i for i, runner in enumerate(self.runners) if runner.reached is not None]
+        if not good:
+            return None
+        runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
+        epoch = runner.epoch
+        taken = "" if epoch is None else f", {epoch.energy_j:.4g} J each"
+        return Chosen(
+            candidate=runner.name,
+            parameters=runner.parameters,
+            levers=dict(runner.levers),
+            learning_rate=runner.learning_rate,
+            why=f"good enough after {runner.reached:g} epochs{taken}",
+        )
+
+    def alive(self) -> frozenset[str]:
+        """All that are not out of the race."""
+        return frozenset(runner.name for runner in self.runners if not runner.fault)
+
+    def remember(self, memory: Memory) -> None:
+        """Add to `memory` what this search has seen."""
+        memory.add(zip(self.configurations, self.runners, strict=True))
+
+    # -- what next -------------------------------------------------------------------------
+
+    def _next(self) -> Asked:
+        if self._again and self.standings.costs:
+            return self._train_again()
+        default = self.runners[0]
+        if not default.fault and not default.points:
+            return WAIT if self._busy else self._rung(default, 1.0)
+        if not self.standings.costs:
+            waiting = [r for r in self.runners if not r.fault and r.name not in self._busy]
+            if waiting and not self._busy:
+                return self._rung(waiting[0], 1.0)
+            return WAIT if self._busy else None
+        leader = self.standings.leader()
+        runner = self.runners[leader]
+        if runner.reached is not None:
+            return None
+        challenger = self._challenger(leader)
+        if challenger is not None:
+            return self._rung(self.runners[challenger], self._rung_epochs(challenger))
+        if runner.name in self._busy:
+            return WAIT
+        further = max(math.floor(runner.epochs) + 1, math.ceil(CHUNK * runner.epochs))
+        return self._rung(runner, further)
+
+    def _train_again(self) -> Asked:
+        """The job is known: train the one that promises most, as long as it does."""
+        if self._busy:
+            return WAIT
+        leader = self.standings.leader()
+        if self._picked is None or (
+            not self.runners[self._picked].points and not self.standings.knows_rate(self._picked)
+        ):
+            self._picked = self._promising(leader)
+        elif leader != self._picked:
+            self._picked = leader
+        runner = self.runners[self._picked]
+        if runner.reached is not None:
+            return None
+        expected = math.exp(self.standings.need.value(self._picked))
+        return self._rung(runner, math.ceil(max(CHUNK * runner.epochs, LONGER * expected, 1.0)))
+
+    def _promising(self, leader: int) -> int:
+        """The leader, or one that saves more later than it loses now."""
+        best = (0.0, leader)
+        for index, runner in enumerate(self.runners):
+            if index != leader and not runner.fault:
+                saving, loss = self.standings.full_run(index, leader)
+                best = max(best, (self.runs * saving - loss, index))
+        return best[1]
+
+    def _remembered(self, memory: Memory) -> list[tuple[int, Runner]]:
+        past = []
+        for index, configuration in enumerate(self.configurations):
+            for known in memory.of(configuration):
+                past.append((index, known))
+                runner = self.runners[index]
+                if runner.cap is None and known.cap is not None:
+                    runner.cap, runner.levers = known.cap, dict(known.levers)
+                    runner.learning_rate = known.learning_rate
+        return past
+
+    def _challenger(self, leader: int) -> int | None:
+        """The one whose next rung is most worth its cost; None when none is."""
+        standings = self.standings
+        best: tuple[float, int] | None = None
+        for index, runner in enumerate(self.runners):
+            if index == leader or runner.fault or runner.name in self._busy:
+                continue
+            if standings.tells_nothing_yet(index, leader):
+                continue
+            saving, cost = standings.worth(index, leader, self._rung_epochs(index))
+            ratio = self.runs * standings.costs[leader] * saving / cost
+            if ratio > 1 and (best is None or ratio > best[0]):
+                best = (ratio, index)
+        return None if best is None else best[1]
+
+    def _rung(self, runner: Runner, epochs: float) -> Segment:
+        """The next segment of a candidate on its way to so many epochs."""
+        cap = None
+        if self._wants_window(runner):
+            until = Until(time_s=WINDOW_S, anywhere=True)
+        else:
+            most = self.problem.limits.epochs
+            until = Until(epochs=epochs if most is None else min(epochs, most))
+            cap = self.problem.cap if self.standings.wants_cap(runner) else None
+        return Segment(
+            key=f"{runner.name}/{runner.segments}",
+            candidate=runner.name,
+            parameters=runner.parameters,
+            levers=dict(runner.levers),
+            until=until,
+            seed=self.problem.seed,
+            cap=cap,
+            learning_rate=runner.learning_rate,
+        )
+
+    def _wants_window(self, runner: Runner) -> bool:
+        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
+            return False
+        epoch = runner.epoch
+        if epoch is None:
+            return runner.segments == 0
+        return epoch.error > ERROR and runner.segments < MOST_WINDOWS
+
+    def _rung_epochs(self, index: int) -> float:
+        return max(1.0, 2.0 * math.floor(self.runners[index].epochs))
+
+    def _give_up_hopeless(self) -> None:
+        standings = self.standings
+        if not standings.costs:
+            return
+        leader = standings.leader()
+        for index, runner in enumerate(self.runners[1:], start=1):
+            out = index == leader or runner.fault or not runner.points or runner.reached
+            if not out and runner.name not in self._busy and standings.behind(index, leader) > HOPELESS:
+                runner.fault, runner.slow = "costs more", True
+
+    def _runner(self, name: str) -> Runner:
+        return self.runners[self._index[name]]

@@ -1,0 +1,154 @@
+"""One configuration in the race: how far it is, what an epoch of it costs, how it learns."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattloop.control.lever import Setting
+from wattloop.tune.problem import Quality
+from wattloop.tune.progress import CapFound, Progress
+from wattloop.tune.segment import CAP_LEVER, Segment, Value
+
+__all__ = ["Epoch", "Runner", "Stretch"]
+
+LEAST_SHARE = 1e-6
+"""Of an epoch; less is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch takes, and the relative standard error of the energy."""
+
+    energy_j: float
+    time_s: float
+    error: float
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Training under one cap."""
+
+    epochs: float = 0.0
+    energy_j: float = 0.0
+    time_s: float = 0.0
+    error_j: float = 0.0
+
+    def add(self, epochs: float, progress: Progress) -> None:
+        """One more segment."""
+        self.epochs += epochs
+        # Without a meter time stands in for energy: shorter is all that can be asked for.
+        self.energy_j += progress.time_s if progress.energy_j is None else progress.energy_j
+        self.time_s += progress.time_s
+        self.error_j = math.hypot(self.error_j, progress.uncertainty_j)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The average; None when it was too short to say."""
+        if self.epochs < LEAST_SHARE or self.energy_j <= 0:
+            return None
+        return Epoch(
+            self.energy_j / self.epochs, self.time_s / self.epochs, self.error_j / self.energy_j
+        )
+
+
+@dataclass(slots=True)
+class Runner:
+    """A candidate and everything that was told of it.
+
+    Attributes:
+        name: of the candidate.
+        parameters, levers: the configuration.
+        epochs: trained.
+        points: (epochs, best quality so far) at the ends of epochs, quality None before the first.
+        uncapped, capped: what was trained before and after its own cap was found.
+        cap: what was found; None before.
+        learning_rate: found by a sweep.
+        segments: asked for so far.
+        spent_j: by all segments.
+        fault: why it is out of the race; empty while it is in.
+        slow: whether that was for its cost alone.
+        reached: epochs after which it was good enough.
+        trainings, spread2: how many trainings are folded into one, and the sum of squares by which
+            the logarithms of their epochs differ.
+    """
+
+    name: str
+    parameters: Mapping[str, Value]
+    levers: dict[str, Setting] = field(default_factory=dict)
+    epochs: float = 0.0
+    points: list[tuple[float, float | None]] = field(default_factory=list)
+    uncapped: Stretch = field(default_factory=Stretch)
+    capped: Stretch = field(default_factory=Stretch)
+    searching: Stretch = field(default_factory=Stretch)
+    cap: CapFound | None = None
+    cap_tries: int = 0
+    learning_rate: float | None = None
+    segments: int = 0
+    spent_j: float = 0.0
+    fault: str = ""
+    slow: bool = False
+    reached: float | None = None
+    trainings: int = 1
+    spread2: float = 0.0
+
+    @property
+    def best(self) -> float | None:
+        """The best quality so far."""
+        return self.points[-1][1] if self.points else None
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """What an epoch takes from now on; None before anything was measured."""
+        if self.cap is None:
+            return self.uncapped.epoch
+        if (known := self.capped.epoch) is not None:
+            return known
+        if (before := self.uncapped.epoch) is not None:
+            return Epoch(
+                before.energy_j * self.cap.energy_ratio,
+                before.time_s * self.cap.time_ratio,
+                math.hypot(before.error, self.cap.uncertainty),
+            )
+        return self.searching.epoch
+
+    def take(self, segment: Segment, progress: Progress, quality: Quality) -> None:
+        """What came of a segment of ordinary training."""
+        self.spent_j += progress.energy_j or 0.0
+        if not segment.keep:
+            return
+        before, self.epochs = self.epochs, max(self.epochs, progress.epochs)
+        for point in progress.curve:
+            self._add(point.epoch, point.quality, quality)
+        if not progress.curve and progress.quality is not None and self.epochs > before:
+            self._add(self.epochs, progress.quality, quality)
+        stretch = self.uncapped if self.cap is None else self.capped
+        if segment.cap is not None:
+            stretch = self.searching
+            self.cap_tries += 1
+            self.cap = progress.cap or self.cap
+            if self.cap is not None and self.cap.cap_w is not None:
+                self.levers[CAP_LEVER] = self.cap.cap_w
+        stretch.add(self.epochs - before, progress)
+
+    def epochs_to(self, level: float, quality: Quality) -> float | None:
+        """Epochs until the level was reached, in between two ends of epochs where it passed it."""
+        before: tuple[float, float] | None = None
+        for epochs, best in self.points:
+            if best is None:
+                continue
+            if not quality.better(level, best):
+                if before is None or best == before[1]:
+                    return epochs
+                share = (level - before[1]) / (best - before[1])
+                return before[0] + share * (epochs - before[0])
+            before = (epochs, best)
+        return None
+
+    def _add(self, epochs: float, value: float | None, quality: Quality) -> None:
+        best = self.best
+        if value is not None and math.isfinite(value):
+            best = value if best is None or quality.better(value, best) else best
+            if self.reached is None and quality.reached(value):
+                self.reached = epochs
+        if not self.points or epochs > self.points[-1][0]:
+            self.points.append((epochs, best))

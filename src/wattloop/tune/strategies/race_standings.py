@@ -1,0 +1,250 @@
+"""Who is how good as far as can be told, and whose next rung is worth its cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from wattloop.analyze.metrics import Point
+from wattloop.tune.objective import Trained
+from wattloop.tune.problem import Problem
+from wattloop.tune.segment import Value
+from wattloop.tune.strategies.race_belief import (
+    Belief,
+    Seen,
+    believe,
+    covariance,
+    expected_saving,
+)
+from wattloop.tune.strategies.race_course import SEED_ERROR, Course
+from wattloop.tune.strategies.race_runner import Epoch, Runner
+
+__all__ = ["CAP_TRIES", "Standings"]
+
+SPREAD_EPOCHS = 0.8
+"""Of the logarithm of epochs to the target, between configurations far from each other."""
+SPREAD_RATE = 1.5
+"""Of the logarithm of what an epoch costs."""
+LEVEL = 3.0
+"""Of the logarithm of the epochs that any training of the problem needs."""
+CAP_ERROR = 0.1
+"""How much the gain by a cap differs from one configuration to another."""
+CAP_TRIES = 2
+HOPELESS = 3.0
+"""Standard deviations by which a candidate is behind when it is given up."""
+FAILED = 1.0
+"""A training that fails needed at least so much more (logarithm) than the best."""
+SURE = 4
+SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
+"""Objectives that are above 0 and grow with the epochs; others are raced by their energy."""
+
+
+class Standings:
+    """The candidates, by what is known now.
+
+    Args:
+        runners: of this search; the default is the first.
+        past: index of the configuration, and a training of it in an earlier search.
+        runs: trainings over which a saving counts.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        configurations: Sequence[Mapping[str, Value]],
+        runners: Sequence[Runner],
+        past: Sequence[tuple[int, Runner]],
+        runs: float,
+    ) -> None:
+        self.problem, self.runners, self.past, self.runs = problem, runners, list(past), runs
+        self.course = Course(problem)
+        self._near_epochs = covariance(problem.space, configurations, SPREAD_EPOCHS) + LEVEL**2
+        self._near_rates = covariance(problem.space, configurations, SPREAD_RATE)
+        one = Epoch(1.0, 1.0, 0.0)
+        self.degree = math.log2(self._score(one, 2.0) / self._score(one, 1.0))
+        """The score grows with this power of the epochs: 2 for EDP."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Think again, with everything that was told."""
+        course = self.course
+        self._curves = [(i, r) for i, r in enumerate(self.runners) if r.points] + self.past
+        if course.first is None:
+            course.first = next((r.best for _, r in self._curves if r.best is not None), None)
+        self._hub = max(self._curves, key=lambda c: course.share_of(c[1]), default=None)
+        self.need = self._epochs_belief()
+        self.rates, self._known = self._rates_belief()
+        self.costs = {
+            index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
+            for index, runner in enumerate(self.runners)
+            if not runner.fault and self._known[index] and self._learned(index)
+        }
+        """Expected score of a whole training, of those that have learned something."""
+
+    def leader(self) -> int:
+        """Least for the rest of this training and the `runs` to come; ties to the first."""
+
+        def total(index: int) -> float:
+            return self.costs[index] * (self.runs + 1 - self._done(index))
+
+        return min(self.costs, key=lambda index: (total(index), index))
+
+    def worth(self, index: int, leader: int, epochs: float) -> tuple[float, float]:
+        """The share of a training's cost that is saved, by expectation, if this one is trained for
+        so many epochs; and what that costs.
+        """
+        runner, ahead = self.runners[index], self._furthest(leader)
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        limit = self.course.share_of(ahead)
+        if runner.points and runner.best is not None:
+            share = self.course.share_after(self.course.share_of(runner), epochs / runner.epochs)
+        else:
+            later = epochs / (max(ahead.epochs, 1e-3) * math.exp(mean))
+            share = self.course.share_after(limit, later)
+        after = self._epochs_belief((index, epochs, min(share, limit)))
+        _, left = after.against(index, leader)
+        learned = max(variance - left, 0.0) * self.degree**2 + spread
+        saving = expected_saving(self.degree * mean + more, math.sqrt(learned))
+        rate = self.rates.value(index)
+        if not self._known[index]:
+            rate -= self.rates.deviation(index)
+        return saving, (epochs - runner.epochs) * math.exp(rate)
+
+    def behind(self, index: int, leader: int) -> float:
+        """By how many standard deviations it is behind; a twentieth is allowed for."""
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        deviation = math.sqrt(self.degree**2 * variance + spread)
+        return (self.degree * mean + more - 0.05) / max(deviation, 1e-9)
+
+    def tells_nothing_yet(self, index: int, leader: int) -> bool:
+        """Whether it is ahead in quality, so that the leader's own progress tells more."""
+        runner = self.runners[index]
+        ahead = self._furthest(leader)
+        return bool(runner.points) and self.course.share_of(runner) >= self.course.share_of(ahead)
+
+    # -- epochs ----------------------------------------------------------------------------
+
+    def full_run(self, index: int, leader: int) -> tuple[float, float]:
+        """If it is trained to the target once more in place of the leader: the share of a
+        training's cost that is saved later, by expectation, and the share that this time is lost.
+        """
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        after = self._epochs_belief((index, math.exp(self.need.value(index)), 1.0))
+        _, left = after.against(index, leader)
+        learned = max(variance - left, 0.0) * self.degree**2 + spread
+        ahead = self.degree * mean + more
+        return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead)
+
+    def knows_rate(self, index: int) -> bool:
+        """Whether it was measured what an epoch costs."""
+        return self._known[index]
+
+    def _epochs_belief(self, further: tuple[int, float, float] | None = None) -> Belief:
+        """Of the logarithm of epochs to the target.
+
+        `further`: as it would be, but for its mean, with one candidate after so many epochs, so far
+        along.
+        """
+        if self._hub is None:
+            return believe(self._near_epochs, ())
+        hub = self._hub[0]
+        seen: list[Seen] = []
+        for index, runner in self._curves:
+            if further is not None and runner is self.runners[further[0]]:
+                continue
+            seen.append(self._own(index, runner))
+            if index != hub and (found := self._compared(index, runner)) is not None:
+                seen.append(found)
+        if further is not None:
+            index, epochs, share = further
+            seen.append(Seen(index, None, 0.0, self.course.own_variance(epochs, share)))
+            if index != hub:
+                seen.append(Seen(index, hub, 0.0, self.course.compared_variance(epochs, share)))
+        return believe(self._near_epochs, seen)
+
+    def _own(self, index: int, runner: Runner) -> Seen:
+        """What its own curve says."""
+        guess = math.log(self.course.needed(runner))
+        if runner.reached is not None:
+            # The usual spread counts as much as SURE trainings that were seen.
+            spread2 = (SURE * SEED_ERROR**2 + runner.spread2) / (SURE + runner.trainings - 1)
+            return Seen(index, None, guess, spread2 / runner.trainings)
+        share = self.course.share_of(runner)
+        return Seen(index, None, guess, self.course.own_variance(runner.epochs, share))
+
+    def _compared(self, index: int, runner: Runner) -> Seen | None:
+        """Epochs to the best quality that it and the one that is furthest have both reached."""
+        assert self._hub is not None
+        hub, other = self._hub
+        quality = self.problem.quality
+        if other.best is None:
+            return None
+        if runner.best is None:  # it has not even come to the first level
+            begun = next(epochs for epochs, best in other.points if best is not None)
+            ratio = (runner.epochs + 0.5) / begun
+            return Seen(index, hub, math.log(ratio), self.course.compared_variance(1.0, 0.0))
+        level = runner.best if quality.better(other.best, runner.best) else other.best
+        if quality.target is not None and quality.reached(level):
+            level = quality.target
+        one, two = runner.epochs_to(level, quality), other.epochs_to(level, quality)
+        if one is None or two is None:
+            return None
+        share = self.course.share(level, min(one, two))
+        ratio = math.log(one / two)
+        if runner.fault and runner.reached is None and not runner.slow:
+            ratio = max(ratio, FAILED)
+        return Seen(index, hub, ratio, self.course.compared_variance(min(one, two), share))
+
+    # -- what an epoch costs ---------------------------------------------------------------
+
+    def _rates_belief(self) -> tuple[Belief, list[bool]]:
+        """Of the logarithm of the score of one epoch, and of whom it was measured."""
+        latest = {index: runner for index, runner in self.past if runner.epoch is not None}
+        ratios = [
+            r.cap.energy_ratio for r in (*self.runners, *latest.values()) if r.cap is not None
+        ]
+        usual = sum(ratios) / len(ratios) if ratios else 1.0
+        seen: list[Seen] = []
+        for index, own in enumerate(self.runners):
+            runner = own if own.epoch is not None else latest.get(index, own)
+            epoch = runner.epoch
+            if epoch is None:
+                continue
+            rate, error = self._score(epoch), epoch.error
+            if self.wants_cap(runner):
+                rate, error = rate * usual, CAP_ERROR
+            seen.append(Seen(index, None, math.log(rate), error**2 + 1e-6))
+        known = {one.one for one in seen}
+        belief = believe(self._near_rates, seen, seen[0].value if seen else 0.0)
+        return belief, [index in known for index in range(len(self.runners))]
+
+    def wants_cap(self, runner: Runner) -> bool:
+        """Whether its best cap is still to be looked for."""
+        return self.problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
+
+    def _score(self, epoch: Epoch, epochs: float = 1.0) -> float:
+        objective = self.problem.objective
+        if objective.names[0] not in SCORED:
+            return epoch.energy_j * epochs
+        default = self.runners[0].epoch
+        reference = None if default is None else Point(default.time_s, default.energy_j)
+        trained = Trained(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
+        return objective.score(trained, reference or Point(1.0, 1.0))
+
+    # -- who -------------------------------------------------------------------------------
+
+    def _learned(self, index: int) -> bool:
+        return any(one == index for one, _ in self._curves)
+
+    def _furthest(self, index: int) -> Runner:
+        """The training of a configuration that has come furthest, in this search or before."""
+        own = [runner for one, runner in self._curves if one == index]
+        return max(own, key=self.course.share_of, default=self.runners[index])
+
+    def _done(self, index: int) -> float:
+        """The part of its training that is behind it."""
+        runner = self.runners[index]
+        if runner.reached is not None:
+            return 1.0
+        return min(runner.epochs / math.exp(self.need.value(index)), 1.0)
