@@ -10,7 +10,7 @@ everything: steps, evaluations, sweeps, and what was run to make a reading sure.
 
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +31,8 @@ from wattloop.tune.torch.training import Training
 __all__ = ["TorchBench"]
 
 CLOSE = 1e-9
+LOOK_S = 0.05
+"""How often energy is asked for in the middle of an epoch."""
 
 
 class TorchBench:
@@ -65,7 +67,7 @@ class TorchBench:
         self._error, self._longest_s = error, longest_s
         self._files = None if checkpoints is None else Checkpoints(Path(checkpoints))
         self._candidates: dict[str, Candidate] = {}
-        self._recalled: dict[str, int] = {}
+        self._recalled: dict[str, float] = {}
 
     def run(self, segment: Segment) -> Progress:
         """Train, from where this candidate was paused, until the segment ends.
@@ -105,7 +107,7 @@ class TorchBench:
 
     def recall(self, pasts: "Mapping[str, HasEpochs]") -> None:
         """Candidates of a search that was killed, by name, go on from their checkpoints."""
-        self._recalled = {name: round(past.epochs) for name, past in pasts.items() if past.epochs}
+        self._recalled = {name: past.epochs for name, past in pasts.items() if past.epochs}
 
     def close(self) -> None:
         """Let all candidates go; checkpoints stay."""
@@ -123,11 +125,11 @@ class TorchBench:
         if found is not None:
             return found
         found = Candidate.begin(self._training, segment, self._device)
-        epochs = self._recalled.pop(segment.candidate, 0)
+        epochs = self._recalled.pop(segment.candidate, 0.0)
         if epochs:
             if self._files is None:
                 raise ConfigError(
-                    f"{segment.candidate!r} was trained for {epochs} epochs before; give the "
+                    f"{segment.candidate!r} was trained for {epochs:g} epochs before; give the "
                     "folder with its checkpoints"
                 )
             found.load_dict(self._files.load(found.name, epochs))
@@ -144,7 +146,7 @@ class TorchBench:
         else:
             self._explore(candidate, segment, batch_size, account)
         if segment.keep and account.status.good:
-            account.epochs, account.best = candidate.counts.epochs, candidate.counts.best
+            account.epochs, account.best = self._so_far(candidate, batch_size)
             return
         # A training that diverged is put back, too: it may go on at another rate.
         candidate.put_back(before)
@@ -155,7 +157,12 @@ class TorchBench:
             )  # fmt: skip
             candidate.put_back(before)
         candidate.counts.explorations += 1
-        account.epochs, account.best = candidate.counts.epochs, candidate.counts.best
+        account.epochs, account.best = self._so_far(candidate, batch_size)
+
+    def _so_far(self, candidate: Candidate, batch_size: int) -> tuple[float, float | None]:
+        """Epochs trained, with the part of one that was left in the middle, and the best."""
+        counts = candidate.counts
+        return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
 
     def _epochs(
         self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
@@ -165,18 +172,21 @@ class TorchBench:
         if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
             return
         while True:
-            stretch = trained_epoch(self._training, candidate, batch_size, self._energy)
+            stop = self._stop(segment, batch_size, account)
+            stretch = trained_epoch(self._training, candidate, batch_size, self._energy, stop=stop)
             account.stretches.append(stretch)
             account.metrics["loss"] = stretch.loss
             if not stretch.finite:
                 account.status = Status.DIVERGED
                 account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
                 return
+            if counts.steps < self._training.data.steps(batch_size):
+                return
             quality = self._evaluate(candidate, account)
             if quality is None:
                 account.status = Status.DIVERGED
                 return
-            counts.epochs += 1
+            counts.epochs, counts.steps = counts.epochs + 1, 0
             self._take(candidate, quality)
             account.quality = quality
             account.ends.append((counts.epochs, quality, self._energy.now_s()))
@@ -184,6 +194,34 @@ class TorchBench:
             if status is not None:
                 account.status = status
                 return
+
+    def _stop(
+        self, segment: Segment, batch_size: int, account: Account
+    ) -> Callable[[int], bool] | None:
+        """Whether to pause in the middle of an epoch, where that was asked for."""
+        until, steps_all = segment.until, self._training.data.steps(batch_size)
+        if not until.anywhere:
+            return None
+        assert account.candidate is not None
+        epochs = account.candidate.counts.epochs
+        looked_s = account.begin_s
+
+        def stop(steps: int) -> bool:
+            nonlocal looked_s
+            if steps >= steps_all:  # the end of the epoch is not in its middle
+                return False
+            if until.epochs is not None and epochs + steps / steps_all >= until.epochs - CLOSE:
+                return True
+            now_s = self._energy.now_s()
+            if until.time_s is not None and now_s - account.begin_s >= until.time_s:
+                return True
+            if until.energy_j is None or now_s - looked_s < LOOK_S:
+                return False
+            looked_s = now_s
+            energy_j = self._energy.between(account.begin_s, now_s).energy_j
+            return energy_j is not None and energy_j >= until.energy_j
+
+        return stop
 
     def _verdict(self, candidate: Candidate, segment: Segment, account: Account) -> Status | None:
         """How the segment ends here, at the end of an epoch; None when it goes on."""
@@ -246,7 +284,7 @@ class TorchBench:
         if self._files is None or candidate is None:
             return
         if segment.keep and progress.status.good:
-            self._files.save(candidate.name, candidate.counts.epochs, candidate.to_dict())
+            self._files.save(candidate.name, progress.epochs, candidate.to_dict())
 
     def _drop(self, name: str) -> None:
         if self._candidates.pop(name, None) is None:

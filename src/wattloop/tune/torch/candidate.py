@@ -20,6 +20,7 @@ class Counts:
 
     Attributes:
         epochs: trained and kept.
+        steps: of the epoch that was left in the middle; 0 at its end.
         rate: the learning rate now.
         quality, best: the metric at the end, and the best of all epochs.
         since_gain: epochs since the best counted as a gain.
@@ -28,6 +29,7 @@ class Counts:
     """
 
     epochs: int = 0
+    steps: int = 0
     rate: float = 0.0
     quality: float | None = None
     best: float | None = None

@@ -26,7 +26,7 @@ class Checkpoints:
                 "name another folder"
             ) from None
 
-    def save(self, candidate: str, epochs: int, data: dict[str, Any]) -> None:
+    def save(self, candidate: str, epochs: float, data: dict[str, Any]) -> None:
         """Write one; a kill in between leaves the ones before."""
         import torch
 
@@ -43,7 +43,7 @@ class Checkpoints:
         for old in self._all(candidate)[:-KEPT]:
             old.unlink(missing_ok=True)
 
-    def load(self, candidate: str, epochs: int) -> dict[str, Any]:
+    def load(self, candidate: str, epochs: float) -> dict[str, Any]:
         """What was saved after so many epochs.
 
         Raises:
@@ -57,8 +57,8 @@ class Checkpoints:
             found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
         except FileNotFoundError:
             raise ConfigError(
-                f"{path}: there is no checkpoint of {candidate!r} after {epochs} epochs; begin the "
-                "search anew, or name the folder that it was begun with"
+                f"{path}: there is no checkpoint of {candidate!r} after {epochs:g} epochs; begin "
+                "the search anew, or name the folder that it was begun with"
             ) from None
         except Exception as error:  # noqa: BLE001 - a damaged file raises anything
             raise ConfigError(f"{path}: cannot be read ({error}); begin the search anew") from None
@@ -69,11 +69,11 @@ class Checkpoints:
         for path in self._all(candidate):
             path.unlink(missing_ok=True)
 
-    def _path(self, candidate: str, epochs: int) -> Path:
-        return self._folder / f"{_file_name(candidate)}-{epochs:06d}.pt"
+    def _path(self, candidate: str, epochs: float) -> Path:
+        return self._folder / f"{_file_name(candidate)}-{epochs:013.6f}.pt"
 
     def _all(self, candidate: str) -> list[Path]:
-        return sorted(self._folder.glob(f"{_file_name(candidate)}-??????.pt"))
+        return sorted(self._folder.glob(f"{_file_name(candidate)}-??????.??????.pt"))
 
 
 def _file_name(candidate: str) -> str:

@@ -1,6 +1,6 @@
 """One epoch of a candidate, and its evaluation, each with its beginning and end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wattloop.tune.torch.candidate import Candidate
@@ -42,9 +42,12 @@ def trained_epoch(
     energy: EnergySource,
     *,
     number: int | None = None,
-    until_s: float | None = None,
+    stop: Callable[[int], bool] | None = None,
 ) -> Stretch:
-    """Train one epoch, or until losses are no numbers any more.
+    """Train to the end of an epoch, or until losses are no numbers any more.
+
+    Begins where the epoch was left, and counts the steps in `candidate.counts`; not so where the
+    order of another epoch is taken (`number`), which is trained on for nothing.
 
     Args:
         training: what it is made of.
@@ -52,18 +55,20 @@ def trained_epoch(
         batch_size: samples in a batch.
         energy: whose clock is read.
         number: of the epoch's order; the candidate's own next one unless given.
-        until_s: end early at this time of the host, which runs ahead of the device.
+        stop: asked after each step, with the steps of this epoch so far, whether to end here.
     """
     candidate.model.train()
     stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
-    begin_s, samples = energy.now_s(), 0
-    order = candidate.counts.epochs if number is None else number
-    for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order):
+    begin_s, samples, counts = energy.now_s(), 0, candidate.counts
+    order = counts.epochs if number is None else number
+    steps = counts.steps if number is None else 0
+    for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order, first=steps):
         samples += int(next(leaves(batch)).shape[0])
-        if not watch.add(stepper.step(batch)):
+        steps += 1
+        if not watch.add(stepper.step(batch)) or (stop is not None and stop(steps)):
             break
-        if until_s is not None and energy.now_s() >= until_s:
-            break
+    if number is None:
+        counts.steps = steps
     finite, loss = watch.finite(), watch.mean  # waits for the device
     return Stretch(begin_s, energy.now_s(), samples, finite, float("nan") if loss is None else loss)
 

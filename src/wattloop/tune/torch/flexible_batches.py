@@ -98,7 +98,13 @@ class FlexibleBatches:
         return math.ceil(self.samples / batch_size)
 
     def epoch(
-        self, batch_size: int, *, seed: int = 0, number: int = 0, most: int | None = None
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        number: int = 0,
+        first: int = 0,
+        most: int | None = None,
     ) -> Iterator[Tree]:
         """The batches of one epoch.
 
@@ -106,14 +112,19 @@ class FlexibleBatches:
             batch_size: samples in each.
             seed: of the training.
             number: of the epoch; each has an order of its own.
+            first: begin with this batch; those before were had earlier.
             most: end after so many batches.
 
         Raises:
             ConfigError: such a batch cannot be made.
         """
         self._check(batch_size)
-        made = self._from_queue if self._queue is not None else self._from_device
-        return itertools.islice(made(batch_size, order_seed(seed, number)), most)
+        mixed = order_seed(seed, number)
+        if self._queue is None:
+            return itertools.islice(self._from_device(batch_size, mixed, first), most)
+        # What was had earlier comes through the queue again: an order is drawn chunk by chunk.
+        batches = self._from_queue(batch_size, mixed)
+        return itertools.islice(batches, first, None if most is None else first + most)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -131,10 +142,10 @@ class FlexibleBatches:
                 "batches are dropped"
             )
 
-    def _from_device(self, batch_size: int, seed: int) -> Iterator[Tree]:
+    def _from_device(self, batch_size: int, seed: int, first: int) -> Iterator[Tree]:
         end = self.samples - (self.samples % batch_size if self.last == "drop" else 0)
         order = self._order(self.samples, seed)
-        for begin in range(0, end, batch_size):
+        for begin in range(first * batch_size, end, batch_size):
             yield _picked(self._data, order, begin, min(begin + batch_size, end))
 
     def _from_queue(self, batch_size: int, seed: int) -> Iterator[Tree]:

@@ -4,6 +4,7 @@ A sensor that changes ten times a second says little of half a second. The devic
 the same steps, which count for nothing, until the sum is known to the error that is asked for.
 """
 
+import functools
 from collections.abc import Sequence
 
 from wattloop.tune.torch.candidate import Candidate
@@ -53,7 +54,12 @@ def sharpened(
             number = FIRST_ORDER + 1_000 * len(added) + len(parts)
             parts.append(
                 trained_epoch(
-                    training, candidate, batch_size, energy, number=number, until_s=until_s
+                    training,
+                    candidate,
+                    batch_size,
+                    energy,
+                    number=number,
+                    stop=functools.partial(_late, energy, until_s),
                 )
             )
         # One window over all of them: each edge has an error of its own.
@@ -79,6 +85,11 @@ def summed(parts: Sequence[Joules]) -> Joules:
         sum(part.uncertainty_j for part in parts),
         parts[0].provenance,
     )
+
+
+def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
+    """Whether the host is past this moment; it runs ahead of the device."""
+    return energy.now_s() >= until_s
 
 
 def _error(energy: EnergySource, stretches: Sequence[Stretch]) -> float | None:
