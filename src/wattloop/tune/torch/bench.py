@@ -1,0 +1,321 @@
+"""A bench of PyTorch trainings: segments of candidates that do not know of each other.
+
+bench = TorchBench(training, quality, device="cuda")
+progress = bench.run(segment)
+
+Every candidate has its own model, optimizer and random numbers, and goes on where it was paused.
+An exploration (`keep=False`) is put back bit by bit. The time and energy of a segment hold
+everything: steps, evaluations, sweeps, and what was run to make a reading sure.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.records import Scope
+from wattloop.tune.problem import Quality
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment
+from wattloop.tune.torch.account import Account
+from wattloop.tune.torch.candidate import Candidate
+from wattloop.tune.torch.checkpoints import Checkpoints
+from wattloop.tune.torch.energy import EnergySource, SessionEnergy
+from wattloop.tune.torch.epochs import Stretch, evaluated, trained_epoch
+from wattloop.tune.torch.precision import sharpened
+from wattloop.tune.torch.rate_sweep import sweep_rates
+from wattloop.tune.torch.training import Training
+
+__all__ = ["TorchBench"]
+
+CLOSE = 1e-9
+LOOK_S = 0.05
+"""How often energy is asked for in the middle of an epoch."""
+
+
+class TorchBench:
+    """Runs segments of trainings on one device.
+
+    Args:
+        training: what candidates are made of.
+        quality: the metric that counts, and its target.
+        energy: who is asked for joules; the meters of this machine unless given, of its GPUs when
+            training is on one, else of everything that is read.
+        error: explorations go on, in steps that count for nothing, until the relative error of
+            the energy of an epoch is at most this.
+        longest_s: but not for longer than this.
+        checkpoints: folder for candidates, so that a killed search can go on; None for none.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        quality: Quality,
+        *,
+        energy: EnergySource | None = None,
+        error: float = 0.02,
+        longest_s: float = 5.0,
+        checkpoints: str | Path | None = None,
+    ) -> None:
+        self._training = training
+        self._quality = quality
+        self._device = training.data.device
+        scope = Scope.GPU if self._device.type == "cuda" else None
+        self._energy = SessionEnergy(scope) if energy is None else energy
+        self._error, self._longest_s = error, longest_s
+        self._files = None if checkpoints is None else Checkpoints(Path(checkpoints))
+        self._candidates: dict[str, Candidate] = {}
+        self._recalled: dict[str, float] = {}
+
+    def run(self, segment: Segment) -> Progress:
+        """Train, from where this candidate was paused, until the segment ends.
+
+        Raises:
+            ConfigError: the segment, the training or the checkpoints are not as they must be.
+        """
+        if segment.levers or segment.cap is not None:
+            said = "this bench sets no power caps or clocks; leave them out of the space"
+            return Progress(status=Status.NOT_SUPPORTED, message=said)
+        account = Account(begin_s=self._energy.now_s())
+        try:
+            candidate = self._candidate(segment)
+            account.candidate = candidate
+            with candidate.in_charge():
+                self._train(candidate, segment, account)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a training that fails is a result
+            account.status = _fault(error)
+            account.message = f"{type(error).__name__}: {error}"
+        if account.status in (Status.OUT_OF_MEMORY, Status.FAILED):
+            account.candidate = None
+            self._drop(segment.candidate)
+        else:
+            _wait_for(self._device)
+        samples = self._training.data.samples
+        progress = account.settled(self._energy, self._energy.now_s(), samples)
+        self._save(segment, progress)
+        return progress
+
+    def let_go(self, candidate: str) -> None:
+        """Forget it; one that is not known is no error."""
+        self._drop(candidate)
+        if self._files is not None:
+            self._files.forget(candidate)
+
+    def recall(self, pasts: "Mapping[str, HasEpochs]") -> None:
+        """Candidates of a search that was killed, by name, go on from their checkpoints."""
+        self._recalled = {name: past.epochs for name, past in pasts.items() if past.epochs}
+
+    def close(self) -> None:
+        """Let all candidates go; checkpoints stay."""
+        self._candidates.clear()
+        self._energy.close()
+
+    def model(self, candidate: str) -> Any:
+        """The model of a candidate that is alive."""
+        return self._candidates[candidate].model
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _candidate(self, segment: Segment) -> Candidate:
+        found = self._candidates.get(segment.candidate)
+        if found is not None:
+            return found
+        found = Candidate.begin(self._training, segment, self._device)
+        epochs = self._recalled.pop(segment.candidate, 0.0)
+        if epochs:
+            if self._files is None:
+                raise ConfigError(
+                    f"{segment.candidate!r} was trained for {epochs:g} epochs before; give the "
+                    "folder with its checkpoints"
+                )
+            found.load_dict(self._files.load(found.name, epochs))
+        self._candidates[segment.candidate] = found
+        return found
+
+    def _train(self, candidate: Candidate, segment: Segment, account: Account) -> None:
+        batch_size = self._training.batch_of(segment)
+        before = candidate.snapshot()
+        if segment.learning_rate is not None:
+            candidate.set_rate(segment.learning_rate)
+        if segment.rates is None:
+            self._epochs(candidate, segment, batch_size, account)
+        else:
+            self._explore(candidate, segment, batch_size, account)
+        if segment.keep and account.status.good:
+            account.epochs, account.best = self._so_far(candidate, batch_size)
+            return
+        # A training that diverged is put back, too: it may go on at another rate.
+        candidate.put_back(before)
+        if account.status.good and account.stretches:
+            account.stretches += sharpened(
+                self._training, candidate, batch_size, self._energy, account.stretches,
+                error=self._error, longest_s=self._longest_s,
+            )  # fmt: skip
+            candidate.put_back(before)
+        candidate.counts.explorations += 1
+        account.epochs, account.best = self._so_far(candidate, batch_size)
+
+    def _so_far(self, candidate: Candidate, batch_size: int) -> tuple[float, float | None]:
+        """Epochs trained, with the part of one that was left in the middle, and the best."""
+        counts = candidate.counts
+        return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
+
+    def _epochs(
+        self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
+    ) -> None:
+        counts, until = candidate.counts, segment.until
+        account.quality = counts.quality
+        if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
+            return
+        while True:
+            stop = self._stop(segment, batch_size, account)
+            stretch = trained_epoch(self._training, candidate, batch_size, self._energy, stop=stop)
+            account.stretches.append(stretch)
+            account.metrics["loss"] = stretch.loss
+            if not stretch.finite:
+                account.status = Status.DIVERGED
+                account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
+                return
+            if counts.steps < self._training.data.steps(batch_size):
+                return
+            quality = self._evaluate(candidate, account)
+            if quality is None:
+                account.status = Status.DIVERGED
+                return
+            counts.epochs, counts.steps = counts.epochs + 1, 0
+            self._take(candidate, quality)
+            account.quality = quality
+            account.ends.append((counts.epochs, quality, self._energy.now_s()))
+            status = self._verdict(candidate, segment, account)
+            if status is not None:
+                account.status = status
+                return
+
+    def _stop(
+        self, segment: Segment, batch_size: int, account: Account
+    ) -> Callable[[int], bool] | None:
+        """Whether to pause in the middle of an epoch, where that was asked for."""
+        until, steps_all = segment.until, self._training.data.steps(batch_size)
+        if not until.anywhere:
+            return None
+        assert account.candidate is not None
+        epochs = account.candidate.counts.epochs
+        looked_s = account.begin_s
+
+        def stop(steps: int) -> bool:
+            nonlocal looked_s
+            if steps >= steps_all:  # the end of the epoch is not in its middle
+                return False
+            if until.epochs is not None and epochs + steps / steps_all >= until.epochs - CLOSE:
+                return True
+            now_s = self._energy.now_s()
+            if until.time_s is not None and now_s - account.begin_s >= until.time_s:
+                return True
+            if until.energy_j is None or now_s - looked_s < LOOK_S:
+                return False
+            looked_s = now_s
+            energy_j = self._energy.between(account.begin_s, now_s).energy_j
+            return energy_j is not None and energy_j >= until.energy_j
+
+        return stop
+
+    def _verdict(self, candidate: Candidate, segment: Segment, account: Account) -> Status | None:
+        """How the segment ends here, at the end of an epoch; None when it goes on."""
+        counts, until, stopping = candidate.counts, segment.until, self._training.stopping
+        if until.at_target and self._quality.reached(counts.quality):
+            return Status.REACHED
+        if stopping is not None and stopping.over(counts.epochs, counts.since_gain):
+            return Status.ENDED
+        if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
+            return Status.PAUSED
+        now_s = self._energy.now_s()
+        if until.time_s is not None and now_s - account.begin_s >= until.time_s:
+            return Status.PAUSED
+        if until.energy_j is not None:
+            energy_j = self._energy.between(account.begin_s, now_s).energy_j
+            if energy_j is not None and energy_j >= until.energy_j:
+                return Status.PAUSED
+        return None
+
+    def _explore(
+        self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
+    ) -> None:
+        """Sweep rates, and see how good the model is after that."""
+        assert segment.rates is not None
+        begin_s = self._energy.now_s()
+        swept = sweep_rates(self._training, candidate, segment.rates, batch_size)
+        _wait_for(self._device)
+        account.stretches.append(
+            Stretch(begin_s, self._energy.now_s(), swept.samples, finite=True, loss=math.nan)
+        )
+        account.rates = swept.losses
+        account.quality = self._evaluate(candidate, account)
+
+    def _evaluate(self, candidate: Candidate, account: Account) -> float | None:
+        """The metric that counts; None when it is no finite number."""
+        metrics = evaluated(self._training, candidate, self._energy, account.evaluations)
+        account.metrics |= metrics
+        name = self._quality.metric
+        if name not in metrics:
+            raise ConfigError(
+                f"evaluate() gave {', '.join(metrics) or 'nothing'}, not {name}, the quality that "
+                "is searched for"
+            )
+        if math.isfinite(metrics[name]):
+            return metrics[name]
+        account.message = f"{name} is {metrics[name]}"
+        return None
+
+    def _take(self, candidate: Candidate, quality: float) -> None:
+        counts, stopping = candidate.counts, self._training.stopping
+        counts.quality = quality
+        if counts.best is None or self._quality.better(quality, counts.best):
+            counts.best = quality
+        counts.since_gain += 1
+        if stopping is not None and stopping.gained(counts.gained, quality):
+            counts.gained, counts.since_gain = quality, 0
+
+    def _save(self, segment: Segment, progress: Progress) -> None:
+        candidate = self._candidates.get(segment.candidate)
+        if self._files is None or candidate is None:
+            return
+        if segment.keep and progress.status.good:
+            self._files.save(candidate.name, progress.epochs, candidate.to_dict())
+
+    def _drop(self, name: str) -> None:
+        if self._candidates.pop(name, None) is None:
+            return
+        gc.collect()
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+class HasEpochs(Protocol):
+    """`tune.bench.Past`, as far as it is needed here."""
+
+    @property
+    def epochs(self) -> float:
+        """Trained and kept."""
+
+
+def _fault(error: Exception) -> Status:
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and "not enough memory" in str(error):
+        return Status.OUT_OF_MEMORY  # what the allocator of the CPU says
+    return Status.FAILED
+
+
+def _wait_for(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
