@@ -13,7 +13,8 @@ __all__ = ["MOST_CLUSTERS", "Grouping", "grouped"]
 MOST_CLUSTERS = 10
 SAMPLE = 1_000
 """Rows that the silhouette is taken over: it looks at every pair."""
-STARTS = 10
+STARTS, FEW_STARTS = 10, 4
+"""Random beginnings of the clusters that are kept, and of those that are only compared."""
 SEED = 0
 
 
@@ -42,8 +43,6 @@ def grouped(points: Floats, k: int | None, where: str) -> Grouping:
     Raises:
         ConfigError: more clusters than different rows, or fewer than two.
     """
-    from sklearn.metrics import pairwise_distances
-
     different = len(np.unique(points.round(12), axis=0))
     if k is not None and k < 2:
         raise ConfigError(f"{k} clusters: it takes two or more")
@@ -53,6 +52,16 @@ def grouped(points: Floats, k: int | None, where: str) -> Grouping:
         raise ConfigError(
             f"{where}: {different} different rows among {len(points)} make no {k or 2} clusters"
         )
+    from threadpoolctl import threadpool_limits
+
+    # threads cost more than they save with so few rows, and wait for each other on a busy machine
+    with threadpool_limits(1):
+        return _chosen(points, k)
+
+
+def _chosen(points: Floats, k: int | None) -> Grouping:
+    from sklearn.metrics import pairwise_distances
+
     rng = np.random.default_rng(SEED)
     sample = np.arange(len(points))
     if len(sample) > SAMPLE:
@@ -62,19 +71,19 @@ def grouped(points: Floats, k: int | None, where: str) -> Grouping:
     tried = {}
     if k is None:
         for count in range(2, max(most, 2) + 1):
-            labels = _labels(points[sample], count)
+            labels = _labels(points[sample], count, FEW_STARTS)
             tried[count] = _silhouette(distances, labels)
         k = max(tried, key=lambda count: tried[count])
-    labels = _labels(points, k)
+    labels = _labels(points, k, STARTS)
     best = _silhouette(distances, labels[sample])
     tried[k] = best
     return Grouping(labels, k, best, dict(sorted(tried.items())), len(sample))
 
 
-def _labels(points: Floats, k: int) -> NDArray[np.intp]:
+def _labels(points: Floats, k: int, starts: int) -> NDArray[np.intp]:
     from sklearn.cluster import KMeans
 
-    found = KMeans(k, n_init=STARTS, random_state=SEED).fit(points)
+    found = KMeans(k, n_init=starts, random_state=SEED).fit(points)
     return np.asarray(found.labels_, dtype=np.intp)
 
 

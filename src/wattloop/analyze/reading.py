@@ -199,9 +199,13 @@ def _number(cell: str) -> float | int:
 
 
 def _plain(value: Any) -> Value:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, float):
-        return None if math.isnan(value) else value
+        return None if math.isnan(value) else float(value)
+    if isinstance(value, str):
+        return str(value)
     item = getattr(value, "item", None)  # numpy's numbers
     return _plain(item()) if callable(item) else str(value)

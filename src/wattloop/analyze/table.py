@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -33,7 +34,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """Columns of equal length; a value that is missing is None.
 
@@ -76,8 +77,8 @@ class Table:
 
     def is_numeric(self, name: str) -> bool:
         """Whether all values that are there are numbers."""
-        known = [v for v in self.column(name) if v is not None]
-        return bool(known) and all(_is_number(v) for v in known)
+        kinds = self._kinds(name)
+        return bool(kinds) and kinds <= {int, float}
 
     def numbers(self, name: str) -> Floats:
         """Its values as floats; missing and infinite ones are NaN.
@@ -86,22 +87,27 @@ class Table:
             ConfigError: text among them, or nothing at all.
         """
         values = self.column(name)
-        for row, value in zip(self.names, values, strict=True):
-            if value is not None and not _is_number(value):
-                numeric = [c for c in self.results if self.is_numeric(c)]
-                remedy = f"; numbers are in {', '.join(numeric)}" if numeric else ""
-                raise ConfigError(
-                    f"{self.name}: column '{name}' is not a number: '{value}' in {row}{remedy}"
-                )
-        if all(value is None for value in values):
+        kinds = self._kinds(name)
+        if not kinds:
             raise ConfigError(f"{self.name}: column '{name}' has no values")
+        if not kinds <= {int, float}:
+            pairs = zip(self.names, values, strict=True)
+            row, bad = next((r, v) for r, v in pairs if v is not None and not _is_number(v))
+            numeric = [c for c in self.results if self.is_numeric(c)]
+            remedy = f"; numbers are in {', '.join(numeric)}" if numeric else ""
+            raise ConfigError(
+                f"{self.name}: column '{name}' is not a number: '{bad}' in {row}{remedy}"
+            )
         found = np.array([math.nan if v is None else v for v in values], dtype=np.float64)
         found[~np.isfinite(found)] = math.nan
         return found
 
     def labels(self, name: str) -> list[str | None]:
         """Its values as levels."""
-        return [None if value is None else label_of(value) for value in self.column(name)]
+        # 1 and True are one key of a dictionary
+        pairs = [(type(value), value) for value in self.column(name)]
+        known = {pair: None if pair[1] is None else label_of(pair[1]) for pair in set(pairs)}
+        return [known[pair] for pair in pairs]
 
     def levels(self, name: str) -> list[str]:
         """The different values: numbers by size, then text by name."""
@@ -132,12 +138,10 @@ class Table:
         """Only the rows in which none of these is missing."""
         whole = np.ones(len(self), dtype=bool)
         for name in names:
-            there = [
-                v is not None and not (_is_number(v) and not math.isfinite(float(v)))
-                for v in self.column(name)
-            ]
-            if not all(there):
-                whole &= np.array(there)
+            if self.is_numeric(name):
+                whole &= np.isfinite(self.numbers(name))
+            else:
+                whole &= np.array([value is not None for value in self.column(name)])
         return self.keep(whole, "value missing")
 
     def where(self, condition: str) -> "Table":
@@ -192,6 +196,16 @@ class Table:
             "left_out": dict(self.left_out),
             "notes": list(self.notes),
         }
+
+    def _kinds(self, name: str) -> set[type]:
+        """Types of the values that are there."""
+        if name not in self._types:
+            self._types[name] = set(map(type, self.column(name))) - {type(None)}
+        return self._types[name]
+
+    @cached_property
+    def _types(self) -> dict[str, set[type]]:
+        return {}
 
     def _range(self, name: str) -> str:
         if self.is_numeric(name):
