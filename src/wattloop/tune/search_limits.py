@@ -15,9 +15,10 @@ class Spent:
     """So far.
 
     Attributes:
-        energy_j, time_s: of all segments, repetitions included.
+        energy_j, time_s: of all segments, repetitions and idle devices included.
         elapsed_s: while the search ran; less than `time_s` where several segments run at once.
         repeated_j: of these, what was spent twice because a search was killed.
+        idle_j: of these, what devices took that were held and waited.
         candidates: that were begun.
         segments: that have ended.
         unknown: of these, without a reading of energy.
@@ -27,18 +28,20 @@ class Spent:
     time_s: float = 0.0
     elapsed_s: float = 0.0
     repeated_j: float = 0.0
+    idle_j: float = 0.0
     candidates: frozenset[str] = frozenset()
     segments: int = 0
     unknown: int = 0
 
     def after(self, segment: Segment, progress: Progress) -> "Spent":
         """With one more segment."""
-        repeated_j = progress.repeated_j or 0.0
+        repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
         return replace(
             self,
-            energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j,
+            energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j + idle_j,
             time_s=self.time_s + progress.time_s + progress.repeated_s,
             repeated_j=self.repeated_j + repeated_j,
+            idle_j=self.idle_j + idle_j,
             candidates=self.candidates | {segment.candidate},
             segments=self.segments + 1,
             unknown=self.unknown + (progress.energy_j is None and progress.time_s > 0),
