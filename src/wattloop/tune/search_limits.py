@@ -29,11 +29,11 @@ class Spent:
     elapsed_s: float = 0.0
     repeated_j: float = 0.0
     idle_j: float = 0.0
-    candidates: frozenset[str] = frozenset()
+    candidates: int = 0
     segments: int = 0
     unknown: int = 0
 
-    def after(self, segment: Segment, progress: Progress) -> "Spent":
+    def after(self, progress: Progress) -> "Spent":
         """With one more segment."""
         repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
         return replace(
@@ -42,7 +42,6 @@ class Spent:
             time_s=self.time_s + progress.time_s + progress.repeated_s,
             repeated_j=self.repeated_j + repeated_j,
             idle_j=self.idle_j + idle_j,
-            candidates=self.candidates | {segment.candidate},
             segments=self.segments + 1,
             unknown=self.unknown + (progress.energy_j is None and progress.time_s > 0),
         )
