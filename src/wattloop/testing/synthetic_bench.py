@@ -23,7 +23,7 @@ from wattloop.tune.objective import Objective
 from wattloop.tune.parameters import Choice, Parameter, Real
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
-from wattloop.tune.segment import CAP, CapSearch, Segment, Value
+from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Value
 from wattloop.tune.space import Space
 
 __all__ = ["CAPS_W", "SyntheticBench", "synthetic_problem"]
@@ -168,7 +168,7 @@ class SyntheticBench:
         if math.isinf(needed):
             self._gone.add(segment.candidate)
             return Progress(status=Status.DIVERGED, time_s=2.0, energy_j=self._read(300.0))
-        cap_w = _watts(segment.levers.get(CAP))
+        cap_w = _watts(segment.levers.get(CAP_LEVER))
         found = None
         if segment.cap is not None:
             found, cap_w = self._capped(segment.cap, parameters, training)
@@ -268,7 +268,7 @@ class SyntheticBench:
             loss = math.inf if math.isinf(needed) else 2 - 1 / needed
             losses.append(RateLoss(rate=float(rate), loss=loss))
         share = sweep.data_share or 0.25
-        point = self.point(segment.parameters, _watts(segment.levers.get(CAP)))
+        point = self.point(segment.parameters, _watts(segment.levers.get(CAP_LEVER)))
         return Progress(
             status=Status.PAUSED,
             time_s=share * point.time_s,

@@ -102,6 +102,8 @@ class Progress:
         message: what went wrong, for people.
         repeated_s, repeated_j: what it took, beside this, to train again what a search that was
             killed had trained before; None when the energy could not be read.
+        idle_s, idle_j: of devices that were held for the search and waited, charged with this
+            segment and no part of its own cost; None when the energy could not be read.
     """
 
     status: Status
@@ -120,6 +122,8 @@ class Progress:
     message: str = ""
     repeated_s: float = 0.0
     repeated_j: float | None = 0.0
+    idle_s: float = 0.0
+    idle_j: float | None = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the store."""

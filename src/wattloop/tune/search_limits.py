@@ -15,9 +15,10 @@ class Spent:
     """So far.
 
     Attributes:
-        energy_j, time_s: of all segments, repetitions included.
+        energy_j, time_s: of all segments, repetitions and idle devices included.
         elapsed_s: while the search ran; less than `time_s` where several segments run at once.
         repeated_j: of these, what was spent twice because a search was killed.
+        idle_j: of these, what devices took that were held and waited.
         candidates: that were begun.
         segments: that have ended.
         unknown: of these, without a reading of energy.
@@ -27,19 +28,20 @@ class Spent:
     time_s: float = 0.0
     elapsed_s: float = 0.0
     repeated_j: float = 0.0
-    candidates: frozenset[str] = frozenset()
+    idle_j: float = 0.0
+    candidates: int = 0
     segments: int = 0
     unknown: int = 0
 
-    def after(self, segment: Segment, progress: Progress) -> "Spent":
+    def after(self, progress: Progress) -> "Spent":
         """With one more segment."""
-        repeated_j = progress.repeated_j or 0.0
+        repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
         return replace(
             self,
-            energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j,
+            energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j + idle_j,
             time_s=self.time_s + progress.time_s + progress.repeated_s,
             repeated_j=self.repeated_j + repeated_j,
-            candidates=self.candidates | {segment.candidate},
+            idle_j=self.idle_j + idle_j,
             segments=self.segments + 1,
             unknown=self.unknown + (progress.energy_j is None and progress.time_s > 0),
         )
@@ -57,7 +59,7 @@ def over(limits: Limits, spent: Spent) -> str:
 def allowed(limits: Limits, spent: Spent) -> str:
     """That no more configurations may be begun, for people; empty when more may."""
     most = limits.candidates
-    if most is None or len(spent.candidates) < most:
+    if most is None or spent.candidates < most:
         return ""
     return f"{most} configuration{'s were' if most != 1 else ' was'} allowed"
 

@@ -85,6 +85,7 @@ class Search:
         self._left: list[Segment] = []
         self._asked: dict[str, Segment] = {}
         """Under way, as they were asked for."""
+        self._begun: set[str] = set()
         self._kept: set[str] = set()
         """Candidates that the bench keeps for later."""
         self._reported = False
@@ -127,11 +128,12 @@ class Search:
         story = self._record.story()
         for segment, progress in story.told:
             self._take(segment, progress)
+        self._begun = {event.segment.candidate for event in story.events}
         self._before_s = story.elapsed_s
         self.spent = replace(
             self.spent,
             elapsed_s=story.elapsed_s,
-            candidates=self.spent.candidates | {s.candidate for s in story.under_way},
+            candidates=len(self._begun),
         )
         self._strategy.recall(story.events)
         self._left = list(story.under_way)
@@ -178,14 +180,15 @@ class Search:
         return "wait" if asked is WAIT else asked
 
     def _too_many(self, segment: Segment) -> str:
-        if segment.candidate in self.spent.candidates:
+        if segment.candidate in self._begun:
             return ""
         return allowed(self._problem.limits, self.spent)
 
     def _begin(self, segment: Segment, slots: Slots) -> None:
         self._record.begin(segment)
         self._kept.add(segment.candidate)
-        self.spent = replace(self.spent, candidates=self.spent.candidates | {segment.candidate})
+        self._begun.add(segment.candidate)
+        self.spent = replace(self.spent, candidates=len(self._begun))
         self._listener.begins(segment, self.spent)
         self._asked[segment.key] = segment
         slots.begin(bounded(segment, self._problem.limits, self.spent))
@@ -210,7 +213,7 @@ class Search:
         """A segment that has ended, now or before we were started."""
         past = self._pasts.get(segment.candidate, Past())
         self._pasts[segment.candidate] = past.after(segment, progress)
-        self.spent = self.spent.after(segment, progress)
+        self.spent = self.spent.after(progress)
         self._reported = self._reported or progress.best is not None
 
     def _with_died(self, segment: Segment, progress: Progress) -> Progress:

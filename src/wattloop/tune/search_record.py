@@ -23,7 +23,7 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.trial_records import TrialRecord, begin_trial, each_trial, end_trial
 from wattloop.tune.progress import Progress
 from wattloop.tune.reserve import Reserve
 from wattloop.tune.segment import Segment
@@ -131,7 +131,7 @@ class SearchRecord:
         """Everything so far."""
         story = Story()
         numbered: list[tuple[int, Event]] = []
-        for record in read_trials(self.store, self.search_id):
+        for record in each_trial(self.store, self.search_id):
             segment = Segment.from_dict(record.settings["segment"])
             asked = int(record.settings["asked"])
             numbered.append((asked, Event(segment)))
