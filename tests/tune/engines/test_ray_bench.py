@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from wattloop.tune.search import Search
 
 from tests.characterize.virtual_caps import SRC, machine
 from tests.tune.engines.loading_bench import EPOCH_S, LoadingBench
@@ -24,6 +23,7 @@ from wattloop.tune.engines.ray_bench import RayBench
 from wattloop.tune.function_bench import FunctionBench
 from wattloop.tune.progress import Status
 from wattloop.tune.search_limits import Spent
+from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 from wattloop.tune.trial import Trial
