@@ -17,6 +17,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     tree = PowercapTree(sysfs)
     package = tree.add_package(0, max_power_w=200, limit_w=150)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(sysfs))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with Driver({package: Constant(50.0)}, update_period_s=0.005):
         yield Settings(store=str(tmp_path / "runs.db"), meters=("rapl",), interval_s=0.02)
 
