@@ -98,8 +98,8 @@ def test_killed_inside_a_segment_it_goes_on(tmp_path, store, settings, mode):
 
     def run(die_after):
         words = [*command, str(die_after)]
-        options = {"capture_output": True, "text": True, "timeout": 60, "check": False}
-        return subprocess.run(words, env=environment, **options)
+        options = {"capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run(words, env=environment, check=False, **options)
 
     assert run(9).returncode == -9  # in the second segment of the best one, after its fifth epoch
     (killed,) = list_experiments(store, "search")

@@ -68,6 +68,9 @@ class CapTuner:
         apply: whether to stay at the best cap until the end.
         settings: how to measure; from environment and file unless given.
         finder: probes that are known already, for the first search.
+        longest_s: give up when no cap was found after this long.
+        session: that measures the GPUs; the program's own, or one more, unless given.
+        held: that has the power limits; then they are put back in the end, and stay held.
     """
 
     def __init__(  # noqa: PLR0913 - options of one line in the user's program, all with defaults
@@ -85,6 +88,9 @@ class CapTuner:
         settings: Settings | None = None,
         clock: Clock | None = None,
         finder: CapFinder | None = None,
+        longest_s: float | None = None,
+        session: Session | None = None,
+        held: Hold | None = None,
     ) -> None:
         CapFinder([1.0, 2.0], metric, k, most_probes=most_probes)  # refuses wrong options
         self._options: dict[str, Any] = {"metric": metric, "k": k, "most_probes": most_probes}
@@ -98,8 +104,9 @@ class CapTuner:
         self._stack = ExitStack()
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._session: Session | None = None
-        self._hold: Hold | None = None
+        self._session, self._hold = session, held
+        self._given_session, self._given_hold = session, held
+        self._longest_s, self._begin_s = longest_s, 0.0
         self.provenance = ""
         """Where the joules come from: `measured`, or `simulated` on the virtual GPU."""
         self.pilot: CapPilot | None = None
@@ -186,13 +193,16 @@ class CapTuner:
         levers = find_levers(settings=settings)
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
         plan = cap_plan(levers, gpus, self._caps)
-        session = active_session()
+        session = self._given_session or active_session()
         if session is None:
             session = Session.open(settings, name="cap", keep=False)
             self._stack.callback(session.close)
         self._session = session
         self.provenance = metered(session, plan.devices)
-        self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
+        if self._given_hold is None:
+            self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
+        else:
+            self._stack.callback(self._given_hold.put_back, *(x.name for x in plan.levers))
         self.pilot = CapPilot(
             lambda: self._finder(plan),
             lambda cap_w: self._set(plan, cap_w),
@@ -202,6 +212,7 @@ class CapTuner:
             probed=self._probed,
             apply=self._apply,
         )
+        self._begin_s = self._now_s()
         self._thread = threading.Thread(target=self._work, name="wattloop-cap", daemon=True)
         self._thread.start()
 
@@ -225,6 +236,7 @@ class CapTuner:
             while not self._stop.wait(self._pause_s()):
                 steps = [self._steps.popleft() for _ in range(len(self._steps))]
                 self.pilot.advance(steps, self._now_s())
+                self._give_up_in_time()
                 if self.pilot.state is State.LEFT:
                     self._close()
                     return
@@ -236,6 +248,12 @@ class CapTuner:
         if self.pilot.state is State.PROBING:
             return min(LOOK_EVERY_S, self._rules.least_s / 4)
         return min(WATCH_EVERY_S, self._rules.watch_s / 4)
+
+    def _give_up_in_time(self) -> None:
+        assert self.pilot is not None
+        over = self._longest_s is not None and self._now_s() - self._begin_s > self._longest_s
+        if over and self.pilot.state is State.PROBING and not self.pilot.searches:
+            self.pilot.leave(f"no cap was found within {self._longest_s:g} s")
 
     def _give_up(self, error: Exception) -> None:
         self.fault = str(error) or type(error).__name__

@@ -65,7 +65,7 @@ def account(meter: SegmentMeter, course: Course, past: Past, ended: Ended) -> Pr
         time_s=before_s + end_s - begin_s,
         energy_j=None if joules.energy_j is None else before_j + joules.energy_j,
         uncertainty_j=joules.uncertainty_j,
-        epochs=course.epochs,
+        epochs=course.epochs_now,
         quality=course.quality,
         best=course.best,
         curve=tuple(curve),

@@ -9,12 +9,13 @@ from wattloop.core.user_path import user_path
 from wattloop.measure.command import child_environment
 from wattloop.tune.account import Ended
 from wattloop.tune.bench import Past
+from wattloop.tune.cap_watch import NoCap, Steps
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
 from wattloop.tune.failures import classified_text
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.metric_lines import LineReader, MetricLines, Said
-from wattloop.tune.pace import Pace
+from wattloop.tune.pace import Pace, behind
 from wattloop.tune.program import Program
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment
@@ -66,16 +67,24 @@ class CommandTraining:
         self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
         self._sources: list[tuple[LineReader, MetricLines, bool]] = []
         self._unread: Iterator[Said] = iter(())
+        self._steps: Steps = NoCap()
         self._anew = False
         """Whether it saved nothing when it was ended, and begins again."""
 
     def advance(
-        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+        self,
+        segment: Segment,
+        meter: SegmentMeter,
+        past: Past,
+        steps: Steps,
+        most_s: float | None,
     ) -> Ended:
         """Let the program run until the segment ends."""
         if self._anew:
             self.course, self._anew = Course(self.course.wanted, best=self.course.best), False
-        pace = Pace(segment, meter, self.course, past)
+        begun = self._program is not None
+        pace = Pace(segment, meter, self.course, None if begun else behind(self.course, past))
+        self._steps = steps
         program = self._go_on(meter)
         over_s = None if most_s is None else meter.now_s() + most_s
         while True:
@@ -83,11 +92,14 @@ class CommandTraining:
             for said in self._news(last=ended):
                 if self._took(said, meter.now_s()):
                     self._files.note(self.course.epochs)
+                    steps.epoch()
                     status = pace.at_end_of_epoch()
                     if status is not None:
                         return self._paused(program, status, pace.over())
             if ended:
                 return self._own_end(program, pace.over())
+            if pace.between_steps():
+                return self._paused(program, Status.PAUSED, pace.over())
             if over_s is not None and meter.now_s() > over_s:
                 program.end(DROP_GRACE_S)
                 message = f"the segment did not end within {most_s:g} s"
@@ -147,6 +159,11 @@ class CommandTraining:
             self.course.end_epoch(at_s)
             return True
         if said.event == "steps":
+            units = said.metrics.get("steps", 0.0)
+            self.course.steps += units
+            self.course.steps_each = said.metrics.get("each", self.course.steps_each)
+            if units:
+                self._steps.step(units)
             return False
         return self.course.report(said.metrics, said.epoch, at_s)
 

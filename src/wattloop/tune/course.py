@@ -12,6 +12,8 @@ from wattloop.tune.segment import Until
 __all__ = ["Course", "Mark"]
 
 CLOSE = 1e-9
+MOST_PART = 0.999
+"""Of an epoch that has not ended."""
 PATIENCE = 2
 """A metric is missed after this many times the usual number of epochs between two of them."""
 
@@ -39,6 +41,7 @@ class Course:
         metrics: last value of everything reported.
         diverged: which number is none, when one is.
         counted: whether the training says where its epochs end.
+        steps, steps_each: of the epoch under way, and of a whole one as far as that is known.
         marks: ends of epochs since `begin`.
     """
 
@@ -49,6 +52,8 @@ class Course:
     metrics: dict[str, float] = field(default_factory=dict)
     diverged: str = ""
     counted: bool = False
+    steps: float = 0.0
+    steps_each: float | None = None
     marks: list[Mark] = field(default_factory=list)
     _pending: float | None = None
     _open: float | None = None
@@ -69,6 +74,13 @@ class Course:
         if self._last_told is None or self.epochs - self._last_told <= PATIENCE * self._widest:
             return ""
         return f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}"
+
+    @property
+    def epochs_now(self) -> float:
+        """Epochs with the part of the one under way, where its steps are known."""
+        if not self.steps_each:
+            return self.epochs
+        return self.epochs + min(MOST_PART, self.steps / self.steps_each)
 
     def begin(self) -> None:
         """A segment begins."""
@@ -127,6 +139,8 @@ class Course:
         return max(self.epochs, epoch + (self._offset or 0.0))
 
     def _end(self, number: float, at_s: float) -> None:
+        if self.steps:
+            self.steps_each, self.steps = self.steps, 0.0
         again = bool(self.marks) and number <= self.epochs + CLOSE
         self.epochs = max(self.epochs, number)
         self.quality, self._pending, self._open = self._pending, None, None

@@ -2,17 +2,20 @@
 
 import contextvars
 import ctypes
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.tune.account import Ended
 from wattloop.tune.bench import Past
+from wattloop.tune.cap_watch import NoCap, Steps
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
 from wattloop.tune.failures import classified
 from wattloop.tune.metering import SegmentMeter
-from wattloop.tune.pace import Pace
+from wattloop.tune.pace import Pace, behind
 from wattloop.tune.progress import Status
 from wattloop.tune.running_trial import trial_here
 from wattloop.tune.seeding import RandomState, seed_everything
@@ -21,6 +24,7 @@ from wattloop.tune.trial import Trial, TrialStopped
 
 __all__ = ["FunctionTraining"]
 
+LOOK_EVERY_S = 0.05
 PATIENCE_S = 10.0
 """How long a function may take to end after it was stopped."""
 
@@ -52,6 +56,7 @@ class FunctionTraining:
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._meter: SegmentMeter | None = None
         self._pace: Pace | None = None
+        self._steps: Steps = NoCap()
         self._ended: Ended | None = None
         self._dropped = False
         self._random: RandomState | None = None
@@ -65,13 +70,19 @@ class FunctionTraining:
     # -- for the bench ---------------------------------------------------------------------
 
     def advance(
-        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+        self,
+        segment: Segment,
+        meter: SegmentMeter,
+        past: Past,
+        steps: Steps,
+        most_s: float | None,
     ) -> Ended:
         """Train until the segment ends."""
-        self._meter, self._ended = meter, None
-        self._pace = Pace(segment, meter, self.course, past)
-        self._trial.params = dict(segment.parameters)
-        if not self._thread.is_alive():
+        begun = self._thread.is_alive()
+        self._meter, self._ended, self._steps = meter, None, steps
+        self._pace = Pace(segment, meter, self.course, None if begun else behind(self.course, past))
+        self._trial.begins(segment, self._pace)
+        if not begun:
             self._thread.start()
         self._turn.release()
         if not self._back.acquire(timeout=most_s):
@@ -109,11 +120,23 @@ class FunctionTraining:
         self.course.end_epoch(self._meter.now_s())
         self._at_end_of_epoch()
 
+    def step(self, units: float) -> None:
+        """A step of the function has ended."""
+        self.course.steps += units
+        self._steps.step(units)
+
+    def between_steps(self) -> None:
+        """Pause where the segment ends within an epoch; returns when it is to go on."""
+        self._leave_if_dropped()
+        if self._pace is not None and self._pace.between_steps():
+            self._pause(Status.PAUSED)
+
     # -- inside ----------------------------------------------------------------------------
 
     def _at_end_of_epoch(self) -> None:
         assert self._pace is not None
         self._files.note(self.course.epochs)
+        self._steps.epoch()
         status = self._pace.at_end_of_epoch()
         if status is Status.DIVERGED:
             self._end(status, self.course.diverged)
@@ -218,9 +241,24 @@ class _FunctionTrial(Trial):
         self.epochs_done = training.course.epochs
         self.checkpoint = training._files.checkpoint
         self._training = training
+        self._look_s = math.inf
+
+    def begins(self, segment: Segment, pace: Pace) -> None:
+        """A segment begins."""
+        self.params = dict(segment.parameters)
+        self._look_s = 0.0 if pace.anywhere else math.inf
 
     def step(self, units: float = 1.0) -> None:
-        """Nobody looks for a cap."""
+        """Counted; may pause where the segment ends between two steps."""
+        self._training.step(units)
+        if self._look_s < math.inf:
+            now_s = time.monotonic()
+            if now_s >= self._look_s:
+                self._look_s = now_s + LOOK_EVERY_S
+                self._training.between_steps()
+
+    def _steps_each(self, count: float) -> None:
+        self._training.course.steps_each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
         self._training.report(metrics, epoch)

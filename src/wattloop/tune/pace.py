@@ -6,7 +6,7 @@ from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment
 
-__all__ = ["Pace"]
+__all__ = ["Pace", "behind"]
 
 
 class Pace:
@@ -16,13 +16,15 @@ class Pace:
         segment: when to end.
         meter: its clock and energy.
         course: what the training reports.
-        past: how far the candidate was; a training that is behind that repeats.
+        behind: how far the candidate was, where this training is not that far: it repeats.
     """
 
-    def __init__(self, segment: Segment, meter: SegmentMeter, course: Course, past: Past) -> None:
+    def __init__(
+        self, segment: Segment, meter: SegmentMeter, course: Course, behind: float | None
+    ) -> None:
         self._until, self._meter, self._course = segment.until, meter, course
-        self._repeat_to = past.epochs
-        self.from_s = meter.begin_s if course.epochs >= past.epochs else None
+        self._repeat_to = behind or 0.0
+        self.from_s = None if behind else meter.begin_s
         """When the segment itself began; None while it repeats."""
 
     def at_end_of_epoch(self) -> Status | None:
@@ -39,6 +41,29 @@ class Pace:
             energy_j = self._meter.energy_j(self.from_s, now_s)
         return self._course.verdict(self._until, now_s - self.from_s, energy_j)
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether the segment may end between two steps."""
+        bounds = (self._until.time_s, self._until.energy_j)
+        return self._until.anywhere and self.from_s is not None and bounds != (None, None)
+
+    def between_steps(self) -> bool:
+        """Whether the segment ends here, within an epoch."""
+        if not self.anywhere or self.from_s is None:
+            return False
+        now_s = self._meter.now_s()
+        if self._until.time_s is not None and now_s - self.from_s >= self._until.time_s:
+            return True
+        energy_j = None
+        if self._until.energy_j is not None:
+            energy_j = self._meter.energy_j(self.from_s, now_s)
+        return energy_j is not None and energy_j >= (self._until.energy_j or 0.0)
+
     def over(self) -> float:
         """The segment is over: when it had begun. Where that was never, all was repetition."""
         return self._meter.now_s() if self.from_s is None else self.from_s
+
+
+def behind(course: Course, past: Past) -> float | None:
+    """How far a training that has just begun has to come to be where its candidate was."""
+    return past.epochs if course.epochs < past.epochs else None

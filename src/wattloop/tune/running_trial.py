@@ -58,6 +58,7 @@ class ProgramTrial(Trial):
         self.epochs_done = float(env.get("WATTLOOP_EPOCHS_DONE") or 0.0)
         self._path = Path(env[REPORTS_VARIABLE])
         self._steps = 0.0
+        self._each: float | None = None
         self._say_at_s = 0.0
         # in a job of several processes the first one speaks for all
         self._silent = env.get("RANK", "0") not in ("", "0")
@@ -72,15 +73,23 @@ class ProgramTrial(Trial):
 
     def _say_steps(self) -> None:
         steps, self._steps = self._steps, 0.0
-        self._write({"wattloop": "steps", "steps": steps, "at_s": time.monotonic()})
+        each = {} if self._each is None else {"each": self._each}
+        self._write({"wattloop": "steps", "steps": steps, **each})
+
+    def _steps_each(self, count: float) -> None:
+        self._each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        if self._steps:
+            self._say_steps()
         self._write({**metrics, **({} if epoch is None else {"epoch": epoch})})
 
     def _count_epochs(self) -> None:
         self._write({"wattloop": "counts"})
 
     def _end_epoch(self) -> None:
+        if self._steps:
+            self._say_steps()
         self._write({"wattloop": "epoch"})
 
     def _write(self, data: Mapping[str, object]) -> None:

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.tune.account import Ended, account
 from wattloop.tune.bench import Past
+from wattloop.tune.cap_watch import Steps, watch_for
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
+from wattloop.tune.levers import LeverBoard
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -29,9 +33,14 @@ class Training(Protocol):
     course: Course
 
     def advance(
-        self, segment: Segment, meter: SegmentMeter, past: Past, most_s: float | None
+        self,
+        segment: Segment,
+        meter: SegmentMeter,
+        past: Past,
+        steps: Steps,
+        most_s: float | None,
     ) -> Ended:
-        """Train until the segment ends."""
+        """Train until the segment ends, and tell `steps` of the progress."""
 
     def drop(self) -> None:
         """End it."""
@@ -46,6 +55,9 @@ class TrainingBench(ABC):
         folder: where candidates keep their files.
         scope: whose energy counts; unless given the widest that somebody reads.
         tags: of the measured runs.
+        gpus: numbers of the GPUs whose levers may be set; those that CUDA sees unless given.
+        cap_rules: how long probes for a power cap last.
+        state_directory: where levers are journaled, for tests.
     """
 
     in_process = True
@@ -60,10 +72,21 @@ class TrainingBench(ABC):
         folder: Path,
         scope: str | None = None,
         tags: Mapping[str, str] | None = None,
+        gpus: str | None = None,
+        cap_rules: PilotRules | None = None,
+        state_directory: Path | None = None,
     ) -> None:
         self.scope = scope
         self._problem, self._settings = problem, settings
         self._folder, self._tags = folder, dict(tags or {})
+        self._cap_rules = cap_rules
+        self._board = LeverBoard(
+            problem.space,
+            settings,
+            caps=problem.cap is not None,
+            gpus=gpus,
+            state_directory=state_directory,
+        )
         self._pasts: dict[str, Past] = {}
         self._trainings: dict[str, Training] = {}
 
@@ -79,8 +102,29 @@ class TrainingBench(ABC):
                 message=f"{self.what} cannot put its model back, so nothing can be explored in it",
             )
         past = self._pasts.get(segment.candidate, Past())
+        try:
+            self._board.set(segment.levers)
+        except (ConfigError, LeverError) as error:
+            return Progress(
+                status=Status.NOT_SET,
+                epochs=past.epochs,
+                quality=past.quality,
+                best=past.best,
+                message=str(error),
+            )
         training = self._training(segment, past)
         went_on = past.died_s > 0 and training.course.epochs > past.epochs
+        ended, meter = self._measured(segment, training, past)
+        progress = account(meter, training.course, past, replace(ended, went_on=went_on))
+        self._pasts[segment.candidate] = past.after(segment, progress)
+        if not progress.status.alive:
+            self._trainings.pop(segment.candidate, None)
+        return progress
+
+    def _measured(
+        self, segment: Segment, training: Training, past: Past
+    ) -> tuple[Ended, SegmentMeter]:
+        """Train under a meter, with a search for a cap beside where one is wanted."""
         meter = SegmentMeter(
             self._settings,
             self.scope,
@@ -91,16 +135,15 @@ class TrainingBench(ABC):
         )
         self.scope = self.scope or meter.scope
         ended = Ended(status=Status.KILLED, message="interrupted")
+        steps = watch_for(segment.cap, self._board, meter.session, self._settings, self._cap_rules)
         try:
             training.course.begin()
-            ended = training.advance(segment, meter, past, self._problem.limits.trial_time_s)
+            ended = training.advance(segment, meter, past, steps, self._problem.limits.trial_time_s)
         finally:
+            meter.stop()
+            cap = steps.found()
             meter.end(failed=not ended.status.good, killed=ended.status is Status.KILLED)
-        progress = account(meter, training.course, past, replace(ended, went_on=went_on))
-        self._pasts[segment.candidate] = past.after(segment, progress)
-        if not progress.status.alive:
-            self._trainings.pop(segment.candidate, None)
-        return progress
+        return replace(ended, cap=cap), meter
 
     def let_go(self, candidate: str) -> None:
         """End its training and remove its files."""
@@ -110,10 +153,13 @@ class TrainingBench(ABC):
         CandidateFiles(self._folder, candidate).remove()
 
     def close(self) -> None:
-        """End all trainings; checkpoints stay, for a search that is resumed."""
+        """End all trainings and put levers back; checkpoints stay, for a search that is resumed."""
         trainings, self._trainings = self._trainings, {}
-        for training in trainings.values():
-            training.drop()
+        try:
+            for training in trainings.values():
+                training.drop()
+        finally:
+            self._board.close()
 
     @abstractmethod
     def _begin(

@@ -9,14 +9,17 @@ def train(trial):
 
 import numbers
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.segment import Value
 
 __all__ = ["Trial", "TrialStopped", "numbers_of"]
+
+
+T = TypeVar("T")
 
 
 class TrialStopped(BaseException):
@@ -68,6 +71,15 @@ class Trial(ABC):
             epoch += 1
             self._end_epoch()
 
+    def steps(self, batches: Iterable[T]) -> Iterator[T]:
+        """The batches of an epoch, each counted as a step when the next one is asked for."""
+        length = getattr(batches, "__len__", None)
+        if length is not None:
+            self._steps_each(float(length()))
+        for batch in batches:
+            yield batch
+            self.step()
+
     def report(self, *, epoch: float | None = None, **metrics: Any) -> None:
         """How good it is, and whatever else is worth keeping.
 
@@ -81,6 +93,9 @@ class Trial(ABC):
         """A step of the training has ended; feeds the search for a power cap. Costs next to
         nothing.
         """
+
+    def _steps_each(self, count: float) -> None:
+        """How many steps an epoch has."""
 
     @abstractmethod
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:

@@ -1,0 +1,153 @@
+"""The levers of a search: taken when a segment first needs one, put back in the end."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from wattloop.characterize.cap_levers import CapPlan, cap_plan
+from wattloop.characterize.cap_visible import job_gpus
+from wattloop.control.hold import Hold, hold
+from wattloop.control.lever import Lever, Setting
+from wattloop.control.names import levers_named
+from wattloop.control.registry import find_levers
+from wattloop.control.values import parse_setting
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.settings import Settings
+from wattloop.tune.segment import CAP_LEVER, CapSearch
+from wattloop.tune.space import Space
+
+__all__ = ["GPUS", "LeverBoard", "cannot_be_set"]
+
+GPUS = "gpus"
+"""The lever of the number of GPUs; no lever of the machine."""
+POWER_LIMIT = "gpu/power_limit"
+
+
+class LeverBoard:
+    """Sets levers for segments.
+
+    All levers of the space are taken at once, with the power limits where a cap is searched:
+    two holders of one device would refuse each other.
+
+    Args:
+        space: names of hardware parameters and their levers.
+        settings: which devices there are.
+        caps: whether caps are searched inside segments.
+        gpus: numbers of the GPUs that may be set, such as `0,1`; unless given those of
+            CUDA_VISIBLE_DEVICES where it is set, else all.
+        state_directory: where levers are journaled, for tests.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        settings: Settings,
+        *,
+        caps: bool = False,
+        gpus: str | None = None,
+        state_directory: Path | None = None,
+    ) -> None:
+        self._names = lever_names(space)
+        self._settings, self._caps, self._gpus = settings, caps, gpus
+        self._directory = state_directory
+        self._stack = ExitStack()
+        self._levers: list[Lever] | None = None
+        self._values: dict[str, Setting] = {}
+        self.held: Hold | None = None
+
+    def set(self, wanted: Mapping[str, Setting]) -> None:
+        """Give every hardware parameter its value, and put back what the last segment had set.
+
+        Raises:
+            LeverError, ConfigError: a value is refused; the levers may be at values of before.
+        """
+        values: dict[str, Setting] = {}
+        for name, value in wanted.items():
+            if value is None or self._names.get(name) == GPUS:
+                continue
+            for lever in self._group(self._names.get(name, name)):
+                values[lever.name] = parse_setting(value, lever)
+        if not values and not self._values:
+            return
+        held = self._hold([*self._values, *values])
+        others = [name for name in self._values if name not in values]
+        if others:
+            held.put_back(*others)
+        held.set(values)
+        self._values = values
+
+    def cap_plan(self, search: CapSearch) -> CapPlan:
+        """The GPUs and caps of a search for one; takes their levers.
+
+        Raises:
+            ConfigError, LeverError: none may be set here.
+        """
+        levers = self._all()
+        gpus = self._gpus if self._gpus is not None else job_gpus(levers)
+        caps = ",".join(f"{cap_w:g}" for cap_w in search.caps_w) or None
+        plan = cap_plan(levers, gpus, caps)
+        self._hold([lever.name for lever in plan.levers])
+        return plan
+
+    def close(self) -> None:
+        """Put everything back and let go."""
+        self.held = None
+        self._values = {}
+        self._stack.close()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _all(self) -> list[Lever]:
+        if self._levers is None:
+            self._levers = list(find_levers(settings=self._settings))
+        return self._levers
+
+    def _group(self, name: str) -> Sequence[Lever]:
+        name = {CAP_LEVER: POWER_LIMIT}.get(name, name)
+        levers = self._all()
+        if name.startswith("gpu/"):
+            gpus = self._gpus if self._gpus is not None else job_gpus(levers)
+            if gpus is not None:
+                name = f"gpu:{gpus}/{name.partition('/')[2]}"
+        return levers_named(levers, name)
+
+    def _hold(self, names: Sequence[str]) -> Hold:
+        """Levers of these names held, with all that the space may need."""
+        if self.held is not None and all(name in self.held.levers for name in names):
+            return self.held
+        groups = [name for name in self._names.values() if name != GPUS]
+        wanted = {lever.name: lever for lever in self._all() if lever.name in names}
+        if self.held is not None:
+            wanted |= self.held.levers
+        for group in [*groups, *([POWER_LIMIT] if self._caps else [])]:
+            wanted |= {lever.name: lever for lever in self._group(group)}
+        self._stack.close()
+        taken = hold(list(wanted.values()), directory=self._directory)
+        self.held = self._stack.enter_context(taken)
+        self.held.set(self._values)
+        return self.held
+
+
+def lever_names(space: Space) -> dict[str, str]:
+    """Hardware parameter -> its lever."""
+    return {name: space.parameters[name].lever for name in space.hardware}
+
+
+def cannot_be_set(space: Space, settings: Settings) -> dict[str, str]:
+    """Hardware parameters whose levers may not be set here -> why, and what would allow it."""
+    refused: dict[str, str] = {}
+    board = LeverBoard(space, settings)
+    for name, group in lever_names(space).items():
+        if group == GPUS:
+            continue
+        try:
+            for lever in board._group(group):
+                state = lever.state()
+                if not state.available:
+                    raise LeverError(
+                        f"{state.name} cannot be set: {state.reason}"
+                        + (f"; {state.remedy}" if state.remedy else "")
+                    )
+        except (ConfigError, LeverError) as error:
+            refused[name] = str(error)
+    return refused
