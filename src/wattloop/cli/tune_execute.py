@@ -93,6 +93,8 @@ def _run(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
 
     verb = "going on with" if ready.is_resumed else "beginning"
     say(f"wattloop: {verb} {ready.experiment.experiment_id}")
+    for name, reason in ready.without.items():
+        say(f"wattloop: the search goes on without {name}: {reason}")
     stopped = ready.run()
     if stopped.limit:
         say(f"wattloop: stopped: {stopped.limit}; the best so far stands")

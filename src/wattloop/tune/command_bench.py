@@ -10,6 +10,7 @@ from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.command_training import CommandTraining, Pausing
 from wattloop.tune.command_words import command_words, parameter_variables
 from wattloop.tune.course import Course
+from wattloop.tune.levers import GPUS, gpu_variables
 from wattloop.tune.problem import Problem
 from wattloop.tune.segment import Segment, Value
 from wattloop.tune.training_bench import TrainingBench
@@ -63,13 +64,16 @@ class CommandBench(TrainingBench):
         self, segment: Segment, course: Course, files: CandidateFiles, *, resumed: bool
     ) -> CommandTraining:
         files.make()
+        levers = {f"wattloop.{name}": value for name, value in segment.levers.items()}
         named: dict[str, Value] = {
             **segment.parameters,
+            **levers,
             "wattloop.trial_dir": str(files.folder),
             "wattloop.checkpoint": str(files.checkpoint),
             "wattloop.seed": segment.seed,
         }
-        inactive = [n for n in self._problem.space.parameters if n not in segment.parameters]
+        given = {*segment.parameters, *segment.levers}
+        inactive = [n for n in self._problem.space.parameters if n not in given]
         words = command_words(self.command or [], named, inactive=inactive, folder=files.folder)
         metrics = None
         if self._metrics_file is not None:
@@ -81,6 +85,9 @@ class CommandBench(TrainingBench):
             "WATTLOOP_SEED": str(segment.seed),
             "PYTHONUNBUFFERED": "1",
         }
+        count = segment.levers.get(GPUS)
+        if isinstance(count, int | float):
+            variables |= gpu_variables(int(count))
         return CommandTraining(
             words,
             variables,

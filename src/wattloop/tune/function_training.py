@@ -14,12 +14,13 @@ from wattloop.tune.cap_watch import NoCap, Steps
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
 from wattloop.tune.failures import classified
+from wattloop.tune.levers import GPUS
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.pace import Pace, behind
 from wattloop.tune.progress import Status
 from wattloop.tune.running_trial import trial_here
 from wattloop.tune.seeding import RandomState, seed_everything
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Segment, Value
 from wattloop.tune.trial import Trial, TrialStopped
 
 __all__ = ["FunctionTraining"]
@@ -235,7 +236,7 @@ class FunctionTraining:
 
 class _FunctionTrial(Trial):
     def __init__(self, training: FunctionTraining, first: Segment, *, resumed: bool) -> None:
-        self.params = dict(first.parameters)
+        self.params = _params(first)
         self.seed = first.seed
         self.resumed = resumed
         self.epochs_done = training.course.epochs
@@ -245,7 +246,7 @@ class _FunctionTrial(Trial):
 
     def begins(self, segment: Segment, pace: Pace) -> None:
         """A segment begins."""
-        self.params = dict(segment.parameters)
+        self.params = _params(segment)
         self._look_s = 0.0 if pace.anywhere else math.inf
 
     def step(self, units: float = 1.0) -> None:
@@ -268,3 +269,9 @@ class _FunctionTrial(Trial):
 
     def _end_epoch(self) -> None:
         self._training.end_epoch()
+
+
+def _params(segment: Segment) -> dict[str, Value]:
+    """The configuration; the number of GPUs is for the function to keep."""
+    count = segment.levers.get(GPUS)
+    return {**segment.parameters, **({} if count is None else {GPUS: count})}

@@ -1,5 +1,6 @@
 """The levers of a search: taken when a segment first needs one, put back in the end."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,10 +17,11 @@ from wattloop.core.settings import Settings
 from wattloop.tune.segment import CAP_LEVER, CapSearch
 from wattloop.tune.space import Space
 
-__all__ = ["GPUS", "LeverBoard", "cannot_be_set"]
+__all__ = ["GPUS", "LeverBoard", "cannot_be_set", "gpu_variables"]
 
 GPUS = "gpus"
 """The lever of the number of GPUs; no lever of the machine."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 POWER_LIMIT = "gpu/power_limit"
 
 
@@ -126,6 +128,19 @@ class LeverBoard:
         self.held = self._stack.enter_context(taken)
         self.held.set(self._values)
         return self.held
+
+
+def gpu_variables(count: int) -> dict[str, str]:
+    """What shows a program so many of the GPUs that this one sees.
+
+    Raises:
+        ConfigError: CUDA_VISIBLE_DEVICES has fewer.
+    """
+    seen = os.environ.get(VISIBLE)
+    numbers = [str(n) for n in range(count)] if seen is None else seen.split(",")
+    if len(numbers) < count:
+        raise ConfigError(f"{count} GPUs are asked for, and {VISIBLE} is '{seen}'")
+    return {VISIBLE: ",".join(numbers[:count]), "WATTLOOP_GPUS": str(count)}
 
 
 def lever_names(space: Space) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError, ExperimentNotFound
@@ -11,9 +11,11 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.tune.bench import Bench
+from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Listener, Search, Stopped
 from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
+from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
 from wattloop.tune.trial import Trial
@@ -33,6 +35,8 @@ class Prepared:
     problem: Problem
     record: SearchRecord
     search: Search
+    without: Mapping[str, str]
+    """Hardware parameters that are left out because they cannot be set -> why."""
 
     def run(self) -> Stopped:
         """Run it to its end."""
@@ -63,13 +67,15 @@ def prepared(
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
     """
-    problem = spec.problem(settings)
     mark = fingerprint(spec, function)
+    without = cannot_be_set(spec.space(), settings)
+    problem = problem_without(spec.problem(settings), without)
     facts = {
         "quality": asdict(problem.quality),
         "default": dict(problem.default),
         "objective": problem.objective.to_dict(),
         "function": _name(function),
+        "without": without,
     }
     _checked(spec, problem, function)
     experiment, is_resumed = open_search(
@@ -141,11 +147,31 @@ def _put_together(
     listener: Listener | None,
     is_resumed: bool,
 ) -> Prepared:
-    problem = spec.problem(settings)
+    without = experiment.facts.get("without") or {}
+    problem = problem_without(spec.problem(settings), without)
     record = SearchRecord(store, experiment)
     bench = bench_for(spec, problem, settings, record, function)
     search = Search(record, problem, strategy_for(spec, problem), bench, listener=listener)
-    return Prepared(experiment, is_resumed, spec, problem, record, search)
+    return Prepared(experiment, is_resumed, spec, problem, record, search, without)
+
+
+def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
+    """The problem without hardware parameters that cannot be set on this machine.
+
+    Raises:
+        ConfigError: nothing is left to search.
+    """
+    gone = list(names)
+    if not gone:
+        return problem
+    kept = {n: p for n, p in problem.space.parameters.items() if n not in gone}
+    if not kept and problem.cap is None:
+        raise ConfigError(
+            f"nothing to search: {', '.join(gone)} cannot be set here and there is no other "
+            "parameter; 'wattloop devices' says what would allow it"
+        )
+    default = {n: value for n, value in problem.default.items() if n not in gone}
+    return replace(problem, space=Space(kept), default=default)
 
 
 def bench_for(
