@@ -7,6 +7,7 @@ from typer.core import TyperGroup
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target
+from wattloop.cli.tune_final import final_command
 from wattloop.cli.tune_look import best_command, export_command, list_command, show_command
 
 __all__ = ["app"]
@@ -135,5 +136,6 @@ for word, command in (
     ("show", show_command),
     ("best", best_command),
     ("export", export_command),
+    ("final", final_command),
 ):
     app.command(word)(command)

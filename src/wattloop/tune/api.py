@@ -9,6 +9,7 @@ from wattloop.core.settings import Settings
 from wattloop.measure.configfile import load_settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
+from wattloop.tune.final import FinalResult, train_final
 from wattloop.tune.history import CandidateResult, SearchSummary, search_table, summary_of
 from wattloop.tune.running import Prepared, prepared, resumed
 from wattloop.tune.search_loop import Listener
@@ -69,6 +70,14 @@ class SearchResult:
         """A flat row per configuration, such as `pandas.DataFrame` takes."""
         with open_store(self.settings.store_location) as store:
             return search_table(store, self.search_id)
+
+    def final(self, *, to_the_end: bool = False) -> FinalResult:
+        """Train the best configuration in full, and the default, and compare them."""
+        function = self._train if callable(self._train) else None
+        with open_store(self.settings.store_location) as store:
+            return train_final(
+                self.search_id, store, self.settings, function=function, to_the_end=to_the_end
+            )
 
     def resume(self, **limits: Any) -> "SearchResult":
         """Go on, with other limits where some are given (`energy="2kWh"`, `trials=50`)."""

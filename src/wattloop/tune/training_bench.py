@@ -101,6 +101,10 @@ class TrainingBench(ABC):
                 status=Status.NOT_SUPPORTED,
                 message=f"{self.what} cannot put its model back, so nothing can be explored in it",
             )
+        rate = self._problem.rate
+        if rate is not None and segment.learning_rate is not None:
+            parameters = {**segment.parameters, rate: segment.learning_rate}
+            segment = replace(segment, parameters=parameters)
         past = self._pasts.get(segment.candidate, Past())
         try:
             self._board.set(segment.levers)

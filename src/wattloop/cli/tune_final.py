@@ -1,0 +1,108 @@
+"""`wattloop tune final`: the winner trained in full, and what it saves."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.core.units import format_duration, format_energy
+
+if TYPE_CHECKING:
+    from wattloop.tune.final import FinalResult, FullRun
+
+__all__ = ["final_command"]
+
+
+def final_command(
+    which: Annotated[
+        str, typer.Argument(metavar="[SEARCH]", help="Identifier, its beginning, name or 'last'.")
+    ] = "last",
+    *,
+    to_the_end: Annotated[
+        bool, typer.Option("--to-the-end", help="Go on after the target was reached.")
+    ] = False,
+    json_file: JsonFile = None,
+    interval: Interval = None,
+    devices: Devices = None,
+    meters: Meters = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Train the best configuration in full, measure it, and say when the search has paid."""
+    from wattloop.cli.chosen import settings_of
+    from wattloop.store.database import open_store
+    from wattloop.tune.final import train_final
+
+    check_target(json_file, "--json")
+    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    with open_store(settings.store_location) as place:
+        say(f"wattloop: training the best configuration of {which} in full")
+        result = train_final(which, place, settings, to_the_end=to_the_end)
+    if json_file is not None:
+        write_json(result.to_dict(), json_file)
+    if json_file != "-":
+        print_final(result)
+
+
+def print_final(result: "FinalResult") -> None:
+    """Both configurations, and the sentence that people want."""
+    rows = [_row("best", result.winner)]
+    if result.default is not None and result.default is not result.winner:
+        rows.append(_row("default", result.default))
+    print_table(("run", "configuration", "quality", "epochs", "energy", "time", "where from"), rows)
+    print(said(result))  # noqa: T201 - the answer
+
+
+def said(result: "FinalResult") -> str:
+    """What was spent, what is saved, and after how many runs that has paid."""
+    search = result.search
+    spent = "an unknown amount" if search.energy_j is None else format_energy(search.energy_j)
+    scope = f"{search.scope or 'unknown'} energy, {search.provenance}"
+    if result.saved_j is None or result.saved_j <= 0:
+        return f"spent {spent} searching; nothing is saved: {result.why} ({scope})"
+    saved = format_energy(result.saved_j)
+    within = format_energy(result.saved_uncertainty_j)
+    share = 100 * result.saved_j / (result.default.energy_j or 1) if result.default else 0.0
+    text = f"spent {spent} searching, saves {saved} ± {within} a run ({share:.0f}%)"
+    if not result.certain:
+        text += ", which is within the uncertainty of the sensors: repeat it to be sure"
+    if result.break_even_runs is not None:
+        text += f", pays back after {_runs(result)}"
+    return f"{text} ({scope})"
+
+
+def _runs(result: "FinalResult") -> str:
+    """Runs until it has paid, as a range where the saving is uncertain."""
+    assert result.break_even_runs is not None
+    assert result.saved_j is not None
+    middle = result.break_even_runs
+    low = middle * result.saved_j / (result.saved_j + result.saved_uncertainty_j)
+    text = _count(middle)
+    if result.certain:
+        high = middle * result.saved_j / (result.saved_j - result.saved_uncertainty_j)
+        if _count(low) != _count(high):
+            text += f" ({_count(low)} to {_count(high)})"
+    return f"{text} run{'s' if text != '1' else ''}"
+
+
+def _count(runs: float) -> str:
+    return f"{runs:.1f}" if runs < 10 and round(runs, 1) != round(runs) else f"{runs:.0f}"
+
+
+def _row(name: str, run: "FullRun") -> tuple[str, ...]:
+    pairs = {**run.parameters, **run.levers}
+    setting = " ".join(f"{key}={value}" for key, value in pairs.items())
+    energy = "not known"
+    if run.energy_j is not None:
+        energy = f"{format_energy(run.energy_j)} ± {format_energy(run.uncertainty_j)}"
+    where = "the search" if run.from_search else "this run"
+    return (
+        name,
+        setting,
+        "-" if run.quality is None else f"{run.quality:.4g}",
+        f"{run.epochs:g}",
+        energy,
+        format_duration(run.time_s),
+        f"{where}, {run.provenance}" + (f"; {run.status}" if run.message else ""),
+    )

@@ -1,0 +1,300 @@
+"""The winner of a search trained in full, and what it saves against the default configuration."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from wattloop.control.lever import Setting
+from wattloop.core.clock import RealClock
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.measure.closing import close_journal
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    Experiment,
+    create_experiment,
+    find_experiment,
+    new_experiment_id,
+    set_experiment_status,
+)
+from wattloop.store.fold import recover
+from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial
+from wattloop.trials.claim import claimed, end_leftovers
+from wattloop.trials.limits import stops_deferred, stops_raise
+from wattloop.tune.candidate_results import candidates_from
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress
+from wattloop.tune.running import Function, bench_for, problem_without
+from wattloop.tune.search_record import KIND, SearchRecord
+from wattloop.tune.segment import Segment, Until, Value
+from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.standing import chosen_now
+from wattloop.tune.summary import SearchSummary, summary_of
+
+__all__ = ["FINAL", "FinalResult", "FullRun", "train_final"]
+
+FINAL = "final"
+WINNER, DEFAULT = "winner", "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullRun:
+    """One configuration trained in full.
+
+    Attributes:
+        energy_j, time_s: to the target where there is one and it was reached, else to its end.
+        uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
+        from_search: whether the search had trained it in full already.
+    """
+
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting]
+    status: str
+    quality: float | None
+    reached: bool
+    epochs: float
+    time_s: float
+    energy_j: float | None
+    uncertainty_j: float
+    provenance: str
+    run_id: str | None = None
+    message: str = ""
+    from_search: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalResult:
+    """Whether the search has paid.
+
+    Attributes:
+        saved_j: energy of a run of the default minus that of the winner, with its half-width; None
+            when one of the two is not known or not good enough to compare.
+        break_even_runs: after so many runs the energy spent searching is saved; None when nothing
+            is saved.
+        certain: whether the saving is larger than its uncertainty.
+    """
+
+    final_id: str
+    search: SearchSummary
+    winner: FullRun
+    default: FullRun | None
+    saved_j: float | None
+    saved_uncertainty_j: float
+    saved_s: float | None
+    break_even_runs: float | None
+    certain: bool
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "search": self.search.to_dict()}
+
+
+def train_final(
+    reference: str,
+    store: Store,
+    settings: Settings,
+    *,
+    function: Function | None = None,
+    to_the_end: bool = False,
+) -> FinalResult:
+    """Train the winner of a search, and the default unless the search has done that.
+
+    Args:
+        reference: the search.
+        store: that has it.
+        settings: how to measure.
+        function: the training, where it is one.
+        to_the_end: go on after the target was reached.
+
+    Raises:
+        ConfigError: the search has no winner yet, or a function is needed.
+    """
+    search = find_experiment(store, reference, KIND)
+    spec = spec_from(search.spec)
+    if search.facts.get("function") and function is None:
+        raise ConfigError(
+            f"{search.experiment_id} trains the Python function {search.facts['function']}; call "
+            "SearchResult.final() in that program"
+        )
+    best = chosen_now(store, search, settings)
+    if best is None:
+        raise ConfigError(
+            f"{search.experiment_id} has found no configuration that is good enough yet; go on "
+            "with 'wattloop tune resume', or lower the target"
+        )
+    summary = summary_of(store, search)
+    problem = problem_without(spec.problem(settings), search.facts.get("without") or {})
+    runs = _Runs(store, search, spec, problem, settings, function, to_the_end=to_the_end)
+    parameters = dict(best.parameters)
+    if best.learning_rate is not None and problem.rate is not None:
+        parameters[problem.rate] = best.learning_rate
+    default = None
+    with runs:
+        winner = runs.train(WINNER, parameters, best.levers)
+        if problem.default:
+            own, levers = problem.space.split(problem.space.complete(problem.default))
+            if own == parameters and dict(levers) == dict(best.levers):
+                default = winner
+            else:
+                default = None if to_the_end else _known(summary, problem)
+                default = default or runs.train(DEFAULT, own, levers)
+    return _compared(runs.experiment.experiment_id, summary, winner, default, problem)
+
+
+class _Runs:
+    """Full trainings as an experiment of their own."""
+
+    def __init__(
+        self,
+        store: Store,
+        search: Experiment,
+        spec: SearchSpec,
+        problem: Problem,
+        settings: Settings,
+        function: Function | None,
+        *,
+        to_the_end: bool,
+    ) -> None:
+        wall_s = RealClock().wall_s()
+        self.experiment = Experiment(
+            experiment_id=new_experiment_id(FINAL, wall_s),
+            kind=FINAL,
+            name=search.name,
+            created_wall_s=wall_s,
+            spec=search.spec,
+            facts={"search": search.experiment_id, "scope": search.facts.get("scope")},
+        )
+        self._store, self._problem = store, problem
+        self._record = SearchRecord(store, self.experiment)
+        self._bench = bench_for(spec, problem, settings, self._record, function)
+        self._to_the_end = to_the_end
+        self._status = "interrupted"
+
+    def __enter__(self) -> "_Runs":
+        create_experiment(self._store, self.experiment)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._bench.close()
+        status = "finished" if kind is None else "interrupted"
+        set_experiment_status(self._store, self.experiment.experiment_id, status)
+
+    def train(
+        self, name: str, parameters: Mapping[str, Value], levers: Mapping[str, Setting]
+    ) -> FullRun:
+        """One configuration from its beginning to its end."""
+        target = self._problem.quality.target is not None and not self._to_the_end
+        segment = Segment(
+            key=name,
+            candidate=name,
+            parameters=dict(parameters),
+            levers=dict(levers),
+            until=Until(epochs=self._problem.limits.epochs, at_target=target),
+            seed=self._problem.seed,
+        )
+        identity = self.experiment.experiment_id
+        with stops_raise(), claimed(self._store, identity), stops_deferred() as stops:
+            end_leftovers(identity)
+            settings = {"segment": segment.to_dict(), "asked": 0}
+            begun = begin_trial(self._store, identity, name, settings)
+            with stops.lifted():
+                progress = self._bench.run(segment)
+            record = TrialRecord(
+                key=name,
+                number=begun.number,
+                status=progress.status.value,
+                settings=begun.settings,
+                outcome={**progress.to_dict(), "told": 1},
+                run_id=progress.run_id,
+            )
+            end_trial(self._store, identity, record)
+            recover(self._store, close_journal)
+        return _full(segment, progress, record, self._problem)
+
+
+def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:
+    (result,) = candidates_from([record], problem.quality)
+    return FullRun(
+        parameters=segment.parameters,
+        levers=segment.levers,
+        status=progress.status.value,
+        quality=progress.best,
+        reached=result.reached,
+        epochs=progress.epochs,
+        time_s=result.to_target_s if result.to_target_s is not None else result.time_s,
+        energy_j=result.to_target_j if result.to_target_j is not None else result.energy_j,
+        uncertainty_j=progress.uncertainty_j,
+        provenance=progress.provenance,
+        run_id=progress.run_id,
+        message=progress.message,
+    )
+
+
+def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
+    """The default as the search trained it, where that was in full and no cap was looked for."""
+    found = summary.default
+    if found is None or found.energy_j is None or problem.cap is not None:
+        return None
+    if not (found.reached or found.status == "ended"):
+        return None
+    return FullRun(
+        parameters=found.parameters,
+        levers=found.levers,
+        status=found.status,
+        quality=found.best,
+        reached=found.reached,
+        epochs=found.epochs,
+        time_s=found.to_target_s if found.to_target_s is not None else found.time_s,
+        energy_j=found.to_target_j if found.to_target_j is not None else found.energy_j,
+        uncertainty_j=found.uncertainty_j,
+        provenance=found.provenance,
+        from_search=True,
+    )
+
+
+def _compared(
+    final_id: str,
+    search: SearchSummary,
+    winner: FullRun,
+    default: FullRun | None,
+    problem: Problem,
+) -> FinalResult:
+    result = FinalResult(
+        final_id=final_id,
+        search=search,
+        winner=winner,
+        default=default,
+        saved_j=None,
+        saved_uncertainty_j=0.0,
+        saved_s=None,
+        break_even_runs=None,
+        certain=False,
+        why="",
+    )
+    if default is None:
+        return replace(result, why="no default configuration is stated to compare with")
+    if default is winner:
+        return replace(result, saved_j=0.0, saved_s=0.0, why="the default is the best")
+    if winner.energy_j is None or default.energy_j is None:
+        return replace(result, why="the energy of one of the two could not be read")
+    target = problem.quality.target
+    if target is not None and not winner.reached:
+        return replace(result, why="the winner did not reach the target when trained in full")
+    if target is not None and not default.reached:
+        why = "the default does not reach the target, so its energy is no measure"
+        return replace(result, why=why)
+    saved_j = default.energy_j - winner.energy_j
+    uncertainty_j = (default.uncertainty_j**2 + winner.uncertainty_j**2) ** 0.5
+    runs = None
+    if saved_j > 0 and search.energy_j is not None:
+        runs = search.energy_j / saved_j
+    return replace(
+        result,
+        saved_j=saved_j,
+        saved_uncertainty_j=uncertainty_j,
+        saved_s=default.time_s - winner.time_s,
+        break_even_runs=runs,
+        certain=saved_j > uncertainty_j,
+        why="" if saved_j > 0 else "nothing is saved",
+    )
