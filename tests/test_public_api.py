@@ -16,7 +16,9 @@ def modules() -> list[str]:
     return [
         n
         for n in names
-        if not n.startswith(("wattloop.testing.nvml_stub", "wattloop.integrations"))
+        if not n.startswith(
+            ("wattloop.testing.nvml_stub", "wattloop.integrations", "wattloop.tune.callbacks.")
+        )
     ]
 
 

@@ -22,7 +22,7 @@ __all__ = ["EnergyCallback"]
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-def _callback_class() -> Any:
+def callback_class() -> Any:
     """The base class of the package that the program uses, else of the one that is installed."""
     loaded = [name for name in PACKAGES if name in sys.modules]
     for name in (*loaded, *PACKAGES):
@@ -33,7 +33,7 @@ def _callback_class() -> Any:
     raise ImportError("Lightning is not installed; run 'pip install wattloop[lightning]'")
 
 
-class EnergyCallback(_callback_class()):  # type: ignore[misc] # the base is chosen when imported
+class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chosen when imported
     """Measures `fit` per batch and epoch and reports to the trainer's own loggers.
 
     An epoch contains its validation, as in Lightning itself; a step does not.

@@ -258,7 +258,8 @@ class _FunctionTrial(Trial):
                 self._look_s = now_s + LOOK_EVERY_S
                 self._training.between_steps()
 
-    def _steps_each(self, count: float) -> None:
+    def expect_steps(self, count: float) -> None:
+        """Told to the search."""
         self._training.course.steps_each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:

@@ -76,7 +76,8 @@ class ProgramTrial(Trial):
         each = {} if self._each is None else {"each": self._each}
         self._write({"wattloop": "steps", "steps": steps, **each})
 
-    def _steps_each(self, count: float) -> None:
+    def expect_steps(self, count: float) -> None:
+        """Told to the search."""
         self._each = count
 
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:

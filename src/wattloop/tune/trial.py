@@ -75,7 +75,7 @@ class Trial(ABC):
         """The batches of an epoch, each counted as a step when the next one is asked for."""
         length = getattr(batches, "__len__", None)
         if length is not None:
-            self._steps_each(float(length()))
+            self.expect_steps(float(length()))
         for batch in batches:
             yield batch
             self.step()
@@ -88,14 +88,14 @@ class Trial(ABC):
         """
         self._report(numbers_of(metrics), epoch)
 
+    def expect_steps(self, count: float) -> None:
+        """So many steps make an epoch: then it is known how far an epoch is."""
+
     @abstractmethod
     def step(self, units: float = 1.0) -> None:
         """A step of the training has ended; feeds the search for a power cap. Costs next to
         nothing.
         """
-
-    def _steps_each(self, count: float) -> None:
-        """How many steps an epoch has."""
 
     @abstractmethod
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:

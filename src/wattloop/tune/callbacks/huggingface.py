@@ -1,0 +1,62 @@
+"""Hugging Face `Trainer`.
+
+from wattloop.tune.callbacks.huggingface import TuneCallback
+
+def train(trial):
+    arguments = TrainingArguments(..., eval_strategy="epoch", learning_rate=trial["lr"])
+    Trainer(..., args=arguments, callbacks=[TuneCallback(trial)]).train()
+
+The search's metric is one of the trainer's names, such as `eval_loss` or `eval_accuracy`.
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from wattloop.tune.running_trial import current_trial
+from wattloop.tune.trial import Trial
+
+__all__ = ["TuneCallback"]
+
+
+class TuneCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
+    """Reports every evaluation of a training to a trial.
+
+    In a job of several processes the first one speaks for all.
+
+    Args:
+        trial: the one that the training function was given; `current_trial()` unless given.
+    """
+
+    def __init__(self, trial: Trial | None = None) -> None:
+        self.trial = current_trial() if trial is None else trial
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """How many steps an epoch has."""
+        if state.max_steps and state.num_train_epochs:
+            self.trial.expect_steps(state.max_steps / state.num_train_epochs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An optimizer step has ended."""
+        self.trial.step()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """The training loss; of an evaluation `on_evaluate` knows more."""
+        numbers = _numbers(logs)
+        if state.is_world_process_zero and not any(n.startswith("eval_") for n in numbers):
+            self.trial.report(**numbers)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """How good it is now."""
+        if state.is_world_process_zero:
+            self.trial.report(epoch=float(state.epoch or 0.0), **_numbers(metrics))
+
+
+def _numbers(logs: Any) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in (logs or {}).items()
+        if name != "epoch" and isinstance(value, int | float)
+    }

@@ -1,0 +1,46 @@
+"""Lightning, whether it is called `lightning` or `pytorch_lightning`.
+
+from wattloop.tune.callbacks.lightning import TuneCallback
+
+def train(trial):
+    Trainer(max_epochs=20, callbacks=[TuneCallback(trial)]).fit(Model(trial["lr"]), data)
+
+The search's metric is one that the model logs, such as `self.log("val_accuracy", ...)`.
+"""
+
+from typing import Any
+
+from wattloop.integrations.lightning import callback_class
+from wattloop.tune.running_trial import current_trial
+from wattloop.tune.trial import Trial
+
+__all__ = ["TuneCallback"]
+
+
+class TuneCallback(callback_class()):  # type: ignore[misc] # the base is chosen when imported
+    """Reports every epoch of `fit` to a trial.
+
+    Args:
+        trial: the one that the training function was given; `current_trial()` unless given.
+    """
+
+    def __init__(self, trial: Trial | None = None) -> None:
+        super().__init__()
+        self.trial = current_trial() if trial is None else trial
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """How many steps an epoch has."""
+        steps = trainer.num_training_batches
+        if isinstance(steps, int) and steps > 0:
+            self.trial.expect_steps(float(steps))
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step has ended."""
+        self.trial.step()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """An epoch has ended, its validation included."""
+        if trainer.is_global_zero:
+            self.trial.report(epoch=trainer.current_epoch + 1, **trainer.callback_metrics)

@@ -1,0 +1,77 @@
+"""A plain PyTorch loop, with a checkpoint after every epoch.
+
+from wattloop.tune.callbacks.torch_loop import TrialLoop
+
+def train(trial):
+    model, optimizer = build(trial["width"]), ...
+    loop = TrialLoop(trial, model=model, optimizer=optimizer)
+    for epoch in loop.epochs(20):
+        for batch in loop.steps(loader):
+            ...
+        loop.report(accuracy=evaluate(model))
+
+A search that was killed goes on from the last epoch that had ended, not from the beginning.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from wattloop.tune.running_trial import current_trial
+from wattloop.tune.trial import Trial
+
+__all__ = ["TrialLoop"]
+
+T = TypeVar("T")
+FILE = "loop.pt"
+
+
+class TrialLoop:
+    """The epochs of a training, saved in the trial's checkpoint folder.
+
+    Args:
+        trial: the one that the training function was given; `current_trial()` unless given.
+        save: whether to save at all.
+        parts: what has `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler.
+    """
+
+    def __init__(self, trial: Trial | None = None, *, save: bool = True, **parts: Any) -> None:
+        self.trial = current_trial() if trial is None else trial
+        self._save, self._parts = save and bool(parts), parts
+        if self._save and self.trial.resumed:
+            self._load()
+
+    def epochs(self, count: int | None = None) -> Iterator[int]:
+        """As `Trial.epochs`."""
+        for epoch in self.trial.epochs(count):
+            yield epoch
+            if self._save:
+                self.save()
+
+    def steps(self, batches: Iterable[T]) -> Iterator[T]:
+        """As `Trial.steps`."""
+        return self.trial.steps(batches)
+
+    def report(self, **metrics: Any) -> None:
+        """As `Trial.report`."""
+        self.trial.report(**metrics)
+
+    def save(self) -> None:
+        """Save all parts and the random numbers, whole or not at all."""
+        import torch
+
+        path = self.trial.checkpoint / FILE
+        beside = path.with_suffix(".tmp")
+        state = {name: part.state_dict() for name, part in self._parts.items()}
+        torch.save({"parts": state, "random": torch.get_rng_state()}, beside)
+        beside.replace(path)
+
+    def _load(self) -> None:
+        import torch
+
+        path = self.trial.checkpoint / FILE
+        if not path.exists():
+            return
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        for name, part in self._parts.items():
+            part.load_state_dict(saved["parts"][name])
+        torch.set_rng_state(saved["random"])
