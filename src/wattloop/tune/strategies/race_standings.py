@@ -66,7 +66,8 @@ class Standings:
     def refresh(self) -> None:
         """Think again, with everything that was told."""
         course = self.course
-        self._curves = [(i, r) for i, r in enumerate(self.runners) if r.points] + self.past
+        every = [*enumerate(self.runners), *self.past]
+        self._curves = [(index, runner) for index, runner in every if runner.points]
         if course.first is None:
             course.first = next((r.best for _, r in self._curves if r.best is not None), None)
         self._hub = max(self._curves, key=lambda c: course.share_of(c[1]), default=None)
@@ -192,6 +193,10 @@ class Standings:
             return None
         share = self.course.share(level, min(one, two))
         ratio = math.log(one / two)
+        # It may have trained on without getting any further, where the other one got further.
+        later = other.epochs_beyond(runner.best, quality)
+        if later is not None:
+            ratio = max(ratio, math.log(runner.epochs / later))
         if runner.fault and runner.reached is None and not runner.slow:
             ratio = max(ratio, FAILED)
         return Seen(index, hub, ratio, self.course.compared_variance(min(one, two), share))
@@ -200,7 +205,10 @@ class Standings:
 
     def _rates_belief(self) -> tuple[Belief, list[bool]]:
         """Of the logarithm of the score of one epoch, and of whom it was measured."""
-        latest = {index: runner for index, runner in self.past if runner.epoch is not None}
+        latest: dict[int, Runner] = {}
+        for index, runner in self.past:  # those that were good enough come first
+            if runner.epoch is not None:
+                latest.setdefault(index, runner)
         ratios = [
             r.cap.energy_ratio for r in (*self.runners, *latest.values()) if r.cap is not None
         ]
