@@ -71,6 +71,7 @@ class Standings:
         if course.first is None:
             course.first = next((r.best for _, r in self._curves if r.best is not None), None)
         self._hub = max(self._curves, key=lambda c: course.share_of(c[1]), default=None)
+        self._told = [(runner, self._tells(index, runner)) for index, runner in self._curves]
         self.need = self._epochs_belief()
         self.rates, self._known = self._rates_belief()
         self.costs = {
@@ -150,19 +151,20 @@ class Standings:
         if self._hub is None:
             return believe(self._near_epochs, ())
         hub = self._hub[0]
-        seen: list[Seen] = []
-        for index, runner in self._curves:
-            if further is not None and runner is self.runners[further[0]]:
-                continue
-            seen.append(self._own(index, runner))
-            if index != hub and (found := self._compared(index, runner)) is not None:
-                seen.append(found)
+        without = None if further is None else self.runners[further[0]]
+        seen = [one for runner, told in self._told if runner is not without for one in told]
         if further is not None:
             index, epochs, share = further
             seen.append(Seen(index, None, 0.0, self.course.own_variance(epochs, share)))
             if index != hub:
                 seen.append(Seen(index, hub, 0.0, self.course.compared_variance(epochs, share)))
         return believe(self._near_epochs, seen)
+
+    def _tells(self, index: int, runner: Runner) -> list[Seen]:
+        """What a training says of the epochs that its configuration needs."""
+        assert self._hub is not None
+        found = None if index == self._hub[0] else self._compared(index, runner)
+        return [self._own(index, runner), *([] if found is None else [found])]
 
     def _own(self, index: int, runner: Runner) -> Seen:
         """What its own curve says."""
