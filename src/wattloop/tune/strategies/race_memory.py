@@ -35,7 +35,7 @@ class Memory:
             if runner.reached is not None:
                 known = self.reached.get(key)
                 self.reached[key] = runner if known is None else _folded(known, runner)
-            elif runner.points:
+            elif runner.points or runner.epoch is not None:
                 other = self.short.get(key)
                 if other is None or runner.epochs >= other.epochs:
                     self.short[key] = runner

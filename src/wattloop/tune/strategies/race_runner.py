@@ -144,6 +144,17 @@ class Runner:
             before = (epochs, best)
         return None
 
+    def epochs_beyond(self, level: float, quality: Quality) -> float | None:
+        """Epochs at the first end of one with a better quality than this."""
+        return next(
+            (
+                epochs
+                for epochs, best in self.points
+                if best is not None and quality.better(best, level)
+            ),
+            None,
+        )
+
     def _add(self, epochs: float, value: float | None, quality: Quality) -> None:
         best = self.best
         if value is not None and math.isfinite(value):

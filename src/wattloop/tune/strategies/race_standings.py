@@ -66,10 +66,12 @@ class Standings:
     def refresh(self) -> None:
         """Think again, with everything that was told."""
         course = self.course
-        self._curves = [(i, r) for i, r in enumerate(self.runners) if r.points] + self.past
+        every = [*enumerate(self.runners), *self.past]
+        self._curves = [(index, runner) for index, runner in every if runner.points]
         if course.first is None:
             course.first = next((r.best for _, r in self._curves if r.best is not None), None)
         self._hub = max(self._curves, key=lambda c: course.share_of(c[1]), default=None)
+        self._told = [(runner, self._tells(index, runner)) for index, runner in self._curves]
         self.need = self._epochs_belief()
         self.rates, self._known = self._rates_belief()
         self.costs = {
@@ -149,19 +151,20 @@ class Standings:
         if self._hub is None:
             return believe(self._near_epochs, ())
         hub = self._hub[0]
-        seen: list[Seen] = []
-        for index, runner in self._curves:
-            if further is not None and runner is self.runners[further[0]]:
-                continue
-            seen.append(self._own(index, runner))
-            if index != hub and (found := self._compared(index, runner)) is not None:
-                seen.append(found)
+        without = None if further is None else self.runners[further[0]]
+        seen = [one for runner, told in self._told if runner is not without for one in told]
         if further is not None:
             index, epochs, share = further
             seen.append(Seen(index, None, 0.0, self.course.own_variance(epochs, share)))
             if index != hub:
                 seen.append(Seen(index, hub, 0.0, self.course.compared_variance(epochs, share)))
         return believe(self._near_epochs, seen)
+
+    def _tells(self, index: int, runner: Runner) -> list[Seen]:
+        """What a training says of the epochs that its configuration needs."""
+        assert self._hub is not None
+        found = None if index == self._hub[0] else self._compared(index, runner)
+        return [self._own(index, runner), *([] if found is None else [found])]
 
     def _own(self, index: int, runner: Runner) -> Seen:
         """What its own curve says."""
@@ -192,6 +195,10 @@ class Standings:
             return None
         share = self.course.share(level, min(one, two))
         ratio = math.log(one / two)
+        # It may have trained on without getting any further, where the other one got further.
+        later = other.epochs_beyond(runner.best, quality)
+        if later is not None:
+            ratio = max(ratio, math.log(runner.epochs / later))
         if runner.fault and runner.reached is None and not runner.slow:
             ratio = max(ratio, FAILED)
         return Seen(index, hub, ratio, self.course.compared_variance(min(one, two), share))
@@ -200,7 +207,10 @@ class Standings:
 
     def _rates_belief(self) -> tuple[Belief, list[bool]]:
         """Of the logarithm of the score of one epoch, and of whom it was measured."""
-        latest = {index: runner for index, runner in self.past if runner.epoch is not None}
+        latest: dict[int, Runner] = {}
+        for index, runner in self.past:  # those that were good enough come first
+            if runner.epoch is not None:
+                latest.setdefault(index, runner)
         ratios = [
             r.cap.energy_ratio for r in (*self.runners, *latest.values()) if r.cap is not None
         ]
