@@ -40,6 +40,8 @@ def main() -> int:
         )
         return 2
     device = torch.device("cuda" if torch.cuda.is_available() and not chosen.cpu else "cpu")
+    if chosen.quick:
+        torch.set_num_threads(1)  # tiny models; other programs may want the rest
     os.environ.setdefault("WATTLOOP_STORE", str(Path(chosen.work) / "runs.db"))
     found = Found(chosen, torch, device)
     clock = Clock(chosen.seconds)

@@ -182,7 +182,8 @@ class Sm2(Strategy):
     def _train(self, course: Course) -> Segment:
         more = self._last_epochs if len(self._alive()) == 1 else self._epochs
         epochs = min(course.epochs + more, self._most_epochs)
-        return self._segment(course, Until(epochs=epochs))
+        at_target = self.problem.quality.target is not None
+        return self._segment(course, Until(epochs=epochs, at_target=at_target))
 
     def _segment(
         self, course: Course, until: Until, *, keep: bool = True, rates: RateSweep | None = None
