@@ -326,9 +326,7 @@ def _race(runner: _Runner, scenario: Scenario, seed: int, target: float | None) 
 def _warm_up(made: Training, scenario: Scenario, energy: EnergySource) -> None:
     """Libraries load and choose their kernels in the first steps: nobody is charged for that."""
     goal = Quality(metric=scenario.metric, maximize=scenario.maximize)
-    # Only race ends at a target; what the others took to it is read off their curves.
-    aim = goal if kind == "race" else replace(goal, target=None)
-    bench = TorchBench(made, aim, energy=energy, error=math.inf)
+    bench = TorchBench(made, goal, energy=energy, error=math.inf)
     for size in scenario.batch_sizes:
         segment = Segment(
             key=f"warm/{size}",
