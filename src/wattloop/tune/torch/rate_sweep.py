@@ -1,13 +1,14 @@
 """Learning rates tried one after the other in a training that is put back afterwards.
 
 A rate's loss is that of the batch *after* a step at that rate. After a rate at which the loss is
-no number, or several times what it was at the beginning, the model is put back to where it was
-sound, and that rate and those above it are left out: without that the rest of the sweep would
-measure a broken model.
+no number, or far above what it is at the lowest rates, the model is put back to where it was sound,
+and that rate and those above it are left out: without that the rest of the sweep would measure a
+broken model.
 """
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,9 @@ from wattloop.tune.torch.training import Training
 
 __all__ = ["Swept", "sweep_rates", "swept_rates"]
 
-BROKEN = 4.0
-"""A loss so many times the first one is of a model that broke."""
+BROKEN, SPREADS = 1.5, 3.0
+"""A loss so many times that at the lowest rates, and so many of its standard deviations above, is
+of a model that broke."""
 FIRST_ORDER = 1_000_000
 """Explorations take their data in orders that no epoch of the training has."""
 
@@ -71,7 +73,7 @@ class _Sweeper:
         share = 1.0 if sweep.data_share is None else sweep.data_share
         self._steps = max(1, int(share * steps))
         self._samples = 0
-        self._first: float | None = None
+        self._limit = math.inf
 
     def cyclic(self) -> Swept:
         """One batch per rate, round and round; each rate at least once."""
@@ -118,9 +120,11 @@ class _Sweeper:
             losses = [self._step(rate, next(batches)) for _ in range(each)]
             losses.append(self._stepper.forward_only(next(batches)))
             values = torch.stack([loss.float() for loss in losses]).tolist()
-            self._first = values[0] if self._first is None else self._first
+            if not position:
+                self._set_limit(values)
             counted = values[1 + each // 2 :]
-            if any(self._broke(value) for value in values):
+            # Not by single losses: there are many of them in a block.
+            if not sum(counted) / len(counted) <= self._limit:
                 for above in rates[position:]:
                     seen[above].append(math.inf)
                 break
@@ -148,18 +152,19 @@ class _Sweeper:
         self, seen: dict[float, list[float]], tried: list[float], values: list[float]
     ) -> float | None:
         """Losses after each rate of a round; the lowest rate that broke the model."""
-        self._first = values[0] if self._first is None else self._first
+        self._set_limit(values[: max(3, len(tried) // 3)])
         for rate, after in zip(tried, values[1:], strict=True):
-            if self._broke(after):
+            if not after <= self._limit:
                 seen[rate].append(math.inf)
                 return rate
             seen[rate].append(after)
         return None
 
-    def _broke(self, loss: float) -> bool:
-        return not math.isfinite(loss) or (
-            self._first is not None and loss > BROKEN * max(self._first, 1e-12)
-        )
+    def _set_limit(self, calm: list[float]) -> None:
+        """From losses at the lowest rates, at which hardly anything is learned."""
+        known = [loss for loss in calm if math.isfinite(loss)]
+        if len(known) >= 3:
+            self._limit = BROKEN * statistics.mean(known) + SPREADS * statistics.stdev(known)
 
     def _swept(self, seen: dict[float, list[float]]) -> Swept:
         """Rates that broke it at once have an infinite loss, and so have those above them."""

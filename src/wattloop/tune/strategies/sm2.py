@@ -1,0 +1,300 @@
+"""`sm2`: Spend More to Save More, document 003, as reconstructed in ADR 0024.
+
+Rounds of exploratory and of thorough training take turns. An exploratory epoch tries learning rates
+on a part of the data, in a model that is put back afterwards; it says what an epoch of the
+configuration costs, how good the model becomes and which rate is the largest stable one. The three
+make the objective (`tune.sm2_score`), by which the worse half is dropped. Those that are left are
+trained for five epochs at their rates. The last one is trained on, ten epochs at a time with rates
+explored in between, until it stops getting better.
+"""
+
+import math
+from collections import deque
+from dataclasses import replace
+
+from wattloop.core.errors import ConfigError, StrategyError
+from wattloop.tune.early_stopping import EarlyStopping
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.sm2_score import ALPHA, BETA, sm2_scores
+from wattloop.tune.strategies.sm2_configurations import first_configurations, rate_range
+from wattloop.tune.strategies.sm2_course import Course, Moment, kept_half
+from wattloop.tune.strategies.sm2_rates import WIDTH, stable_rate
+from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
+
+__all__ = ["Sm2"]
+
+RETRIES = 3
+"""Times that the last configuration may diverge and go on at half the rate."""
+
+
+class Sm2(Strategy):
+    """Successive halving over batch sizes with learning rates found on the way.
+
+    The document's other setting, 16 configurations and 40 rates, is `configurations=16, rates=40`.
+
+    Args:
+        problem: the space without its learning rate is what is halved; `rate` is swept. Without
+            one, or on a bench that cannot sweep, only the configurations are compared.
+        configurations: to begin with.
+        rates: tried in an exploratory epoch; 0 for none.
+        low: the smallest rate; that of the space, else of the document, unless given.
+        high: the largest.
+        data_share: part of the data for an exploratory epoch.
+        epochs: of thorough training while several are left.
+        last_epochs: at a time, of the last one.
+        alpha: weight of quality against energy and rate.
+        beta: weight of energy against rate.
+        window: rates in the sliding window.
+        patience: the search ends when the last one has not become better for so many epochs.
+        least_gain: what counts as better.
+        most_epochs: of one configuration; that of the problem unless given.
+    """
+
+    def __init__(  # noqa: PLR0913 - the document's constants, each of which may be changed
+        self,
+        problem: Problem,
+        *,
+        configurations: int = 8,
+        rates: int = 20,
+        low: float | None = None,
+        high: float | None = None,
+        data_share: float = 0.25,
+        epochs: int = 5,
+        last_epochs: int = 10,
+        alpha: float | None = None,
+        beta: float | None = None,
+        window: int = WIDTH,
+        patience: int = 10,
+        least_gain: float = 0.0,
+        most_epochs: int | None = None,
+    ) -> None:
+        super().__init__(problem)
+        options = problem.objective.options
+        self.alpha = float(options.get("alpha", ALPHA)) if alpha is None else alpha
+        self.beta = float(options.get("beta", BETA)) if beta is None else beta
+        for name, weight in (("alpha", self.alpha), ("beta", self.beta), ("share", data_share)):
+            if not 0 <= weight <= 1:
+                raise ConfigError(f"sm2: {name} is {weight:g}; use 0 to 1")
+        if min(epochs, last_epochs) < 1 or data_share == 0:
+            raise ConfigError("sm2: use at least one epoch, and some of the data")
+        range_low, range_high = rate_range(problem)
+        self._low = range_low if low is None else low
+        self._high = range_high if high is None else high
+        if not 0 < self._low < self._high:
+            raise ConfigError(f"sm2: rates from {self._low:g} to {self._high:g} are no range")
+        if rates and rates < 3:
+            raise ConfigError(f"sm2: {rates} rates have no curvature; use 3 or more, or 0 for none")
+        self._rates = rates if problem.rate is not None else 0
+        self._share, self._epochs, self._last_epochs = data_share, epochs, last_epochs
+        self._width = window
+        most = problem.limits.epochs if most_epochs is None else most_epochs
+        self._most_epochs = math.inf if most is None else most
+        self._stopping = EarlyStopping(
+            patience=patience, least_gain=least_gain, maximize=problem.quality.maximize
+        )
+        self._restores = True
+        self.courses: dict[str, Course] = {}
+        for number, configuration in enumerate(first_configurations(problem, configurations)):
+            own, levers = problem.space.split(configuration)
+            name = f"c{number}"
+            self.courses[name] = Course(name, own, levers)
+        self.round = 0
+        self._exploring = True
+        self._left = deque(self.courses)
+        self._busy: dict[str, Segment] = {}
+        self._over = False
+
+    # -- the contract ----------------------------------------------------------------------
+
+    def ask(self) -> Asked:
+        """The next configuration of this round."""
+        if self._over:
+            return None
+        if not self._left:
+            return WAIT
+        course = self.courses[self._left.popleft()]
+        segment = self._explore(course) if self._exploring else self._train(course)
+        course.segments += 1
+        self._busy[course.name] = segment
+        return segment
+
+    def tell(self, segment: Segment, progress: Progress) -> None:
+        """Take note; when it was the last of its round, halve or go on."""
+        asked = self._busy.pop(segment.candidate, None)
+        if asked is None or asked.key != segment.key:
+            raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
+        course = self.courses[segment.candidate]
+        if progress.status is Status.NOT_SUPPORTED and self._can_do_with_less(segment):
+            self._left.append(course.name)
+            return
+        if self._exploring:
+            self._take_explored(course, segment, progress)
+        else:
+            self._take_trained(course, progress)
+        if not self._left and not self._busy and not self._over:
+            self._next_round()
+
+    def best(self) -> Chosen | None:
+        """The one that is left, or that did best; None before one was good enough."""
+        trained = [c for c in self.courses.values() if c.best is not None]
+        if self.problem.quality.target is not None:
+            trained = [c for c in trained if c.reached]
+        if not trained:
+            return None
+        left = {course.name for course in self._alive()}
+        chosen = min(trained, key=lambda c: (c.name not in left, self._loss(c.best), c.name))
+        return Chosen(
+            candidate=chosen.name,
+            parameters=chosen.parameters,
+            levers=dict(chosen.levers),
+            learning_rate=chosen.rate,
+            why=f"{self.problem.quality.metric} {chosen.best:.4g} after {chosen.epochs:g} epochs, "
+            f"of {len(self.courses)} configurations halved {self.round} times",
+        )
+
+    def alive(self) -> frozenset[str]:
+        """Those that were not dropped."""
+        return frozenset(course.name for course in self._alive())
+
+    @property
+    def moments(self) -> list[Moment]:
+        """Every epoch of every configuration, for figure 2."""
+        return [moment for course in self.courses.values() for moment in course.moments]
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _explore(self, course: Course) -> Segment:
+        """A sweep of rates; else a whole epoch, since quality is known at the ends of epochs."""
+        sweep = None
+        until = Until(epochs=math.floor(course.epochs) + 1.0, at_target=False)
+        if self._rates:
+            sweep = RateSweep(
+                low=self._low,
+                high=self._high,
+                count=self._rates,
+                data_share=self._share,
+                cyclic=True,
+            )
+        return self._segment(course, until, keep=not self._restores, rates=sweep)
+
+    def _train(self, course: Course) -> Segment:
+        more = self._last_epochs if len(self._alive()) == 1 else self._epochs
+        epochs = min(course.epochs + more, self._most_epochs)
+        at_target = self.problem.quality.target is not None
+        return self._segment(course, Until(epochs=epochs, at_target=at_target))
+
+    def _segment(
+        self, course: Course, until: Until, *, keep: bool = True, rates: RateSweep | None = None
+    ) -> Segment:
+        return Segment(
+            key=f"{course.name}/{course.segments}",
+            candidate=course.name,
+            parameters=course.parameters,
+            levers=dict(course.levers),
+            until=until,
+            seed=self.problem.seed,
+            keep=keep,
+            rates=rates,
+            learning_rate=course.rate,
+        )
+
+    # -- being told ------------------------------------------------------------------------
+
+    def _can_do_with_less(self, segment: Segment) -> bool:
+        """A bench that cannot sweep compares configurations; one that cannot put back keeps."""
+        if segment.rates is not None:
+            self._rates = 0
+            return True
+        if not segment.keep:
+            self._restores = False
+            return True
+        return False
+
+    def _take_explored(self, course: Course, segment: Segment, progress: Progress) -> None:
+        if not progress.status.good:
+            course.fault = progress.message or progress.status.value
+            course.spend(progress)
+            return
+        if segment.rates is not None:
+            course.swept = progress.rates
+            course.pick = stable_rate(progress.rates, width=self._width)
+            if course.pick is not None:
+                course.rate = course.pick.rate
+        if segment.keep:
+            course.trained(progress)
+        course.explored(progress, 1.0 if segment.rates is None else self._share)
+        course.spend(progress)
+
+    def _take_trained(self, course: Course, progress: Progress) -> None:
+        if progress.status.good:
+            course.trained(progress)
+            course.spend(progress)
+            self._over = self._over or course.reached
+            return
+        course.spend(progress)
+        alone = len(self._alive()) == 1
+        if progress.status is Status.DIVERGED and alone and course.retries < RETRIES:
+            course.retries += 1
+            rate = course.rate if course.rate is not None else self._high
+            course.rate = rate / 2
+            self._left.append(course.name)
+            return
+        course.fault = progress.message or progress.status.value
+
+    def _next_round(self) -> None:
+        alive = self._alive()
+        if not alive:
+            self._over = True
+            return
+        if self._exploring:
+            if len(alive) > 1:
+                self._halve(alive)
+            self._exploring = False
+        else:
+            self._exploring = True
+            self.round += 1
+        going = [course for course in self._alive() if not course.ended]
+        if not going or (self._exploring and self._done(going)):
+            self._over = True
+            return
+        self._left = deque(course.name for course in going)
+
+    def _done(self, going: list[Course]) -> bool:
+        """Whether the last one has stopped getting better, or no more epochs are allowed."""
+        if all(course.epochs >= self._most_epochs for course in going):
+            return True
+        return len(going) == 1 and self._stopping.ended(going[0].qualities)
+
+    def _halve(self, alive: list[Course]) -> None:
+        """Drop the worse half by equation 2."""
+        energy_j = [course.explored_energy_j for course in alive]
+        if any(energy is None for energy in energy_j):
+            # Nothing is metered here: what takes long is taken to cost much.
+            energy_j = [course.explored_time_s for course in alive]
+        scores = sm2_scores(
+            [course.explored_quality for course in alive],
+            energy_j,
+            [course.rate for course in alive],
+            alpha=self.alpha,
+            beta=self.beta,
+            maximize=self.problem.quality.maximize,
+        )
+        names = [course.name for course in alive]
+        costs = [math.inf if energy is None else energy for energy in energy_j]
+        kept = kept_half(
+            dict(zip(names, scores, strict=True)), dict(zip(names, costs, strict=True))
+        )
+        for course, score in zip(alive, scores, strict=True):
+            course.moments[-1] = replace(course.moments[-1], score=score)
+            if course.name not in kept:
+                course.fault = f"dropped in round {self.round + 1}, objective {score:.3f}"
+
+    def _alive(self) -> list[Course]:
+        return [course for course in self.courses.values() if not course.fault]
+
+    def _loss(self, quality: float | None) -> float:
+        if quality is None:
+            return math.inf
+        return -quality if self.problem.quality.maximize else quality
