@@ -53,7 +53,9 @@ def pareto_figures(found: Front) -> dict[str, Any]:
     front = base.transform_filter("datum.front")
     layers = [others]
     if len(names) == 2:
-        layers.append(front.mark_line(color=PALETTE[1], interpolate="step-after", opacity=0.7))
+        # between two points of the front the worse of them is what can be had
+        step = "step-before" if found.objectives[names[0]] else "step-after"
+        layers.append(front.mark_line(color=PALETTE[1], interpolate=step, opacity=0.7))
         layers.append(front.mark_point(color=PALETTE[1], filled=True, size=60, opacity=1))
     else:
         z = alt.Color("z:Q", title=titled(names[2]), scale=alt.Scale(scheme="viridis"))
@@ -97,8 +99,8 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
     )
     layers = []
     if compared:
-        low = min(min(row["x"], row["y"]) for row in rows)
-        high = max(max(row["x"], row["y"]) for row in rows)
+        low = max(min(row["x"] for row in rows), min(row["y"] for row in rows))
+        high = min(max(row["x"] for row in rows), max(row["y"] for row in rows))
         line = alt.Data(values=[{"x": v, "y": v} for v in (low, high)])
         layers.append(
             alt.Chart(line)
