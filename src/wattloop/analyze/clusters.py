@@ -118,12 +118,13 @@ def _described(
     labels = _numbered(last.labels, features, order)
     points = features.only(columns[1])
     projection, explained, loadings = _projected(table, features, points, columns[1])
-    means = _means(table, features, labels, f"{table.name}: means of {last.k} clusters")
+    title = f"{table.name}: means of {last.k} clusters"
+    means = _means(table, features, labels, "means", title)
     others = [influence]
     if last is not first:
         early = _numbered(first.labels, features, order)
         title = f"{table.name}: means of {first.k} clusters, first pass"
-        others.append(_means(table, features, early, title))
+        others.append(_means(table, features, early, "first-pass", title))
     others += [_silhouettes(table, last), loadings]
     little = little_influence(influence)
     gone = table.left_out.get("value missing", 0)
@@ -144,6 +145,7 @@ def _described(
     weak = last.silhouette < 0.25
     return Clusters(
         title=means.title,
+        name=means.name,
         columns=means.columns,
         rows=means.rows,
         formats=means.formats,
@@ -179,7 +181,9 @@ def _numbered(labels: NDArray[np.intp], features: Features, column: str) -> NDAr
     return numbered
 
 
-def _means(table: Table, features: Features, labels: NDArray[np.intp], title: str) -> Findings:
+def _means(
+    table: Table, features: Features, labels: NDArray[np.intp], name: str, title: str
+) -> Findings:
     """In original units; of two levels the share of the second, of more the share of each."""
     rows: list[dict[str, Any]] = []
     for label in np.unique(labels):
@@ -189,6 +193,7 @@ def _means(table: Table, features: Features, labels: NDArray[np.intp], title: st
         rows.append(row | {n: float(m) for n, m in zip(features.names, means, strict=True)})
     return Findings(
         title=title,
+        name=name,
         columns={"cluster": "cluster", "runs": "runs", **{n: n for n in features.names}},
         rows=tuple(rows),
     )
@@ -197,6 +202,7 @@ def _means(table: Table, features: Features, labels: NDArray[np.intp], title: st
 def _silhouettes(table: Table, found: Grouping) -> Findings:
     return Findings(
         title=f"{table.name}: silhouette by number of clusters",
+        name="silhouettes",
         columns={"k": "clusters", "silhouette": "silhouette", "chosen": ""},
         rows=tuple(
             {"k": k, "silhouette": value, "chosen": "taken" if k == found.k else ""}
@@ -222,6 +228,7 @@ def _projected(
     heads = {f"pc{n + 1}": f"PC{n + 1} ({share:.0%})" for n, share in enumerate(explained)}
     loadings = Findings(
         title=f"{table.name}: main components",
+        name="components",
         columns={"column": "column", **heads},
         rows=tuple(
             {"column": name} | {key: float(parts[n, c] * signs[n]) for n, key in enumerate(heads)}

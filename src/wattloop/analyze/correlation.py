@@ -44,7 +44,7 @@ def correlations(
     usable, notes, left_out = _usable(table, columns)
     if target is not None and target not in usable:
         if target in left_out:
-            raise ConfigError(f"{table.name}: '{target}' {left_out[target]}; nothing goes with it")
+            raise ConfigError(f"{table.name}: '{target}' cannot be correlated: {left_out[target]}")
         usable[target] = table.numbers(target)
     if len(usable) < 2:
         raise ConfigError(f"{table.name}: fewer than two columns have numbers that vary")
@@ -128,7 +128,7 @@ def _usable(
     for name in columns or (*table.parameters, *table.results):
         levels = table.levels(name)
         if len(levels) < 2:
-            left_out[name] = "does not vary" if levels else "has no values"
+            left_out[name] = "the same in every row" if levels else "no values"
         elif table.is_numeric(name):
             usable[name] = table.numbers(name)
         elif len(levels) == 2:
@@ -136,5 +136,5 @@ def _usable(
             usable[name] = np.array([place[label] for label in table.labels(name)])
             notes.append(f"{name}: {levels[0]} is 0, {levels[1]} is 1")
         else:
-            left_out[name] = "is text"
+            left_out[name] = "text"
     return usable, notes, left_out

@@ -16,6 +16,7 @@ class Findings:
 
     Attributes:
         title: one line.
+        name: what it is called among the tables of one analysis.
         columns: key in a row -> header.
         rows: plain values; a value that is missing is None.
         formats: key -> format of its numbers, where four digits are not what one wants.
@@ -25,6 +26,7 @@ class Findings:
     """
 
     title: str
+    name: str = ""
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
     formats: Mapping[str, str] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Findings:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
+            "name": self.name,
             "title": self.title,
             "columns": dict(self.columns),
             "rows": [dict(row) for row in self.rows],

@@ -13,8 +13,7 @@ __all__ = ["MOST_CLUSTERS", "Grouping", "grouped"]
 MOST_CLUSTERS = 10
 SAMPLE = 1_000
 """Rows that the silhouette is taken over: it looks at every pair."""
-STARTS, FEW_STARTS = 10, 4
-"""Random beginnings of the clusters that are kept, and of those that are only compared."""
+STARTS = 10
 SEED = 0
 
 
@@ -71,19 +70,19 @@ def _chosen(points: Floats, k: int | None) -> Grouping:
     tried = {}
     if k is None:
         for count in range(2, max(most, 2) + 1):
-            labels = _labels(points[sample], count, FEW_STARTS)
+            labels = _labels(points[sample], count)
             tried[count] = _silhouette(distances, labels)
         k = max(tried, key=lambda count: tried[count])
-    labels = _labels(points, k, STARTS)
+    labels = _labels(points, k)
     best = _silhouette(distances, labels[sample])
     tried[k] = best
     return Grouping(labels, k, best, dict(sorted(tried.items())), len(sample))
 
 
-def _labels(points: Floats, k: int, starts: int) -> NDArray[np.intp]:
+def _labels(points: Floats, k: int) -> NDArray[np.intp]:
     from sklearn.cluster import KMeans
 
-    found = KMeans(k, n_init=starts, random_state=SEED).fit(points)
+    found = KMeans(k, n_init=STARTS, random_state=SEED).fit(points)
     return np.asarray(found.labels_, dtype=np.intp)
 
 

@@ -58,6 +58,7 @@ def influence_table(
     rows.sort(key=lambda row: -(row["between_clusters"] + row["of_results"]))
     return Findings(
         title=f"{table.name}: influence of parameters",
+        name="influence",
         columns={
             "parameter": "parameter",
             "between_clusters": "between clusters",

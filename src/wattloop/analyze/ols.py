@@ -141,6 +141,7 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
     intercept = float(fit.params[0]) if design.estimable(_unit(len(design.owners))) else None
     return Regression(
         title=f"{table.name}: OLS regression of {target}",
+        name="coefficients",
         columns=COLUMNS,
         rows=tuple(rows),
         formats=FORMATS | dict.fromkeys(("coef", "std_err", "low", "high"), _format(values)),
@@ -185,6 +186,7 @@ def _by_parameter(
     rows.sort(key=lambda row: -(row["partial_eta2"] or 0.0))
     return Findings(
         title=f"{table.name}: what each parameter adds to the explanation of {target}",
+        name="parameters",
         columns={
             "parameter": "parameter",
             "df": "df",
@@ -267,11 +269,9 @@ def _warnings(design: Design, rows: int, r2: float, cv_r2: float | None) -> tupl
 
 
 def _format(values: Floats) -> str:
-    """Four decimals for everyday sizes, as many digits as matter for others."""
-    spread = float(values.std())
-    if spread < 0.01:
-        return ".3g"
-    return ".4f" if spread < 100 else ".1f"
+    """As many decimals as a ten-thousandth of the spread needs."""
+    decimals = 4 - math.floor(math.log10(float(values.std())))
+    return f".{min(max(decimals, 0), 12)}f"
 
 
 def _unit(size: int) -> Floats:

@@ -1,6 +1,7 @@
 """EDP, ED2P, EDS(k), energy gain and gain minus loss of every row against one of them."""
 
 import math
+from statistics import fmean
 
 from wattloop.analyze.columns import nearest
 from wattloop.analyze.findings import Findings
@@ -32,8 +33,9 @@ def row_metrics(
 
     Args:
         table: the runs.
-        reference: a row's name or number, `COLUMN=VALUE` that one row has, or the column
-            `is_default` when None; without one, metrics that need it are missing.
+        reference: a row's name or number, or `COLUMN=VALUE` that one row has; None takes the mean
+            of the rows whose column `is_default` is true. Without any, metrics that need one are
+            missing.
         k: of EDS.
         energy: the column of energy; found by its name unless given.
         time: the column of time, likewise.
@@ -45,29 +47,33 @@ def row_metrics(
     usable = (spent.values > 0) & (lasted.values > 0)
     if not usable.any():
         raise ConfigError(f"{table.name}: no row has {spent.column} and {lasted.column} above 0")
-    chosen = _reference(table, reference)
-    if chosen is not None and not usable[chosen]:
-        raise ConfigError(
-            f"{table.name}: the reference {table.names[chosen]} has no {spent.column} or "
-            f"{lasted.column}"
-        )
     points = [
         Point(float(t), float(e)) if ok else None
         for t, e, ok in zip(lasted.values, spent.values, usable, strict=True)
     ]
-    base = None if chosen is None else points[chosen]
+    chosen = _reference(table, reference)
+    own = [point for n in chosen if (point := points[n]) is not None]
+    if chosen and not own:
+        raise ConfigError(
+            f"{table.name}: the reference {table.names[chosen[0]]} has no {spent.column} or "
+            f"{lasted.column}"
+        )
+    base = None
+    if own:
+        base = Point(fmean(p.time_s for p in own), fmean(p.energy_j for p in own))
+    named = table.names[chosen[0]] if len(chosen) == 1 else f"mean of {len(own)} default runs"
     rows = [
         {"run": name, **_metrics(point, base, k)}
         | {p: table.column(p)[n] for p in table.parameters}
         for n, (name, point) in enumerate(zip(table.names, points, strict=True))
     ]
-    named = {f"eds_{one:g}": f"EDS({one:g})" for one in k}
+    sums = {f"eds_{one:g}": f"EDS({one:g})" for one in k}
     notes = [f"energy: {spent.column}; time: {lasted.column}"]
     notes += [note for note in (spent.note, lasted.note) if note]
-    if chosen is None:
+    if base is None:
         warning = ["no reference row: gains and EDS are missing; name one with --reference"]
     else:
-        notes.append(f"reference: {table.names[chosen]}")
+        notes.append(f"reference: {named}")
         warning = []
     return Findings(
         title=f"{table.name}: energy against time",
@@ -78,13 +84,13 @@ def row_metrics(
             "power_w": "power (W)",
             "edp_js": "EDP (J s)",
             "ed2p_js2": "ED2P (J s2)",
-            **(named if base is not None else {}),
+            **(sums if base is not None else {}),
             **(GAINS if base is not None else {}),
             **{p: p for p in table.parameters},
         },
         rows=tuple(rows),
         formats={"edp_js": ".4g", "ed2p_js2": ".4g", **dict.fromkeys(GAINS, "+.2f")},
-        facts={"reference": None if chosen is None else table.names[chosen]},
+        facts={"reference": None if base is None else named},
         notes=tuple(notes),
         warnings=tuple(warning),
     )
@@ -121,18 +127,17 @@ def _metrics(
     }
 
 
-def _reference(table: Table, wanted: str | None) -> int | None:
-    """Its place in the table."""
+def _reference(table: Table, wanted: str | None) -> list[int]:
+    """The rows that others are compared with: one that is named, or all at the default."""
     if wanted is None:
         defaults = table.columns.get("is_default", ())
-        found = [n for n, value in enumerate(defaults) if label_of(value).lower() in ("true", "1")]
-        return found[0] if len(found) == 1 else None
+        return [n for n, v in enumerate(defaults) if label_of(v).lower() in ("true", "1")]
     names = list(table.names)
     if wanted in names:
-        return names.index(wanted)
+        return [names.index(wanted)]
     ending = [n for n, name in enumerate(names) if name.split()[-1] == wanted]
     if len(ending) == 1:
-        return ending[0]
+        return ending
     if "=" in wanted:
         left = table.where(wanted)
         if len(left) > 1:
@@ -140,5 +145,5 @@ def _reference(table: Table, wanted: str | None) -> int | None:
                 f"--reference {wanted}: {len(left)} rows have it ({', '.join(left.names[:3])}, "
                 "...); name one of them"
             )
-        return names.index(left.names[0])
+        return [names.index(left.names[0])]
     raise ConfigError(f"{table.name}: no row '{wanted}'; {nearest(wanted, names[:50])}")

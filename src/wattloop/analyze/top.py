@@ -65,10 +65,11 @@ def top_runs(
     first = tables[0]
     return Findings(
         title=first.title,
+        name=first.name,
         columns=first.columns,
         rows=first.rows,
         formats=first.formats,
-        facts={"threshold": threshold, "below_threshold": low},
+        facts={} if threshold is None else {"threshold": threshold, "below_threshold": low},
         notes=tuple(notes),
         warnings=found.warnings,
         others=tuple(tables[1:]),
@@ -80,6 +81,7 @@ def _ranked(table: Table, found: Quotients, name: str, numbers: list[int], count
     best = sorted(numbers, key=lambda n: key(found, n))[:count]
     return Findings(
         title=f"{table.name}: {says}",
+        name=name,
         columns={
             "rank": "rank",
             "run": "run",

@@ -18,6 +18,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
+    "analyze": (
+        "wattloop.cli.analyze",
+        "Regression, clusters, Pareto front, quotient over a search, sweep or CSV.",
+    ),
     "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
     "tune": ("wattloop.cli.tune", "Find settings that reach the same quality for less energy."),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),

@@ -11,11 +11,12 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["needs_libraries", "page_of", "save", "writable_folder"]
+__all__ = ["FORMATS", "needs_libraries", "page_of", "save", "save_one", "writable_folder"]
 
 PNG_SCALE = 2.0
 COLUMN_PX = 500
 """Charts that are wider take both columns of the page."""
+FORMATS = (".svg", ".png", ".html")
 REMEDY = "pip install 'wattloop[figures]'"
 
 
@@ -49,20 +50,13 @@ def save(
         ConfigError: a library is missing, or the folder cannot be written.
     """
     needs_libraries()
-    import vl_convert
-
     writable_folder(folder)
     written = []
     try:
         for name, chart in charts.items():
-            spec = chart.to_dict()
-            version = _version()
-            svg = folder / f"{name}.svg"
-            svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version=version), encoding="utf-8")
-            png = folder / f"{name}.png"
-            image = vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE)
-            png.write_bytes(image)
-            written += [svg, png]
+            for kind in (".svg", ".png"):
+                written.append(folder / f"{name}{kind}")
+                written[-1].write_bytes(_image(chart, kind))
         page = folder / "index.html"
         page.write_text(page_of(charts, title=title, notes=notes), encoding="utf-8")
     except OSError as error:
@@ -70,6 +64,37 @@ def save(
             f"{folder}: figures cannot be written there: {error.strerror or error}"
         ) from None
     return [*written, page]
+
+
+def save_one(
+    charts: Mapping[str, Any], path: Path, *, title: str, notes: Sequence[str] = ()
+) -> None:
+    """Write one file: a page with all charts (.html), or the first of them (.svg, .png).
+
+    Raises:
+        ConfigError: a library is missing, or the file is of another kind.
+    """
+    needs_libraries()
+    kind = path.suffix.lower()
+    if kind not in FORMATS:
+        raise ConfigError(f"{path}: unknown kind of figure; end it with {', '.join(FORMATS)}")
+    if kind == ".html":
+        data = page_of(charts, title=title, notes=notes).encode()
+    else:
+        data = _image(next(iter(charts.values())), kind)
+    from wattloop.store.formats.target import Target
+
+    with Target(str(path)).path() as place:
+        place.write_bytes(data)
+
+
+def _image(chart: Any, kind: str) -> bytes:
+    import vl_convert
+
+    spec, version = chart.to_dict(), _version()
+    if kind == ".svg":
+        return str(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
+    return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE))
 
 
 def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:

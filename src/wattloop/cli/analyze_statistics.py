@@ -1,0 +1,105 @@
+"""`wattloop analyze ols`, `correlation`, `clusters` and `importance`: what depends on what."""
+
+from typing import Annotated
+
+import typer
+
+from wattloop.cli.analyze_request import Request, listed, with_request
+from wattloop.cli.analyze_source import read_source
+from wattloop.cli.analyze_view import check_targets, show
+from wattloop.core.errors import ConfigError
+
+__all__ = ["clusters_command", "correlation_command", "importance_command", "ols_command"]
+
+Target = Annotated[
+    str | None,
+    typer.Option("--target", metavar="COLUMN", help="What to explain (default: energy)."),
+]
+
+
+@with_request
+def ols_command(
+    request: Request,
+    target: Target = None,
+    numeric: Annotated[
+        str | None,
+        typer.Option("--numeric", metavar="LIST", help="Keep these as numbers, not as levels."),
+    ] = None,
+) -> None:
+    """Regression over levels: coefficient, error, t, p and interval of every level."""
+    from wattloop.analyze.ols import regression
+    from wattloop.report.figures.regression import regression_figures
+
+    check_targets(request)
+    table = read_source(request)
+    found = regression(table, target, numeric=listed(numeric) or ())
+    show(request, table, found, lambda: regression_figures(found))
+
+
+@with_request
+def correlation_command(
+    request: Request,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="COLUMN", help="Only with this column (default: all)."),
+    ] = None,
+) -> None:
+    """Pearson's r and Spearman's rho of every pair of columns, with p."""
+    from wattloop.analyze.correlation import correlations
+    from wattloop.report.figures.correlation import correlation_figures
+
+    check_targets(request)
+    table = read_source(request)
+    found = correlations(table, target)
+    show(request, table, found, lambda: correlation_figures(found))
+
+
+@with_request
+def clusters_command(
+    request: Request,
+    strategy: Annotated[str, typer.Option("--strategy", help="results, all or hybrid.")] = "hybrid",
+    k: Annotated[
+        int | None, typer.Option("--k", help="Number of clusters (default: by silhouette).")
+    ] = None,
+    dimensions: Annotated[
+        int, typer.Option("--dimensions", help="2 or 3, of the figure in .svg and .png.")
+    ] = 2,
+    assign: Annotated[
+        str | None,
+        typer.Option("--assign", metavar="FILE", help="Write each run with its cluster as CSV."),
+    ] = None,
+) -> None:
+    """Families of runs by K-Means, their means, and parameters of little influence."""
+    from wattloop.analyze.clusters import clusters
+    from wattloop.cli.analyze_assign import write_assigned
+    from wattloop.cli.output import check_target
+    from wattloop.report.figures.clusters import cluster_figures
+
+    check_targets(request)
+    check_target(assign, "--assign")
+    if dimensions not in (2, 3):
+        raise ConfigError(f"--dimensions {dimensions}: give 2 or 3")
+    table = read_source(request)
+    found = clusters(table, strategy, k=k)
+    show(request, table, found, lambda: cluster_figures(found, dimensions))
+    if assign is not None:
+        write_assigned(found, assign)
+
+
+@with_request
+def importance_command(
+    request: Request,
+    target: Target = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="fanova or variance (default: fanova where installed)."),
+    ] = None,
+) -> None:
+    """How much of the target's spread each parameter makes."""
+    from wattloop.analyze.importance import importances
+    from wattloop.report.figures.regression import importance_figures
+
+    check_targets(request)
+    table = read_source(request)
+    found = importances(table, target, method=method)
+    show(request, table, found, lambda: importance_figures(found))

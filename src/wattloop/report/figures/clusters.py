@@ -1,0 +1,217 @@
+"""Clusters in the plane and in space of their main components, and in any two columns."""
+
+from typing import Any
+
+import numpy as np
+
+from wattloop.analyze.clusters import Clusters
+from wattloop.report.figures.scatter import drawn_rows, tooltips, with_tooltips
+from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
+
+__all__ = ["cluster_figures"]
+
+SIZE = 380
+
+
+def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
+    """Two and three main components, any two columns, silhouettes; the one asked for first."""
+    rows, sampled = _rows(found)
+    said = "; ".join(
+        filter(
+            None,
+            (
+                found.table.source,
+                f"{found.facts['clusters']} clusters of {len(found.table)} runs",
+                f"silhouette {found.silhouette:.2f}",
+                sampled,
+            ),
+        )
+    )
+    charts: dict[str, Any] = {"clusters-2d": _plane(found, rows, said)}
+    if found.projection.shape[1] > 2:
+        space = {"clusters-3d": _space(found, rows, said)}
+        charts = {**space, **charts} if dimensions == 3 else {**charts, **space}
+    charts["clusters-columns"] = _columns(found, rows, said)
+    tried = next(t for t in found.others if t.name == "silhouettes")
+    if len(tried.rows) > 1:
+        charts["silhouettes"] = _silhouettes(found, [dict(row) for row in tried.rows])
+    return charts
+
+
+def _rows(found: Clusters) -> tuple[list[dict[str, Any]], str]:
+    table = found.table
+    shown = [*table.parameters, *table.results]
+    numeric = [name for name in shown if table.is_numeric(name)]
+    columns = {name: table.numbers(name) for name in numeric}
+    numbers, sampled = drawn_rows(table)
+    rows = []
+    for n in numbers:
+        row = with_tooltips(table, n, shown)
+        row["cluster"] = str(found.labels[n])
+        row |= {f"pc{c + 1}": float(v) for c, v in enumerate(found.projection[n])}
+        row["own"] = {k: None if np.isnan(v[n]) else float(v[n]) for k, v in columns.items()}
+        rows.append(row)
+    return rows, sampled
+
+
+def _plane(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+    import altair as alt
+
+    flat = found.projection.shape[1] < 2
+    y = alt.Y("pc2:Q", title=_component(found, 1)) if not flat else alt.Y("cluster:N")
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_point(filled=True, size=45, opacity=0.75)
+        .encode(
+            x=alt.X("pc1:Q", title=_component(found, 0)),
+            y=y,
+            color=_colour(found),
+            shape=_shape(found),
+            tooltip=_tooltips(found),
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return styled(chart.interactive(), "Clusters, two main components", said)
+
+
+def _space(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+    """Turned and tilted by sliders: the projection is computed where the page is looked at."""
+    import altair as alt
+
+    turn = alt.param(
+        name="turn", value=35, bind=alt.binding_range(min=0, max=360, step=1, name="turn ")
+    )
+    tilt = alt.param(
+        name="tilt", value=25, bind=alt.binding_range(min=-90, max=90, step=1, name="tilt ")
+    )
+    reach = float(np.abs(found.projection).max()) or 1.0
+    # a depth in every row makes near points larger
+    axes = [
+        {f"pc{c + 1}": reach * (c == number) for c in range(3)} | {"name": f"PC{number + 1}"}
+        for number in range(3)
+    ]
+    scale = alt.Scale(domain=[-1.25 * reach, 1.25 * reach])
+    bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
+
+    def projected(values: list[dict[str, Any]]) -> Any:
+        angle = "PI / 180"
+        return (
+            alt.Chart(alt.Data(values=values))
+            .transform_calculate(
+                u=f"datum.pc1 * cos(turn * {angle}) - datum.pc2 * sin(turn * {angle})",
+                v=f"datum.pc1 * sin(turn * {angle}) + datum.pc2 * cos(turn * {angle})",
+            )
+            .transform_calculate(
+                height=f"datum.pc3 * cos(tilt * {angle}) - datum.v * sin(tilt * {angle})",
+                depth=f"datum.v * cos(tilt * {angle}) + datum.pc3 * sin(tilt * {angle})",
+                zero="0",
+            )
+            .encode(
+                x=alt.X("u:Q", scale=scale, axis=bare, title=None),
+                y=alt.Y("height:Q", scale=scale, axis=bare, title=None),
+            )
+        )
+
+    near = alt.Size("depth:Q", scale=alt.Scale(domain=[-reach, reach], range=[70, 20]), legend=None)
+    dots = (
+        projected(rows)
+        .mark_point(filled=True, opacity=0.75)
+        .encode(color=_colour(found), shape=_shape(found), size=near, tooltip=_tooltips(found))
+    )
+    ends = projected(axes)
+    lines = ends.mark_rule(color=GREY).encode(x2="zero:Q", y2="zero:Q")
+    names = ends.mark_text(dx=10, dy=-6, fontSize=11, color=GREY).encode(text="name:N")
+    chart = alt.layer(lines, names, dots).add_params(turn, tilt)
+    shares = ", ".join(_component(found, number) for number in range(3))
+    return styled(
+        chart.properties(width=SIZE, height=SIZE),
+        "Clusters, three main components",
+        f"{shares}; {said}",
+    )
+
+
+def _columns(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+    """Any column against any other, chosen on the page."""
+    import altair as alt
+
+    table = found.table
+    results = [name for name in table.results if table.is_numeric(name)]
+    names = [*results, *(name for name in table.parameters if table.is_numeric(name))]
+    first, second = (results + names)[:1], [n for n in results if n != found.ordered_by]
+    across = alt.param(
+        name="across",
+        value=found.ordered_by if found.ordered_by in names else first[0],
+        bind=alt.binding_select(options=names, name="across "),
+    )
+    up = alt.param(
+        name="up",
+        value=(second or first)[0],
+        bind=alt.binding_select(options=names, name="up "),
+    )
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .transform_calculate(x="datum.own[across]", y="datum.own[up]")
+        .mark_point(filled=True, size=45, opacity=0.75)
+        .encode(
+            x=alt.X("x:Q", title=None, scale=alt.Scale(zero=False)),
+            y=alt.Y("y:Q", title=None, scale=alt.Scale(zero=False)),
+            color=_colour(found),
+            shape=_shape(found),
+            tooltip=_tooltips(found),
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+        .add_params(across, up)
+    )
+    return styled(chart, alt.expr("up + ' against ' + across"), said)
+
+
+def _silhouettes(found: Clusters, rows: list[dict[str, Any]]) -> Any:
+    import altair as alt
+
+    taken = alt.condition(
+        f"datum.k == {found.facts['clusters']}", alt.value(PALETTE[1]), alt.value(PALETTE[0])
+    )
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("k:O", title="Clusters", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("silhouette:Q", title="Silhouette"),
+            color=taken,
+            tooltip=["k:O", alt.Tooltip("silhouette:Q", format=".3f")],
+        )
+        .properties(width=WIDTH, height=HEIGHT)
+    )
+    return styled(chart, "How many clusters", "mean silhouette; the highest is taken")
+
+
+def _component(found: Clusters, number: int) -> str:
+    return f"PC{number + 1} ({found.explained[number]:.0%} of variance)"
+
+
+def _order(found: Clusters) -> list[str]:
+    return [str(label) for label in sorted({int(label) for label in found.labels})]
+
+
+def _colour(found: Clusters) -> Any:
+    import altair as alt
+
+    order = _order(found)
+    colours = [PALETTE[n % len(PALETTE)] for n in range(len(order))]
+    return alt.Color("cluster:N", title="cluster", scale=alt.Scale(domain=order, range=colours))
+
+
+def _shape(found: Clusters) -> Any:
+    """More clusters than colours are told apart by their marks, too."""
+    import altair as alt
+
+    order = _order(found)
+    kinds = ["circle" if n < len(PALETTE) else "triangle-up" for n in range(len(order))]
+    return alt.Shape("cluster:N", title="cluster", scale=alt.Scale(domain=order, range=kinds))
+
+
+def _tooltips(found: Clusters) -> list[Any]:
+    import altair as alt
+
+    shown = [*found.table.parameters, *found.table.results]
+    return [alt.Tooltip("cluster:N"), *tooltips(shown)]

@@ -1,0 +1,80 @@
+"""Coefficients of a regression with their intervals, and importances of parameters."""
+
+from typing import Any
+
+from wattloop.analyze.importance import METHODS, Importances
+from wattloop.analyze.ols import Regression
+from wattloop.report.figures.scatter import titled
+from wattloop.report.figures.style import GREY, PALETTE, WIDTH, styled
+
+__all__ = ["importance_figures", "regression_figures"]
+
+ROW_PX = 17
+
+
+def regression_figures(found: Regression) -> dict[str, Any]:
+    """Every level with its 95% interval; those beyond chance are coloured."""
+    import altair as alt
+
+    rows = [
+        {
+            "term": row["term"],
+            "coef": row["coef"],
+            "low": row["low"],
+            "high": row["high"],
+            "p": row["p"],
+            "kind": "p < 0.05" if (row["p"] or 0.0) < 0.05 else "p >= 0.05",
+        }
+        for row in found.rows
+        if row["coef"] is not None
+    ]
+    if not rows:
+        return {}
+    y = alt.Y("term:N", sort=None, title=None, axis=alt.Axis(labelLimit=260))
+    x_title = f"Distance from the mean over levels, {titled(found.target)}"
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        y=y,
+        color=alt.Color(
+            "kind:N",
+            title=None,
+            scale=alt.Scale(domain=["p < 0.05", "p >= 0.05"], range=[PALETTE[0], "#9ca3af"]),
+        ),
+        tooltip=[
+            "term:N",
+            alt.Tooltip("coef:Q", format=".4~g"),
+            alt.Tooltip("low:Q", format=".4~g"),
+            alt.Tooltip("high:Q", format=".4~g"),
+            alt.Tooltip("p:Q", format=".3~g"),
+        ],
+    )
+    zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GREY).encode(x="x:Q")
+    bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=x_title), x2="high:Q")
+    dots = base.mark_point(size=45, filled=True, opacity=1).encode(x="coef:Q")
+    chart = alt.layer(zero, bars, dots).properties(width=WIDTH, height=ROW_PX * len(rows))
+    kept = "" if found.cv_r2 is None else f", {found.cv_r2:.3f} on rows left out"
+    said = f"OLS over {found.facts['rows']} runs, R2 {found.r2:.3f}{kept}; bars: 95% interval"
+    return {"coefficients": styled(chart, f"What each level adds to {found.target}", said)}
+
+
+def importance_figures(found: Importances) -> dict[str, Any]:
+    """A bar per parameter."""
+    import altair as alt
+
+    rows = [
+        {
+            "parameter": r["parameter"],
+            "importance": r["importance"],
+            "shown": f"{r['importance']:.1%}",
+        }
+        for r in found.rows
+    ]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        y=alt.Y("parameter:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
+        x=alt.X("importance:Q", title="Importance", axis=alt.Axis(format="%")),
+    )
+    bars = base.mark_bar(color=PALETTE[0])
+    names = base.mark_text(align="left", dx=5, fontSize=11).encode(text="shown:N")
+    height = max(24 * len(rows), 60)
+    chart = alt.layer(bars, names).properties(width=WIDTH, height=height)
+    said = f"{METHODS[found.method]}; {found.facts['rows']} runs"
+    return {"importance": styled(chart, f"What {found.target} depends on", said)}

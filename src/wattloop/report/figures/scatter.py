@@ -1,0 +1,68 @@
+"""What figures of runs share: rows as data with what a reader sees when pointing at one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from wattloop.analyze.columns import unit_of
+from wattloop.analyze.table import Table
+
+__all__ = [
+    "MOST_POINTS",
+    "drawn_rows",
+    "fitted",
+    "spread_over",
+    "titled",
+    "tooltips",
+    "with_tooltips",
+]
+
+MOST_POINTS = 2_000
+"""More points than this only cover each other."""
+UNIT_NAMES = {"j": "J", "kj": "kJ", "wh": "Wh", "kwh": "kWh", "w": "W", "kw": "kW", "pct": "%"}
+
+
+def drawn_rows(table: Table, always: Sequence[bool] | None = None) -> tuple[list[int], str]:
+    """Rows to draw, and what to say of it: all, or those in `always` and a sample (fixed seed)."""
+    if len(table) <= MOST_POINTS:
+        return list(range(len(table))), ""
+    kept = np.zeros(len(table), dtype=bool) if always is None else np.array(always)
+    rng = np.random.default_rng(0)
+    kept[rng.choice(len(table), MOST_POINTS, replace=False)] = True
+    return [int(n) for n in np.flatnonzero(kept)], f"{int(kept.sum())} of {len(table)} runs drawn"
+
+
+def with_tooltips(table: Table, number: int, columns: Sequence[str]) -> dict[str, Any]:
+    """The values of one row under names that no chart can misread (`a.b`, `x[0]`)."""
+    values = {f"t{place}": table.column(name)[number] for place, name in enumerate(columns)}
+    return {"run": table.names[number], **values}
+
+
+def tooltips(columns: Sequence[str]) -> list[Any]:
+    """What `with_tooltips` put into a row."""
+    import altair as alt
+
+    own = [alt.Tooltip(field=f"t{n}", type="nominal", title=c) for n, c in enumerate(columns)]
+    return [alt.Tooltip("run:N"), *own]
+
+
+def titled(column: str) -> str:
+    """`energy_wh` as `energy (Wh)`."""
+    stem, _, unit = column.rpartition("_")
+    if stem and unit_of(column) is not None:
+        return f"{stem.replace('_', ' ')} ({UNIT_NAMES.get(unit.lower(), unit)})"
+    return column.replace("_", " ")
+
+
+def spread_over(values: Sequence[float]) -> str:
+    """A logarithmic scale for positive numbers over two decades and more, else a linear one."""
+    low, high = min(values), max(values)
+    return "log" if low > 0 and high / low > 100 else "linear"
+
+
+def fitted(values: Sequence[float]) -> Any:
+    """A scale around the values, with room for a label at its edge."""
+    import altair as alt
+
+    return alt.Scale(type=spread_over(values), zero=False, nice=False, padding=26)
