@@ -80,8 +80,15 @@ class Ledger:
         self._seen.add(configuration_key(configuration))
         return candidate
 
-    def segment(self, candidate: Candidate, energy_j: float | None = None) -> Segment:
+    def segment(
+        self,
+        candidate: Candidate,
+        energy_j: float | None = None,
+        epochs: float | None = None,
+    ) -> Segment:
         """The next stretch of its training: to the target, the end, or `energy_j` further.
+
+        `epochs` in all are the limit's unless given.
 
         The first one looks for the candidate's own power cap, where one may be set.
         """
@@ -92,7 +99,9 @@ class Ledger:
             parameters=candidate.parameters,
             levers=dict(candidate.levers),
             until=Until(
-                epochs=self.problem.limits.epochs, energy_j=energy_j, at_target=self.at_target
+                epochs=self.problem.limits.epochs if epochs is None else epochs,
+                energy_j=energy_j,
+                at_target=self.at_target,
             ),
             seed=self.problem.seed,
             cap=self.problem.cap if first else None,

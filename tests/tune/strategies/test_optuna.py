@@ -1,0 +1,114 @@
+"""Promises of the Optuna samplers: exact after a restart, quiet, and better than chance."""
+
+import statistics
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.testing.strategy_contract import check_strategy, played
+from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
+from wattloop.tune.parameters import Choice, Integer, Real
+from wattloop.tune.problem import Limits, Problem, Quality
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment
+from wattloop.tune.space import Space
+from wattloop.tune.strategy import Event, Strategy
+
+pytest.importorskip("optuna", reason="the samplers are Optuna's: pip install 'wattloop[tune]'")
+
+from wattloop.tune.strategies.optuna import Gp, Nsga2, Tpe
+
+FEW = Limits(candidates=7, epochs=40)
+
+
+def test_tpe_keeps_the_contract() -> None:
+    """With the sampler at work after four random configurations."""
+    problem = synthetic_problem(ranges=True, limits=FEW)
+    check_strategy(lambda p: Tpe(p, startup=4), lambda: SyntheticBench(problem), at_once=(1, 2))
+
+
+def test_nsga2_keeps_the_contract() -> None:
+    """With two objectives and two generations; the second has parents."""
+    problem = synthetic_problem(ranges=True, objectives=("energy", "time"), limits=FEW)
+    check_strategy(lambda p: Nsga2(p, population=3), lambda: SyntheticBench(problem))
+
+
+def test_gp_goes_on_exactly_after_a_restart() -> None:
+    """The Gaussian process proposes the same from stored results; it needs torch."""
+    pytest.importorskip("torch", reason="Optuna's Gaussian process needs torch")
+    problem = synthetic_problem(ranges=True, limits=Limits(candidates=4, epochs=40))
+    bench = SyntheticBench(problem)
+    events = played(Gp(problem, startup=3), bench)
+    resumed = Gp(problem, startup=3)
+    resumed.recall(events[:6])
+    assert resumed.ask() == events[6].segment
+
+
+def test_misses_are_violations_not_results() -> None:
+    """A training that misses its target for little energy does not lead the sampler astray."""
+    space = Space({"x": Real(low=0.0, high=1.0)})
+    quality = Quality(metric="accuracy", target=0.9)
+    problem = Problem(space=space, quality=quality, limits=Limits(candidates=40))
+    strategy = Tpe(problem, startup=8)
+    proposed = []
+    while isinstance(segment := strategy.ask(), Segment):
+        x = float(segment.parameters["x"] or 0.0)
+        proposed.append(x)
+        good = 0.95 if x > 0.7 else 0.5 + x / 4  # cheap at 0, good enough only beyond 0.7
+        progress = Progress(
+            status=Status.ENDED, time_s=1.0, energy_j=10 + 100 * x, epochs=1, quality=good
+        )
+        strategy.tell(segment, progress)
+    assert statistics.median(proposed[20:]) > 0.6
+    best = strategy.best()
+    assert best is not None and 0.7 < float(best.parameters["x"] or 0) < 0.8
+
+
+@pytest.mark.parametrize("make", [Tpe, Nsga2])
+def test_ten_thousand_events_are_recalled_without_asking_the_sampler(
+    make: type[Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking for five thousand proposals again would take minutes."""
+    space = Space({"a": Real(low=0, high=1), "b": Integer(low=1, high=500, log=True)})
+    limits = Limits(candidates=6_000)
+    problem = Problem(space=space, quality=Quality(metric=""), limits=limits)
+    events = []
+    for number in range(5_000):
+        segment = Segment(
+            key=f"c{number}.0",
+            candidate=f"c{number}",
+            parameters={"a": number / 5_000, "b": 1 + number % 500},
+        )
+        progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=1.0 + number * 37 % 101)
+        events += [Event(segment), Event(segment, progress)]
+    strategy = make(problem)
+    with monkeypatch.context() as patch:
+        patch.setattr(make, "sampler", lambda *_: pytest.fail("the sampler was asked"))
+        strategy.recall(events)
+    assert len(strategy.ledger) == 5_000  # type: ignore[attr-defined]  # both keep a ledger
+    assert isinstance(strategy.ask(), Segment)
+
+
+def test_a_finite_space_is_never_paid_for_twice() -> None:
+    """Samplers repeat themselves; a configuration is trained once, and the search ends."""
+    space = Space({"a": Choice(values=(1, 2, 3)), "b": Choice(values=("x", "y"))})
+    problem = Problem(space=space, quality=Quality(metric=""))
+    strategy = Tpe(problem, startup=2)
+    seen = []
+    while isinstance(segment := strategy.ask(), Segment):
+        seen.append(tuple(segment.parameters.values()))
+        strategy.tell(segment, Progress(status=Status.ENDED, time_s=1.0, energy_j=1.0))
+    assert len(seen) == len(set(seen)) == 6
+
+
+def test_it_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    """Optuna's own messages about studies are not the user's business."""
+    problem = synthetic_problem(ranges=True, limits=Limits(candidates=4, epochs=3))
+    played(Nsga2(problem, population=2), SyntheticBench(problem))
+    assert capfd.readouterr().err == ""
+
+
+def test_sm2_is_refused() -> None:
+    """Equation 2 compares several trainings; a sampler scores each by itself."""
+    with pytest.raises(ConfigError, match="use grid, random or the strategy sm2"):
+        Tpe(synthetic_problem(objectives=("sm2",)))
