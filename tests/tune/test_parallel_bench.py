@@ -17,7 +17,7 @@ from wattloop.tune.parallel_bench import ParallelBench
 from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search
-from wattloop.tune.segment import Segment
+from wattloop.tune.segment import Segment, Until
 
 
 def made(problem, folder, settings):
@@ -85,9 +85,12 @@ def test_a_worker_that_dies_is_replaced(bench):
     assert progress.status is Status.KILLED
     assert progress.energy_j > 0
     done = [
-        one.run(Segment(key=f"b{n}", candidate=f"b{n}", parameters={"width": 1})) for n in range(2)
+        one.run(
+            Segment(key=f"b{n}", candidate=f"b{n}", parameters={"width": 1}, until=Until(epochs=1))
+        )
+        for n in range(2)
     ]
-    assert [p.status for p in done] == [Status.ENDED, Status.ENDED]
+    assert [p.status for p in done] == [Status.PAUSED, Status.PAUSED]
 
 
 @pytest.mark.parametrize("asked", ["", "0;", "0,0", "a", "0;0"])
