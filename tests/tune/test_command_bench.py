@@ -2,14 +2,19 @@
 
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.tune.small import small_problem
+from wattloop.core.errors import CommandError
 from wattloop.tune.command_bench import CommandBench
+from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Status
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import RateSweep, Segment, Until
 
+ROOT = Path(__file__).parents[2]
 TRAIN = """
 import sys, time
 width = float(sys.argv[1])
@@ -31,7 +36,7 @@ def segment(epochs=None, *, width=1, key="", **options):
 
 
 @pytest.fixture
-def bench(settings, tmp_path):
+def bench(settings, tmp_path, monkeypatch):
     made = []
 
     def make(program, *arguments, problem=None, **options):
@@ -50,6 +55,7 @@ def bench(settings, tmp_path):
         )
         return made[-1]
 
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     yield make
     for each in made:
         each.close()
@@ -69,3 +75,152 @@ def test_a_program_is_paused_and_goes_on(bench):
     assert second.curve[0].energy_j > first.curve[-1].energy_j
     last = one.run(segment())
     assert (last.status, last.epochs) == (Status.ENDED, 8)
+
+
+def running(mark):
+    """Processes that bear this name in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def test_what_is_let_go_leaves_nothing_running(bench):
+    """Promise: a paused program and what it started are ended."""
+    program = "import subprocess; subprocess.Popen(['sleep', '60'])\n" + TRAIN
+    one = bench(program)
+    one.run(segment(1))
+    assert len(running(b"WATTLOOP_TRIAL=s/w1")) == 2
+    one.let_go("w1")
+    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+
+
+SAVING = """
+import json, os, signal, sys, time
+from pathlib import Path
+state = Path(os.environ["WATTLOOP_CHECKPOINT"]) / "state.json"
+epoch = 0
+if os.environ["WATTLOOP_RESUMED"] == "1":
+    epoch = json.loads(state.read_text())
+    assert epoch >= float(os.environ["WATTLOOP_EPOCHS_DONE"])
+def save(*_):
+    SAVE
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while epoch < 8:
+    time.sleep(0.05)
+    epoch += 1
+    print(json.dumps({"epoch": epoch, "accuracy": epoch / 10, "pid": os.getpid()}))
+"""
+
+
+def test_a_program_that_saves_is_ended_and_begun_again(bench):
+    """Promise: with checkpoint it holds no memory while paused, and goes on from its files."""
+    one = bench(SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))"), checkpoint=True)
+    first = one.run(segment(2))
+    assert first.status is Status.PAUSED
+    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    second = one.run(segment(4))
+    assert second.metrics["pid"] != first.metrics["pid"]
+    assert [point.epoch for point in second.curve][-1] == 4
+    assert second.repeated_s == 0
+
+
+def test_a_program_that_saves_nothing_is_trained_again_and_says_so(bench):
+    """Promise: what it takes to come to where it was is counted as repeated."""
+    one = bench(SAVING.replace("SAVE", "pass"), checkpoint=True)
+    first = one.run(segment(2))
+    assert "saved nothing" in first.message
+    second = one.run(segment(3))
+    assert (second.status, second.epochs) == (Status.PAUSED, 3)
+    assert second.repeated_j > 0
+    assert [point.epoch for point in second.curve] == [3]
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("print('hello')", Status.NO_METRIC, "print a line such as 'accuracy=0.93'"),
+        ("print('loss=1.0')", Status.NO_METRIC, "only loss"),
+        ("print('accuracy=nan')\nimport time\ntime.sleep(30)", Status.DIVERGED, "accuracy is nan"),
+        ("raise SystemExit('no such file')", Status.FAILED, "exit code 1; it said: no such file"),
+        ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
+        ("import os\nos.kill(os.getpid(), 9)", Status.KILLED, "signal 9"),
+        ("raise RuntimeError('CUDA out of memory')", Status.OUT_OF_MEMORY, "exit code 1"),
+    ],
+)
+def test_every_end_has_its_name(bench, program, status, said):
+    """Promise: a program that ends badly is a result that says how."""
+    progress = bench(program).run(segment())
+    assert progress.status is status
+    assert said in progress.message
+
+
+def test_a_program_that_never_ends_is_ended(bench):
+    """Promise: the time limit of a segment holds, whatever the program does."""
+    problem = small_problem(limits=Limits(trial_time_s=0.3))
+    progress = bench("import time\ntime.sleep(60)", problem=problem).run(segment())
+    assert progress.status is Status.TIMEOUT
+    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+
+
+def test_a_metrics_file_is_followed(bench, tmp_path):
+    """Promise: CSV that a program writes counts as what it prints."""
+    program = """
+import sys, time
+with open(sys.argv[1], "w", buffering=1) as file:
+    file.write("epoch,accuracy\\n")
+    for epoch in range(1, 5):
+        time.sleep(0.03)
+        file.write(f"{epoch},{epoch / 10}\\n")
+"""
+    one = bench(program, "{trial_dir}/m.csv", metrics_file="{trial_dir}/m.csv")
+    progress = one.run(segment(3))
+    assert (progress.status, progress.epochs, progress.quality) == (Status.PAUSED, 3, 0.3)
+
+
+def test_parameters_reach_the_program(bench):
+    """Promise: as arguments, as variables, and through `current_trial`."""
+    program = """
+import os, sys
+from wattloop.tune import current_trial
+trial = current_trial()
+assert float(sys.argv[1]) == trial["width"] == float(os.environ["WATTLOOP_PARAM_WIDTH"])
+assert trial.seed == 7 and not trial.resumed
+for epoch in trial.epochs(3):
+    trial.report(accuracy=epoch / 10, loss=None)
+"""
+    progress = bench(program).run(segment(seed=7, width=2))
+    assert (progress.status, progress.epochs) == (Status.ENDED, 3), progress.message
+    assert [point.quality for point in progress.curve] == [0.0, 0.1, 0.2]
+
+
+def test_a_metric_that_disappears_is_said(bench):
+    """Promise: epochs without it are epochs without quality, and there is a warning."""
+    program = """
+import time
+from contextlib import suppress
+from pathlib import Path
+for epoch in range(1, 7):
+    time.sleep(0.01)
+    print(f"epoch {epoch} loss=0.1", f"accuracy={epoch / 10}" if epoch < 3 else "")
+"""
+    progress = bench(program).run(segment())
+    assert progress.status is Status.ENDED
+    assert progress.best == 0.2
+    assert "accuracy was not reported any more after epoch 2" in progress.message
+
+
+def test_a_rate_sweep_is_not_supported(bench):
+    """Promise: refused without running anything."""
+    sweep = RateSweep(low=1e-3, high=1.0, count=5)
+    progress = bench(TRAIN).run(segment(rates=sweep))
+    assert progress.status is Status.NOT_SUPPORTED
+
+
+def test_a_program_that_is_not_there_is_an_error(settings, tmp_path):
+    """Promise: said before a search begins."""
+    with pytest.raises(CommandError, match="not found"):
+        CommandBench(["no-such-program"], small_problem(), settings, folder=tmp_path)

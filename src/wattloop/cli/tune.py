@@ -68,6 +68,12 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     scope: Annotated[
         str | None, typer.Option("--scope", help="Energy of gpu, cpu, dram or node.")
     ] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel", metavar="GPUS", help="Train side by side: 2, or groups such as 0,1;2,3."
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="What it is called.")] = None,
     new: Annotated[
@@ -101,6 +107,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         fields={"name": name, "seed": seed, "scope": scope, "strategy": strategy},
         target=target,
         limits={"energy": energy, "time": time, "trials": trials, "epochs": epochs},
+        parallel=parallel,
         new=new,
         resume_only=resume,
         json_file=json_file,

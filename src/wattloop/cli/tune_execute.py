@@ -25,6 +25,7 @@ class TuneRequest:
     fields: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    parallel: str | None = None
     new: bool = False
     resume_only: bool = False
     json_file: str | None = None
@@ -46,6 +47,7 @@ def execute(request: TuneRequest) -> None:
             request.settings,
             resume=not request.new,
             resume_only=request.resume_only,
+            parallel=request.parallel,
             listener=listener,
         )
         _run(ready, store, request)

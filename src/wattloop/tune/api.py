@@ -109,6 +109,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     rate: str | None = None,
     checkpoint: bool = False,
     metrics_file: str | None = None,
+    parallel: int | str | None = None,
     new: bool = False,
     listener: Listener | None = None,
     settings: Settings | None = None,
@@ -139,6 +140,8 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         rate: the parameter that is the learning rate.
         checkpoint: whether a command saves its state when it is asked to end.
         metrics_file: that a command writes, beside what it prints.
+        parallel: how many GPUs train side by side, or groups such as `"0,1;2,3"`; one training at
+            a time unless given. A function must then be defined at the top of a module.
         new: begin anew, also where the same search is unfinished.
         listener: told what happens.
         settings: how to measure; from environment and file unless given.
@@ -183,6 +186,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
             settings,
             function=train if callable(train) else None,
             resume=not new,
+            parallel=parallel,
             listener=listener,
         )
         return _ran(ready, opened, settings, train)

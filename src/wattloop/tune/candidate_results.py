@@ -30,6 +30,7 @@ class CandidateResult:
         reached: whether the quality asked for was reached; then `to_target_s` and `to_target_j` are
             what that took.
         repeated_j: spent beside, because a search was killed.
+        idle_j: of other devices that waited meanwhile.
         provenance: of the energy; the weakest, where segments differ.
         messages: what went wrong, or is worth knowing.
     """
@@ -51,6 +52,7 @@ class CandidateResult:
     to_target_s: float | None = None
     to_target_j: float | None = None
     repeated_j: float = 0.0
+    idle_j: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     provenance: str = ""
     run_ids: list[str] = field(default_factory=list)
@@ -117,7 +119,7 @@ def parameter_columns(candidates: Sequence[CandidateResult]) -> dict[str, str]:
 RESULTS = (
     *("candidate", "number", "status", "segments", "epochs", "time_s", "energy_j"),
     *("uncertainty_j", "power_w", "quality", "best", "reached", "to_target_s", "to_target_j"),
-    *("repeated_j", "provenance", "learning_rate", "message"),
+    *("repeated_j", "idle_j", "provenance", "learning_rate", "message"),
 )
 """Columns of a table that are no parameters."""
 
@@ -139,6 +141,7 @@ def _add(
         result.uncertainty_j**2 + float(outcome.get("uncertainty_j") or 0.0) ** 2
     ) ** 0.5
     result.repeated_j += outcome.get("repeated_j") or 0.0
+    result.idle_j += outcome.get("idle_j") or 0.0
     result.provenance = _weaker(result.provenance, str(outcome.get("provenance") or ""))
     if record.run_id:
         result.run_ids.append(record.run_id)

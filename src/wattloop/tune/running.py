@@ -1,5 +1,6 @@
 """From a specification to a search that runs: strategy, bench, record, all put together."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.tune.bench import Bench
+from wattloop.tune.device_groups import device_groups
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Listener, Search, Stopped
@@ -51,6 +53,7 @@ def prepared(
     function: Function | None = None,
     resume: bool = True,
     resume_only: bool = False,
+    parallel: int | str | None = None,
     listener: Listener | None = None,
 ) -> Prepared:
     """The unfinished search of this specification, or a new one.
@@ -62,6 +65,8 @@ def prepared(
         function: the training; the specification's command unless given.
         resume: whether an unfinished one is gone on with.
         resume_only: whether a new one is refused.
+        parallel: how many GPUs train side by side, or groups of them (`device_groups`); one
+            training at a time unless given.
         listener: told what happens.
 
     Raises:
@@ -76,8 +81,11 @@ def prepared(
         "objective": problem.objective.to_dict(),
         "function": _name(function),
         "without": without,
+        **({} if parallel is None else {"parallel": parallel}),
     }
     _checked(spec, problem, function)
+    if parallel is not None:
+        device_groups(parallel)
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
@@ -182,26 +190,48 @@ def bench_for(
     function: Function | None,
 ) -> Bench:
     """What trains: the function, or the specification's command."""
+    facts = record.experiment.facts
     options: dict[str, Any] = {
         "folder": record.folder,
         "tags": record.tags,
-        "scope": record.experiment.facts.get("scope") or spec.scope,
+        "scope": facts.get("scope") or spec.scope,
     }
     if function is not None:
-        from wattloop.tune.function_bench import FunctionBench
+        make = functools.partial(_function_bench, function, problem, options)
+    else:
+        command = {
+            "search_id": record.search_id,
+            "checkpoint": spec.checkpoint,
+            "metrics_file": spec.metrics_file,
+        }
+        make = functools.partial(_command_bench, spec.command, problem, {**options, **command})
+    if facts.get("parallel") is None:
+        return make(settings)
+    from wattloop.tune.parallel_bench import ParallelBench
 
-        return FunctionBench(function, problem, settings, **options)
+    if spec.scope not in (None, ParallelBench.scope):
+        raise ConfigError(
+            f"scope {spec.scope}: trainings side by side can only be told apart by the energy of "
+            "their GPUs; leave out scope, or run one at a time"
+        )
+    options["scope"] = ParallelBench.scope
+    return ParallelBench(make, settings, device_groups(facts["parallel"]))
+
+
+def _function_bench(
+    function: Function, problem: Problem, options: Mapping[str, Any], settings: Settings
+) -> Bench:
+    from wattloop.tune.function_bench import FunctionBench
+
+    return FunctionBench(function, problem, settings, **options)
+
+
+def _command_bench(
+    command: list[str], problem: Problem, options: Mapping[str, Any], settings: Settings
+) -> Bench:
     from wattloop.tune.command_bench import CommandBench
 
-    return CommandBench(
-        spec.command,
-        problem,
-        settings,
-        search_id=record.search_id,
-        checkpoint=spec.checkpoint,
-        metrics_file=spec.metrics_file,
-        **options,
-    )
+    return CommandBench(command, problem, settings, **options)
 
 
 def _checked(spec: SearchSpec, problem: Problem, function: Function | None) -> None:

@@ -70,7 +70,7 @@ def summary_of(
     default = _default(candidates, facts)
     known = [c for c in candidates if c.energy_j is not None]
     energy_j = None
-    idle_j = float(facts.get("idle_j") or 0.0)
+    idle_j = sum(c.idle_j for c in candidates)
     if known:
         energy_j = sum((c.energy_j or 0.0) + c.repeated_j for c in known) + idle_j
     saved_j = None

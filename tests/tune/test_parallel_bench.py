@@ -1,0 +1,106 @@
+"""Trainings side by side on virtual GPUs, each with the energy of its own."""
+
+import functools
+
+import pytest
+
+from tests.characterize.virtual_caps import settle
+from tests.tune.loading import train
+from tests.tune.small import Halving, small_problem
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.store.database import open_store
+from wattloop.store.trial_records import read_trials
+from wattloop.tune.device_groups import device_groups
+from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune.parallel_bench import ParallelBench
+from wattloop.tune.progress import Status
+from wattloop.tune.search_loop import Search
+from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.segment import Segment, Until
+
+
+def made(problem, folder, settings):
+    return FunctionBench(train, problem, settings, folder=folder, scope="gpu")
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    settle(monkeypatch, tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return Settings(
+        virtual_gpus=2,
+        meters=("virtual",),
+        interval_s=0.02,
+        store=str(tmp_path / "runs.db"),
+    )
+
+
+@pytest.fixture
+def bench(settings, tmp_path):
+    made_benches = []
+
+    def make(problem):
+        build = functools.partial(made, problem, tmp_path / "files")
+        made_benches.append(ParallelBench(build, settings, device_groups(2)))
+        return made_benches[-1]
+
+    yield make
+    for each in made_benches:
+        each.close()
+
+
+def test_each_training_has_the_energy_of_its_own_gpu(bench, settings):
+    """Promise: side by side, energy by device, waiting devices charged, resumed in its order."""
+    problem = small_problem(widths=(1, 2, 4))
+    with open_store(settings.store_location) as store:
+        record = SearchRecord(store, open_search(store, {}, "side by side")[0])
+        strategy = Halving(problem, rounds=(2, 4))
+        stopped = Search(record, problem, strategy, bench(problem)).run()
+        trials = read_trials(store, record.search_id)
+    assert strategy.best().candidate == "w4"
+    outcomes = [trial.outcome for trial in trials]
+    assert {o["metrics"]["gpu"] for o in outcomes} == {0, 1}
+    for outcome in outcomes:
+        # one card at full load, and not two
+        assert 300 < outcome["energy_j"] / outcome["time_s"] < 1000
+        assert outcome["provenance"] == "simulated"
+    first, second = trials[:2]
+    assert second.settings["asked"] < first.outcome["told"]  # both were under way at once
+    assert sum(o["idle_j"] for o in outcomes) > 0
+    assert stopped.spent.idle_j == pytest.approx(sum(o["idle_j"] for o in outcomes))
+    again = Halving(problem, rounds=(2, 4))
+    with open_store(settings.store_location) as store:
+        again.recall(SearchRecord(store, record.experiment).story().events)
+    assert again.ask() is None
+    assert again.best().candidate == "w4"
+
+
+def test_a_worker_that_dies_is_replaced(bench):
+    """Promise: its segment is killed, with the energy it took; the next one runs."""
+    problem = small_problem(widths=(13, 1))
+    one = bench(problem)
+    progress = one.run(Segment(key="a", candidate="a", parameters={"width": 13}))
+    assert progress.status is Status.KILLED
+    assert progress.energy_j > 0
+    done = [
+        one.run(
+            Segment(key=f"b{n}", candidate=f"b{n}", parameters={"width": 1}, until=Until(epochs=1))
+        )
+        for n in range(2)
+    ]
+    assert [p.status for p in done] == [Status.PAUSED, Status.PAUSED]
+
+
+@pytest.mark.parametrize("asked", ["", "0;", "0,0", "a", "0;0"])
+def test_wrong_groups_are_refused(asked):
+    """Promise: a clear message for groups that are none or share a GPU."""
+    with pytest.raises(ConfigError, match="parallel"):
+        device_groups(asked)
+
+
+def test_gpus_that_are_not_read_are_refused(settings):
+    """Promise: nothing is started where energies could not be told apart."""
+    with pytest.raises(ConfigError, match="gpu:7"):
+        ParallelBench(made, settings, [("7",)])
