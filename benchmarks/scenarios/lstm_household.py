@@ -23,7 +23,7 @@ LENGTH, AHEAD = 96, 4
 def scenario(*, quick: bool = False) -> Scenario:
     """The real one on a GPU; `quick` is a small network on a short series."""
     days, width = (10, 8) if quick else (1_000, 128)
-    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+    sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     sizes = (64, 128, 256) if quick else sizes
     return Scenario(
         name="lstm",
@@ -31,13 +31,13 @@ def scenario(*, quick: bool = False) -> Scenario:
         metric="r2",
         maximize=True,
         batch_sizes=sizes,
-        batch_size=128,
+        batch_size=128 if quick else 256,
         rate=1e-3,
         low=1e-4,
         high=1e-1,
         optimizer="Adam",
         tolerance=0.01,
-        stopping=EarlyStopping(patience=5, least_gain=1e-3, most_epochs=2 if quick else 40),
+        stopping=EarlyStopping(patience=4, least_gain=1e-3, most_epochs=2 if quick else 30),
         training=lambda device: _training(device, days, width, sizes[0]),
         facts={"days": days, "steps a day": STEPS_A_DAY, "steps seen": LENGTH},
     )

@@ -23,8 +23,8 @@ AT_ONCE = 5_000
 
 def scenario(*, quick: bool = False) -> Scenario:
     """The real one on a GPU; `quick` is a small network on few images."""
-    images, tests, width = (256, 64, 4) if quick else (50_000, 10_000, 64)
-    sizes = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+    images, tests, width = (128, 64, 2) if quick else (50_000, 10_000, 64)
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
     sizes = (32, 64, 128) if quick else sizes
     return Scenario(
         name="resnet18",
@@ -38,7 +38,7 @@ def scenario(*, quick: bool = False) -> Scenario:
         high=1.0,
         optimizer="SGD, momentum 0.9, weight decay 5e-4",
         tolerance=0.01,
-        stopping=EarlyStopping(patience=5, least_gain=1e-3, most_epochs=2 if quick else 40),
+        stopping=EarlyStopping(patience=4, least_gain=1e-3, most_epochs=2 if quick else 30),
         training=lambda device: _training(device, images, tests, width, sizes[0]),
         facts={"training images": images, "test images": tests, "classes": CLASSES},
     )

@@ -119,7 +119,8 @@ class SyntheticBench:
         assert segment.candidate not in self._gone, f"{segment.candidate} was let go"
         failure = self.failing(segment)
         if failure is not None:
-            self._gone.add(segment.candidate)
+            if failure is not Status.NOT_SUPPORTED:  # then nothing was run, and less may be asked
+                self._gone.add(segment.candidate)
             return Progress(
                 status=failure, time_s=1.0, energy_j=self._read(100.0), message="as asked"
             )

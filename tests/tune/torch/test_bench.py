@@ -203,6 +203,16 @@ def test_a_segment_ends_at_its_bounds() -> None:
     assert (ended.status, ended.epochs) == (Status.ENDED, 3)
 
 
+def test_what_has_ended_stays_so() -> None:
+    """Promise: a training that its own rule has ended is not trained any further."""
+    made = bench(training(stopping=EarlyStopping(patience=1, most_epochs=2)))
+    assert made.run(segment(9)).status is Status.ENDED
+    before = weights(made)
+    again = made.run(segment(20))
+    assert (again.status, again.epochs, again.curve) == (Status.ENDED, 2, ())
+    assert same(before, weights(made))
+
+
 def test_the_curve_counts_everything_spent() -> None:
     """Promise: explorations are in the candidate's energy; evaluations are told apart."""
     made = bench()

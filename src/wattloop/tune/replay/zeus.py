@@ -73,7 +73,10 @@ class ZeusPolicy:
             yield start
             if self._worked:
                 good.append(start)
-            for side in ([s for s in reversed(sizes) if s < start], [s for s in sizes if s > start]):
+            for side in (
+                [s for s in reversed(sizes) if s < start],
+                [s for s in sizes if s > start],
+            ):
                 for size in side:
                     yield size
                     if not self._worked:

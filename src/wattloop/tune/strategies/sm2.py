@@ -26,7 +26,7 @@ from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 __all__ = ["Sm2"]
 
 RETRIES = 3
-"""Times that the last configuration may diverge and go on at half the rate."""
+"""Times that the last configuration may diverge and begin anew at half the rate."""
 
 
 class Sm2(Strategy):
@@ -96,11 +96,12 @@ class Sm2(Strategy):
         )
         self._restores = True
         self.courses: dict[str, Course] = {}
-        for number, configuration in enumerate(first_configurations(problem, configurations)):
+        begun = min(configurations, problem.limits.candidates or configurations)
+        for number, configuration in enumerate(first_configurations(problem, begun)):
             own, levers = problem.space.split(configuration)
             name = f"c{number}"
             self.courses[name] = Course(name, own, levers)
-        self.round = 0
+        self.halvings = 0
         self._exploring = True
         self._left = deque(self.courses)
         self._busy: dict[str, Segment] = {}
@@ -151,7 +152,7 @@ class Sm2(Strategy):
             levers=dict(chosen.levers),
             learning_rate=chosen.rate,
             why=f"{self.problem.quality.metric} {chosen.best:.4g} after {chosen.epochs:g} epochs, "
-            f"of {len(self.courses)} configurations halved {self.round} times",
+            f"of {len(self.courses)} configurations halved {self.halvings} times",
         )
 
     def alive(self) -> frozenset[str]:
@@ -168,7 +169,8 @@ class Sm2(Strategy):
     def _explore(self, course: Course) -> Segment:
         """A sweep of rates; else a whole epoch, since quality is known at the ends of epochs."""
         sweep = None
-        until = Until(epochs=math.floor(course.epochs) + 1.0, at_target=False)
+        epochs = min(math.floor(course.epochs) + 1.0, self._most_epochs)
+        until = Until(epochs=epochs, at_target=False)
         if self._rates:
             sweep = RateSweep(
                 low=self._low,
@@ -221,7 +223,7 @@ class Sm2(Strategy):
             course.swept = progress.rates
             course.pick = stable_rate(progress.rates, width=self._width)
             if course.pick is not None:
-                course.rate = course.pick.rate
+                course.rate = min(course.pick.rate, course.most_rate)
         if segment.keep:
             course.trained(progress)
         course.explored(progress, 1.0 if segment.rates is None else self._share)
@@ -234,14 +236,21 @@ class Sm2(Strategy):
             self._over = self._over or course.reached
             return
         course.spend(progress)
-        alone = len(self._alive()) == 1
-        if progress.status is Status.DIVERGED and alone and course.retries < RETRIES:
-            course.retries += 1
-            rate = course.rate if course.rate is not None else self._high
-            course.rate = rate / 2
-            self._left.append(course.name)
-            return
         course.fault = progress.message or progress.status.value
+        if progress.status is Status.DIVERGED and not self._alive():
+            self._begin_anew(course)
+
+    def _begin_anew(self, course: Course) -> None:
+        """The last one diverged: its configuration once more, at half the rate."""
+        most = self.problem.limits.candidates
+        if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
+            return
+        rate = course.rate if course.rate is not None else self._high
+        name = f"c{len(self.courses)}"
+        again = Course(name, course.parameters, course.levers, rate=rate / 2, most_rate=rate / 2)
+        again.retries = course.retries + 1
+        self.courses[name] = again
+        self._left.append(name)
 
     def _next_round(self) -> None:
         alive = self._alive()
@@ -254,7 +263,6 @@ class Sm2(Strategy):
             self._exploring = False
         else:
             self._exploring = True
-            self.round += 1
         going = [course for course in self._alive() if not course.ended]
         if not going or (self._exploring and self._done(going)):
             self._over = True
@@ -273,8 +281,11 @@ class Sm2(Strategy):
         if any(energy is None for energy in energy_j):
             # Nothing is metered here: what takes long is taken to cost much.
             energy_j = [course.explored_time_s for course in alive]
+        quality = [course.explored_quality for course in alive]
+        if all(value is None for value in quality):
+            quality = [0.0 for _ in alive]  # sweeps of this bench do not say: the rest decides
         scores = sm2_scores(
-            [course.explored_quality for course in alive],
+            quality,
             energy_j,
             [course.rate for course in alive],
             alpha=self.alpha,
@@ -286,10 +297,11 @@ class Sm2(Strategy):
         kept = kept_half(
             dict(zip(names, scores, strict=True)), dict(zip(names, costs, strict=True))
         )
+        self.halvings += 1
         for course, score in zip(alive, scores, strict=True):
             course.moments[-1] = replace(course.moments[-1], score=score)
             if course.name not in kept:
-                course.fault = f"dropped in round {self.round + 1}, objective {score:.3f}"
+                course.fault = f"dropped at halving {self.halvings}, objective {score:.3f}"
 
     def _alive(self) -> list[Course]:
         return [course for course in self.courses.values() if not course.fault]

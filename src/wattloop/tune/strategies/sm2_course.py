@@ -1,5 +1,6 @@
 """One configuration in SM2: what was told of it, and what is drawn of it later."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,6 +42,7 @@ class Course:
     Attributes:
         epochs: trained and kept.
         rate: the learning rate it goes on with; None for what the configuration says.
+        most_rate: it diverged at twice this one.
         quality, best: of the kept training.
         explored_quality, explored_energy_j, explored_time_s: of its last exploratory epoch.
         qualities: of every kept epoch.
@@ -53,6 +55,7 @@ class Course:
     parameters: Mapping[str, Value]
     levers: Mapping[str, Setting]
     rate: float | None = None
+    most_rate: float = math.inf
     epochs: float = 0.0
     segments: int = 0
     quality: float | None = None
@@ -83,7 +86,7 @@ class Course:
         if per_epoch is None and progress.energy_j is not None:
             per_epoch = progress.energy_j / max(trained, 1e-9)
         time_s = progress.metrics.get("epoch_time_s", progress.time_s / max(trained, 1e-9))
-        self.explored_quality = progress.quality
+        self.explored_quality = self.quality if progress.quality is None else progress.quality
         self.explored_energy_j, self.explored_time_s = per_epoch, time_s
         self._add(exploring=True, quality=progress.quality, energy_j=per_epoch)
 

@@ -20,6 +20,8 @@ __all__ = ["RatePick", "RateWindow", "stable_rate"]
 WIDTH = 5
 CALM_SHARE = 0.5
 """The calmer half of the windows counts as having a low curvature."""
+SAME = 0.01
+"""Curvatures that differ by less, in parts of the range of losses, are the same."""
 ROOM = 0.1
 """How much higher than at the lowest rates a window's loss may be, in parts of the range."""
 
@@ -84,7 +86,9 @@ def stable_rate(losses: Sequence[RateLoss], *, width: int = WIDTH) -> RatePick |
     sound = [window for window in windows if window.sound] or windows
     # Sorted by curvature, then by mean rate: the calm ones first, the largest of them foremost.
     ordered = sorted(sound, key=lambda window: window.curvature)
-    calm = ordered[: max(1, math.ceil(CALM_SHARE * len(ordered)))]
+    middle = ordered[max(1, math.ceil(CALM_SHARE * len(ordered))) - 1].curvature
+    spread = max(p.loss for p in whole) - min(p.loss for p in whole)
+    calm = [window for window in ordered if window.curvature <= middle + SAME * spread]
     best = max(calm, key=lambda window: window.mean_rate)
     return RatePick(best.high, best, tuple(windows), best.high >= tried[-1].rate)
 

@@ -168,7 +168,11 @@ class TorchBench:
         self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
     ) -> None:
         counts, until = candidate.counts, segment.until
+        stopping = self._training.stopping
         account.quality = counts.quality
+        if stopping is not None and stopping.over(counts.epochs, counts.since_gain):
+            account.status = Status.ENDED
+            return
         if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
             return
         while True:

@@ -1,0 +1,53 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the benchmark trains with PyTorch")
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tune_h200.py"
+
+
+def run(tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(SCRIPT.parents[1] / "src"),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+    }
+    command = [sys.executable, str(SCRIPT), "--docs", str(tmp_path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
+    """Promise: all scenarios and searches run anywhere, and files become the page."""
+    file = tmp_path / "found.json"
+    done = run(tmp_path, "--quick", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    data = json.loads(file.read_text())
+    assert {bar["name"] for bar in data["bars"]} >= {"parity_sm2_lstm", "parity_race_resnet18"}
+    for name, found in data["scenarios"].items():
+        kinds = [(t["kind"], t["seed"]) for t in found["trainings"]]
+        assert kinds == [
+            *(("vanilla", 0), ("vanilla", 1)),
+            *(("sm2-0.75", 0), ("race", 0), ("sm2-1", 0)),
+        ], name
+        for training in found["trainings"]:
+            if training["kind"] != "race":  # so short a training may never reach a target
+                assert training["finished"] and not training["message"], (name, training)
+    assert len(data["loader"]) == 6
+    again = run(tmp_path, "--from-json", str(file))
+    assert again.returncode == 0, again.stderr
+    page = (tmp_path / "tune_h200.md").read_text()
+    assert "table 1 of document 003" in page and "LSTM, household" in page
+
+
+def test_without_a_gpu_it_says_what_to_do(tmp_path) -> None:
+    """Promise: no GPU is a message, not a traceback."""
+    done = run(tmp_path)
+    assert done.returncode == 2
+    assert "--quick" in done.stderr
