@@ -116,15 +116,11 @@ class ReplayBench:
             raise ConfigError(f"{cap_w!r} W is not in the tables of {self.workload.name}")
         return float(cap_w)
 
-    def _look_for_cap(
-        self, segment: Segment, known: _Candidate, part: _Segment
-    ) -> CapFound | None:
+    def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound | None:
         """Probes are not cut short by a bound, only by the target or the training's own end."""
         assert segment.cap is not None
         bounds, part.until = part.until, Until(at_target=part.until.at_target)
-        script = self.scripts.draw(
-            self.workload.curves[known.batch_size], segment.cap, self._draw
-        )
+        script = self.scripts.draw(self.workload.curves[known.batch_size], segment.cap, self._draw)
         for cap_w, window_s in script.stretches:
             known.cap_w = cap_w
             end_s = part.time_s + window_s
@@ -168,9 +164,7 @@ class ReplayBench:
         readings = max(length_s / READING_S, 1.0)
         return joules * self.scripts.noise / math.sqrt(min(readings, self.scripts.readings))
 
-    def _room_s(
-        self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float
-    ) -> float:
+    def _room_s(self, known: _Candidate, part: _Segment, epoch_s: float, power_w: float) -> float:
         """How long until one of the bounds is met."""
         until, rooms = part.until, [math.inf]
         if until.time_s is not None:

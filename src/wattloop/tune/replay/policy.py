@@ -132,9 +132,7 @@ class RacePolicy:
         failures = sum(bool(r.fault) and not r.slow for r in race.runners) if best is None else 0
         if best is None:
             return Served(bench.total_j, 0.0, None, None, failures)
-        return Served(
-            bench.total_j, bench.spent_j[best.candidate], *bench.trained[best.candidate]
-        )
+        return Served(bench.total_j, bench.spent_j[best.candidate], *bench.trained[best.candidate])
 
 
 def _trained(bench: ReplayBench, workload: Workload, chosen: tuple[int, float]) -> Served:

@@ -251,7 +251,11 @@ class Race(Strategy):
         leader = standings.leader()
         for index, runner in enumerate(self.runners[1:], start=1):
             out = index == leader or runner.fault or not runner.points or runner.reached
-            if not out and runner.name not in self._busy and standings.behind(index, leader) > HOPELESS:
+            if (
+                not out
+                and runner.name not in self._busy
+                and standings.behind(index, leader) > HOPELESS
+            ):
                 runner.fault, runner.slow = "costs more", True
 
     def _runner(self, name: str) -> Runner:

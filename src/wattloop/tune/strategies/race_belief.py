@@ -82,9 +82,7 @@ def believe(prior: Array, seen: Sequence[Seen], mean: float = 0.0) -> Belief:
     return Belief(mean + gain @ values, prior - gain @ cross.T)
 
 
-def covariance(
-    space: Space, configurations: Sequence[Mapping[str, Value]], spread: float
-) -> Array:
+def covariance(space: Space, configurations: Sequence[Mapping[str, Value]], spread: float) -> Array:
     """Of a smooth function with so much standard deviation."""
     size = len(configurations)
     squares: Array = np.zeros((size, size))
