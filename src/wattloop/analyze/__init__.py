@@ -6,7 +6,8 @@
 - `columns`, `roles`  what a name says: unit, parameter or result, which way is better
 - `findings`     the one output: a table with facts, notes and warnings
 - `quotient`, `top`, `row_metrics`  quality per energy, best runs, metrics of every row
-- `ols`, `design`  regression over levels, every level with its row
-- `correlation`, `importance`, `clusters`, `pareto`, `matrix`
+- `ols`, `design`, `fit_quality`  regression over levels, every level with its row
+- `clusters`, `features`, `grouping`, `influence`  families of runs, and which parameters matter
+- `correlation`, `importance`, `pareto`, `matrix`
 - `libraries`    what is installed, and the command for what is not
 """

@@ -1,6 +1,7 @@
 """Ordinary least squares over levels: figure 10 of GreenScreen, with every level identifiable."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from wattloop.analyze.design import Design, design_of
 from wattloop.analyze.findings import Findings
+from wattloop.analyze.fit_quality import FOLDS, cross_validated_r2, f_test, residual_sum
 from wattloop.analyze.libraries import needs_libraries
 from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Floats, Table
@@ -16,7 +18,6 @@ from wattloop.core.errors import ConfigError
 
 __all__ = ["Regression", "regression"]
 
-FOLDS = 10
 FEW_ROWS = 10
 """Fewer rows than this per coefficient fit noise: the usual rule of thumb."""
 COLUMNS = {
@@ -105,7 +106,9 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
     from scipy import special
     from statsmodels.regression.linear_model import OLS
 
-    fit = OLS(values, design.matrix).fit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a design is rank deficient we say ourselves
+        fit = OLS(values, design.matrix).fit()
     freedom = len(values) - design.rank
     spread = float(special.stdtrit(freedom, 0.975))
     residual = float(np.sum(np.asarray(fit.resid) ** 2))
@@ -135,8 +138,8 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
         rows.append(row)
     total = float(np.sum((values - values.mean()) ** 2))
     r2 = 1 - residual / total
-    f, f_p = _f_test(total - residual, design.rank - 1, residual, freedom)
-    cv_r2 = _cross_validated(design.matrix, values)
+    f, f_p = f_test(total - residual, design.rank - 1, residual, freedom)
+    cv_r2 = cross_validated_r2(design.matrix, values)
     adjusted = 1 - (1 - r2) * (len(values) - 1) / freedom
     intercept = float(fit.params[0]) if design.estimable(_unit(len(design.owners))) else None
     return Regression(
@@ -176,9 +179,9 @@ def _by_parameter(
     for name in dict.fromkeys(design.owners[1:]):
         rest = design.without(name)
         rank = int(np.linalg.matrix_rank(rest))
-        lost = max(_residual(rest, values) - residual, 0.0)
+        lost = max(residual_sum(rest, values) - residual, 0.0)
         own = design.rank - rank
-        f, p = _f_test(lost, own, residual, freedom)
+        f, p = f_test(lost, own, residual, freedom)
         share = lost / (lost + residual) if lost + residual > 0 else None
         rows.append(
             {"parameter": name, "df": own, "f": f, "p": p, "partial_eta2": share if own else None}
@@ -199,42 +202,6 @@ def _by_parameter(
     )
 
 
-def _f_test(
-    explained: float, df: int, residual: float, freedom: int
-) -> tuple[float | None, float | None]:
-    from scipy import special
-
-    if df < 1:
-        return None, None
-    if residual <= 1e-24 * max(explained, 1e-300):
-        return math.inf, 0.0
-    f = explained / df / (residual / freedom)
-    return f, float(special.fdtrc(df, freedom, f))
-
-
-def _cross_validated(matrix: Floats, values: Floats) -> float | None:
-    """R2 of rows that were left out, in folds drawn with a fixed seed.
-
-    Each left-out row is compared with the mean of the others, which is what one would say without
-    the regression.
-    """
-    rows = len(values)
-    order = np.random.default_rng(0).permutation(rows)
-    missed = by_mean = 0.0
-    for fold in np.array_split(order, min(FOLDS, rows)):
-        rest = np.ones(rows, dtype=bool)
-        rest[fold] = False
-        found = np.linalg.lstsq(matrix[rest], values[rest], rcond=None)[0]
-        missed += float(np.sum((values[fold] - matrix[fold] @ found) ** 2))
-        by_mean += float(np.sum((values[fold] - values[rest].mean()) ** 2))
-    return 1 - missed / by_mean if by_mean > 0 else None
-
-
-def _residual(matrix: Floats, values: Floats) -> float:
-    found = np.linalg.lstsq(matrix, values, rcond=None)[0]
-    return float(np.sum((values - matrix @ found) ** 2))
-
-
 def _notes(design: Design, missing: int) -> tuple[str, ...]:
     notes = [
         "sum coding: a coefficient is the distance of a level from the mean over the levels of "
@@ -251,21 +218,21 @@ def _notes(design: Design, missing: int) -> tuple[str, ...]:
 
 
 def _warnings(design: Design, rows: int, r2: float, cv_r2: float | None) -> tuple[str, ...]:
-    warnings = []
+    said = []
     coefficients = design.rank - 1
     if rows < FEW_ROWS * coefficients:
-        warnings.append(
+        said.append(
             f"{rows} rows for {coefficients} independent coefficients, fewer than {FEW_ROWS} each: "
             "R2 flatters; look at the rows left out"
         )
     if cv_r2 is not None and r2 - cv_r2 > 0.2:
-        warnings.append(f"R2 falls from {r2:.3f} to {cv_r2:.3f} on rows left out: overfitted")
+        said.append(f"R2 falls from {r2:.3f} to {cv_r2:.3f} on rows left out: overfitted")
     for group in design.aliased:
         what = " and ".join(group) if len(group) > 1 else f"{group[0]} and the mean"
-        warnings.append(
+        said.append(
             f"{what} cannot be told apart (the design is rank deficient): rows without numbers"
         )
-    return tuple(warnings)
+    return tuple(said)
 
 
 def _format(values: Floats) -> str:

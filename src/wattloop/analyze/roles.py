@@ -107,7 +107,16 @@ def quality_of(table: Table, column: str | None = None, *, held_out: bool = Fals
 
 
 def usual_target(table: Table) -> str:
-    """What one asks for first: energy, else power, else the first result."""
+    """What one asks for first: energy, else power, else the first result.
+
+    Where rows were trained for different numbers of epochs, energy per epoch, if there is such a
+    column: a total would tell how long each was allowed to train.
+    """
+    epochs = epochs_of(table)
+    if epochs is not None and len(np.unique(epochs[np.isfinite(epochs)])) > 1:
+        found = find(table, lambda _, words: {"energy", "epoch"} <= words)
+        if found is not None:
+            return found
     for words in (ENERGY, ("power",)):
         found = find(table, _has(words), without=("gain",))
         if found is not None:

@@ -70,8 +70,8 @@ class Table:
             ConfigError: no such column; names the nearest.
         """
         if name not in self.columns:
-            known = [*self.parameters, *self.results]
-            known += [c for c in self.columns if c not in known]
+            first = [c for c in (*self.parameters, *self.results) if c in self.columns]
+            known = list(dict.fromkeys([*first, *self.columns]))
             raise ConfigError(f"{self.name}: no column '{name}'; {nearest(name, known)}")
         return self.columns[name]
 

@@ -42,7 +42,9 @@ def _stored(request: Request) -> Table:
             )
         experiment = _experiment(store, request.source)
         if experiment.kind == SEARCH:
-            return _search(store, experiment, request)
+            from wattloop.cli.analyze_search import search_rows_table
+
+            return search_rows_table(store, experiment, request)
         return _sweep(store, experiment, request)
 
 
@@ -59,10 +61,6 @@ def _experiment(store: "Store", reference: str) -> "Experiment":
     if found.kind not in (SWEEP, SEARCH):
         raise ConfigError(f"{found.experiment_id} is a {found.kind}; name a search or a sweep")
     return found
-
-
-def _search(store: "Store", experiment: "Experiment", request: Request) -> Table:
-    raise ConfigError(f"{experiment.experiment_id}: searches are not read yet")
 
 
 def _sweep(store: "Store", experiment: "Experiment", request: Request) -> Table:

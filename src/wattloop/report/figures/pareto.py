@@ -108,12 +108,13 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
             .encode(x="x:Q", y="y:Q")
         )
     ring = base.transform_filter({"field": "run", "equal": best})
-    layers += [
+    points = [
         base.mark_point(color=PALETTE[0], filled=True, size=45, opacity=0.8),
         ring.mark_point(**RING),
         ring.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="run:N"),
     ]
-    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    # a layer of its own, so that the rows are in the file once
+    chart = alt.layer(*layers, alt.layer(*points)).properties(width=WIDTH, height=HEIGHT)
     said = "ring: lowest EDP" + (
         "; above the dashed line more is gained than lost" if compared else ""
     )

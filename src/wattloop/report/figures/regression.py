@@ -50,7 +50,9 @@ def regression_figures(found: Regression) -> dict[str, Any]:
     zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GREY).encode(x="x:Q")
     bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=x_title), x2="high:Q")
     dots = base.mark_point(size=45, filled=True, opacity=1).encode(x="coef:Q")
-    chart = alt.layer(zero, bars, dots).properties(width=WIDTH, height=ROW_PX * len(rows))
+    chart = alt.layer(zero, alt.layer(bars, dots)).properties(
+        width=WIDTH, height=ROW_PX * len(rows)
+    )
     kept = "" if found.cv_r2 is None else f", {found.cv_r2:.3f} on rows left out"
     said = f"OLS over {found.facts['rows']} runs, R2 {found.r2:.3f}{kept}; bars: 95% interval"
     return {"coefficients": styled(chart, f"What each level adds to {found.target}", said)}

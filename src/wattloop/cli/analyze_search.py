@@ -1,0 +1,82 @@
+"""A stored search as a table: one row per configuration that was trained."""
+
+from typing import TYPE_CHECKING, Any
+
+from wattloop.analyze.reading import table_of
+from wattloop.analyze.table import Table
+from wattloop.cli.analyze_request import Request, listed
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
+    from wattloop.tune.history import CandidateResult
+
+__all__ = ["search_rows_table"]
+
+INACTIVE = "inactive"
+"""The level of a conditional parameter where it does not apply: that is a choice, not a gap."""
+COSTS = ("energy_j", "time_s", "power_w", "epochs", "to_target_j", "to_target_s")
+
+
+def search_rows_table(store: "Store", experiment: "Experiment", request: Request) -> Table:
+    """Parameters, levers and found rates against energy, time, power and quality."""
+    from wattloop.tune.history import (
+        candidates_of,
+        parameter_columns,
+        quality_of,
+        rows_of,
+        summary_of,
+    )
+
+    quality = quality_of(experiment.facts)
+    candidates = candidates_of(store, experiment.experiment_id, quality)
+    summary = summary_of(store, experiment, candidates)
+    rows = rows_of(candidates)
+    parameters = list(parameter_columns(candidates).values())
+    if any(row["learning_rate"] is not None for row in rows):
+        parameters.append("learning_rate")
+    metric = "quality" if quality is None else quality.metric
+    for row, candidate in zip(rows, candidates, strict=True):
+        _completed(row, candidate, parameters, metric)
+        row["is_default"] = candidate is summary.default
+    results = [metric, f"best_{metric}", *COSTS, *_reported(candidates, rows)]
+    epochs = {row["epochs"] for row in rows if row["energy_j"] is not None}
+    if len(epochs) > 1:
+        results += ["energy_per_epoch_j", "time_per_epoch_s"]
+    chosen = listed(request.parameters), listed(request.results)
+    directions = {} if quality is None else dict.fromkeys(results[:2], quality.maximize)
+    scope = f"energy of {summary.scope}" if summary.scope else "energy"
+    return table_of(
+        rows,
+        name=experiment.name or experiment.experiment_id,
+        parameters=chosen[0] or parameters,
+        results=chosen[1] or [name for name in dict.fromkeys(results) if _known(rows, name)],
+        source=f"{scope}, {summary.provenance}",
+        directions=directions,
+    )
+
+
+def _completed(
+    row: dict[str, Any], candidate: "CandidateResult", parameters: list[str], metric: str
+) -> None:
+    """The metric under its own name, energy and time per epoch, and no gaps among choices."""
+    if metric != "quality":
+        row[metric], row[f"best_{metric}"] = row.pop("quality"), row.pop("best")
+    else:
+        row["best_quality"] = row.pop("best")
+    for name in parameters:
+        if row[name] is None:
+            row[name] = INACTIVE
+    epochs, energy_j = candidate.epochs, candidate.energy_j
+    row["energy_per_epoch_j"] = energy_j / epochs if energy_j is not None and epochs > 0 else None
+    row["time_per_epoch_s"] = candidate.time_s / epochs if epochs > 0 else None
+
+
+def _reported(candidates: list["CandidateResult"], rows: list[dict[str, Any]]) -> list[str]:
+    """Metrics beside the quality that have a column of their own."""
+    names = dict.fromkeys(name for c in candidates for name in c.metrics)
+    return [name for name in names if rows and name in rows[0]]
+
+
+def _known(rows: list[dict[str, Any]], name: str) -> bool:
+    return any(row.get(name) is not None for row in rows)

@@ -1,0 +1,66 @@
+"""Promises of importances: what makes the spread comes first, what does nothing gets nothing."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.analyze.made import greenscreen_runs
+from wattloop.analyze.importance import groups_of, importances, share_between
+from wattloop.analyze.reading import table_of
+from wattloop.core.errors import ConfigError
+
+
+def test_the_share_between_groups_is_epsilon_squared():
+    """1 when groups decide; near 0, and not above by chance, when they mean nothing."""
+    values = np.array([1.0, 1.0, 5.0, 5.0])
+    assert share_between(values, np.array([0, 0, 1, 1])) == 1.0
+    rng = np.random.default_rng(0)
+    shares = [share_between(rng.normal(size=30), rng.integers(0, 10, 30)) for _ in range(200)]
+    assert np.mean(shares) < 0.08  # eta squared would be 9/29 = 0.31
+    assert share_between(np.ones(4), np.array([0, 0, 1, 1])) == 0.0
+
+
+def test_numbers_of_many_values_are_grouped():
+    """Ten groups of equal size."""
+    table = table_of([{"lr": n / 1e4, "e_j": 1.0} for n in range(200)], name="t")
+    assert np.bincount(groups_of(table, "lr")).tolist() == [20] * 10
+
+
+@pytest.mark.parametrize("method", ["fanova", "variance"])
+def test_batch_size_decides_on_energy_as_in_the_document(method):
+    """First batch size, then pre-quantisation, then nothing."""
+    if method == "fanova":
+        pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+        pytest.importorskip("sklearn", reason="the extra 'analyze' is not installed")
+    found = importances(table_of(greenscreen_runs(200), name="g"), "energy_wh", method=method)
+    assert [r["parameter"] for r in found.rows[:2]] == ["batch_size", "internal"]
+    assert found.rows[0]["importance"] > 0.5
+    assert found.rows[2]["importance"] < 0.05
+    assert found.method == method
+
+
+def test_without_optuna_our_own_method_is_used_and_said(monkeypatch):
+    """And asking for fanova names the command that installs it."""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    table = table_of(greenscreen_runs(), name="g")
+    found = importances(table, "energy_wh")
+    assert found.method == "variance"
+    assert any("variance between levels" in note for note in found.notes)
+    with pytest.raises(ConfigError, match=r"pip install 'wattloop\[tune,analyze\]'"):
+        importances(table, "energy_wh", method="fanova")
+
+
+def test_what_cannot_be_weighed_is_refused():
+    """A target that never changes, no parameter that does, an unknown method."""
+    rows = [{"lr": 0.1, "batch": n % 2, "energy_j": 1.0, "time_s": float(n)} for n in range(6)]
+    table = table_of(rows, name="t", parameters=["lr", "batch"])
+    for options, message in (
+        ({"target": "energy_j"}, "'energy_j' is 1 in every row"),
+        ({"target": "time_s", "parameters": ["lr"]}, "no parameter has two levels"),
+        ({"target": "time_s", "method": "shap"}, "unknown method 'shap'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            importances(table, **options)
+    found = importances(table, "time_s", method="variance")
+    assert "left out, one level only: lr" in found.notes

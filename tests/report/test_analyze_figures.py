@@ -1,0 +1,156 @@
+"""Promises of the figures of analyses: labelled, complete, self-contained."""
+
+import json
+
+import pytest
+
+from tests.analyze.made import cali3_runs, greenscreen_runs
+from wattloop.analyze.clusters import clusters
+from wattloop.analyze.correlation import correlations
+from wattloop.analyze.importance import importances
+from wattloop.analyze.matrix import configuration_matrix
+from wattloop.analyze.ols import regression
+from wattloop.analyze.pareto import pareto_front
+from wattloop.analyze.quotient import quotients
+from wattloop.analyze.reading import table_of
+from wattloop.analyze.row_metrics import row_metrics
+from wattloop.analyze.top import top_runs
+from wattloop.core.errors import ConfigError
+from wattloop.report.figures.clusters import cluster_figures
+from wattloop.report.figures.correlation import correlation_figures
+from wattloop.report.figures.matrix import matrix_figures
+from wattloop.report.figures.pareto import metrics_figures, pareto_figures
+from wattloop.report.figures.quotient import quotient_figures, top_figures
+from wattloop.report.figures.regression import importance_figures, regression_figures
+from wattloop.report.figures.render import save_one
+from wattloop.report.figures.scatter import MOST_POINTS, titled
+
+for library, extra in (("altair", "figures"), ("vl_convert", "figures"), ("sklearn", "analyze")):
+    pytest.importorskip(library, reason=f"the extra '{extra}' is not installed")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return table_of(greenscreen_runs(), name="g", source="energy of gpu, simulated")
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    return clusters(table_of(cali3_runs(), name="c"), "all", k=5)
+
+
+def text_of(charts):
+    return json.dumps([chart.to_dict() for chart in charts.values()])
+
+
+def data_of(chart):
+    """All rows in a chart, wherever they are."""
+    found = []
+
+    def look(part):
+        if isinstance(part, dict):
+            found.extend(part["values"] if isinstance(part.get("values"), list) else [])
+            for inner in part.values():
+                look(inner)
+        elif isinstance(part, list):
+            for inner in part:
+                look(inner)
+
+    look(chart.to_dict())
+    return found
+
+
+def test_every_level_is_in_the_figure_of_coefficients(runs):
+    """40 intervals with the target's unit."""
+    charts = regression_figures(regression(runs, "energy_wh"))
+    rows = [row for row in data_of(charts["coefficients"]) if "term" in row]
+    assert len(rows) == 40
+    assert "energy (Wh)" in text_of(charts)
+    assert all(row["low"] < row["coef"] < row["high"] for row in rows)
+
+
+def test_the_page_of_clusters_turns_and_lets_columns_be_chosen(grouped):
+    """Two and three components, sliders, lists of columns, all runs coloured by cluster."""
+    charts = cluster_figures(grouped)
+    assert list(charts) == ["clusters-2d", "clusters-3d", "clusters-columns"]
+    space = charts["clusters-3d"].to_dict()
+    assert {p["name"] for p in space["params"]} >= {"turn", "tilt"}
+    chosen = {
+        p["name"]: p["bind"]["options"] for p in charts["clusters-columns"].to_dict()["params"]
+    }
+    assert set(chosen) == {"across", "up"}
+    assert "energy_wh" in chosen["across"]
+    assert len(data_of(charts["clusters-2d"])) == 400
+    assert next(iter(cluster_figures(grouped, 3))) == "clusters-3d"
+
+
+def test_the_front_and_its_knee_are_marked(runs):
+    """As many points as the front has, one of them the knee."""
+    found = pareto_front(table_of(cali3_runs(), name="c"))
+    rows = data_of(pareto_figures(found)["pareto"])
+    assert sum(row["front"] for row in rows) == len(found.rows)
+    assert [row["run"] for row in rows if row["knee"]] == [found.knee]
+    three = pareto_front(runs, {"energy_wh": False, "val_accuracy": True, "time_s": False})
+    assert "time (s)" in text_of(pareto_figures(three))
+
+
+def test_the_matrix_has_a_field_per_run_and_parameter(runs):
+    """80 runs, ten parameters; very many runs are drawn as shares."""
+    chart = matrix_figures(configuration_matrix(runs, "energy_wh"))["matrix"]
+    assert len(data_of(chart)) == 800
+    many = table_of(greenscreen_runs(1_000), name="g")
+    rows = data_of(matrix_figures(configuration_matrix(many, "energy_wh"))["matrix"])
+    assert len({row["line"] for row in rows}) == 200
+    assert 0 < min(row["share"] for row in rows) < 1
+
+
+def test_source_and_units_are_said(runs):
+    """Whose energy it is stands under the title."""
+    found = quotients(runs)
+    assert "energy of gpu, simulated" in text_of(quotient_figures(runs, found))
+    assert "Energy per epoch (Wh)" in text_of(quotient_figures(runs, found))
+    assert "quotient (1/Wh)" in text_of(top_figures(top_runs(runs)))
+    assert "Time loss (%)" in text_of(metrics_figures(row_metrics(runs, "run 3")))
+    assert "Energy (J)" in text_of(metrics_figures(row_metrics(runs)))
+    assert titled("batch_size") == "batch size"
+
+
+def test_very_many_points_are_thinned_and_it_is_said():
+    """Drawing ten thousand points over each other shows nothing more."""
+    many = table_of(greenscreen_runs(3_000), name="g")
+    charts = quotient_figures(many, quotients(many))
+    assert MOST_POINTS <= len(data_of(charts["quotient"])) <= MOST_POINTS + 1
+    assert "of 3000 runs drawn" in text_of(charts)
+
+
+def test_odd_names_of_columns_do_not_break_a_figure():
+    """Dots, brackets and quotes mean something to a chart; here they are names."""
+    rows = [
+        {"params.lr[0]": n % 3, 'it\'s "odd"': n % 2, "energy_j": float(n), "val.accuracy": n / 9}
+        for n in range(10)
+    ]
+    table = table_of(rows, name="t")
+    charts = pareto_figures(pareto_front(table)) | correlation_figures(correlations(table))
+    charts |= cluster_figures(clusters(table, k=2))
+    for name, chart in charts.items():
+        assert chart.to_dict(), name
+    assert [row["t1"] for row in data_of(charts["pareto"])][:1] == [0.0]
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "html"])
+def test_one_file_of_each_kind(tmp_path, runs, kind):
+    """An image has the first chart, a page all of them and needs no network."""
+    place = tmp_path / f"figure.{kind}"
+    charts = importance_figures(importances(runs, "energy_wh", method="variance"))
+    save_one(charts, place, title="t")
+    data = place.read_bytes()
+    assert {"svg": b"<svg", "png": b"\x89PNG", "html": b"vegaEmbed"}[kind] in data
+    assert [p.name for p in tmp_path.iterdir()] == [place.name]
+    if kind == "html":
+        assert b"https://cdn" not in data
+
+
+def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
+    """Before anything is written."""
+    with pytest.raises(ConfigError, match=r"end it with \.svg, \.png, \.html"):
+        save_one({}, tmp_path / "figure.gif", title="t")
