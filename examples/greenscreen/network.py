@@ -22,7 +22,7 @@ LEVELS = 127
 
 
 def network(
-    side: int, classes: int, *, internal: str = "none", widths: tuple[int, ...] = (8, 16, 32)
+    side: int, classes: int, *, internal: str = "none", widths: tuple[int, ...] = (8, 16)
 ) -> keras.Model:
     """A stem and one residual block per width, in the global dtype policy."""
     pre = internal == "pre_quantization"
