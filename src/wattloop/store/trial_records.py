@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
+from wattloop.core.errors import StoreError
 from wattloop.store.database import Store
 from wattloop.store.experiments import RUNNING
 from wattloop.store.schema import trials
@@ -68,7 +69,7 @@ def begin_trial(
         mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(key))
         row = connection.execute(select(trials.c.body).where(mine)).one_or_none()
         if row is not None:
-            known = TrialRecord(**json.loads(row[0]))
+            known = _record(row[0], key, store.where, experiment_id)
             if known.ended:
                 return known
             connection.execute(delete(trials).where(mine))
@@ -108,13 +109,25 @@ def read_trials(store: Store, experiment_id: str) -> list[TrialRecord]:
 def each_trial(store: Store, experiment_id: str) -> Iterator[TrialRecord]:
     """As `read_trials`, one at a time: ten thousand of them need not be in memory at once."""
     query = (
-        select(trials.c.body)
+        select(trials.c.key, trials.c.body)
         .where(trials.c.experiment_id == experiment_id)
         .order_by(trials.c.number)
     )
     with store.reading() as connection:
-        for (body,) in connection.execute(query):
-            yield TrialRecord(**json.loads(body))
+        for key, body in connection.execute(query):
+            yield _record(body, key, store.where, experiment_id)
+
+
+def _record(body: str, key: str, where: str, experiment_id: str) -> TrialRecord:
+    """What a row holds; fields of later versions are left out."""
+    try:
+        data = json.loads(body)
+        return TrialRecord(**{name: data[name] for name in TrialRecord.__slots__ if name in data})
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"{where}: trial {key!r} of {experiment_id} cannot be read ({error}); something else "
+            "changed it: restore the store from a copy"
+        ) from None
 
 
 def _trial_columns(experiment_id: str, record: TrialRecord) -> dict[str, Any]:

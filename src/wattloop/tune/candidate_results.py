@@ -12,6 +12,7 @@ from wattloop.store.trial_records import TrialRecord, read_trials
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CAP_LEVER, Value
+from wattloop.tune.stored import unreadable
 
 __all__ = ["CandidateResult", "candidates_from", "candidates_of", "parameter_columns"]
 
@@ -102,7 +103,10 @@ def candidates_from(
             result.learning_rate = segment["learning_rate"]
         if record.ended:
             kept = segment.get("keep", True) and segment.get("rates") is None
-            _add(result, record, quality, kept=kept)
+            try:
+                _add(result, record, quality, kept=kept)
+            except (KeyError, TypeError, ValueError) as error:
+                raise unreadable(record.key, error) from None
     return list(found.values())
 
 
@@ -152,7 +156,7 @@ def _add(
         result.levers[CAP_LEVER] = cap["cap_w"]
     if not kept and record.status == Status.NOT_SUPPORTED:
         return
-    result.status = record.status
+    result.status = Status(record.status).value
     if not kept:
         return
     result.epochs = float(outcome.get("epochs") or 0.0)

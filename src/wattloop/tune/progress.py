@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from wattloop.tune.stored import known_fields
+
 __all__ = ["CapFound", "EpochPoint", "Progress", "RateLoss", "Status"]
 
 
@@ -132,11 +134,21 @@ class Progress:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Progress":
         """Inverse of `to_dict`; fields of later versions are left out."""
-        known = {name: data[name] for name in cls.__slots__ if name in data}
+        known = known_fields(cls, data)
         known["status"] = Status(known["status"])
-        known["curve"] = tuple(EpochPoint(**point) for point in known.get("curve", ()))
-        known["rates"] = tuple(RateLoss(**rate) for rate in known.get("rates", ()))
+        known["curve"] = tuple(
+            EpochPoint(
+                epoch=point["epoch"],
+                quality=point["quality"],
+                time_s=point["time_s"],
+                energy_j=point["energy_j"],
+            )
+            for point in known.get("curve", ())
+        )
+        known["rates"] = tuple(
+            RateLoss(**known_fields(RateLoss, rate)) for rate in known.get("rates", ())
+        )
         if known.get("cap"):
-            probes = tuple(tuple(probe) for probe in known["cap"]["probes"])
-            known["cap"] = CapFound(**{**known["cap"], "probes": probes})
+            cap = known_fields(CapFound, known["cap"])
+            known["cap"] = CapFound(**{**cap, "probes": tuple(map(tuple, cap["probes"]))})
         return cls(**known)

@@ -27,6 +27,7 @@ from wattloop.store.trial_records import TrialRecord, begin_trial, each_trial, e
 from wattloop.tune.progress import Progress
 from wattloop.tune.reserve import Reserve
 from wattloop.tune.segment import Segment
+from wattloop.tune.stored import unreadable
 from wattloop.tune.strategy import Event
 
 __all__ = ["KIND", "OVER", "SearchRecord", "Story", "open_search", "search_folder"]
@@ -132,22 +133,28 @@ class SearchRecord:
         story = Story()
         numbered: list[tuple[int, Event]] = []
         for record in each_trial(self.store, self.search_id):
-            segment = Segment.from_dict(record.settings["segment"])
-            asked = int(record.settings["asked"])
-            numbered.append((asked, Event(segment)))
-            self._next = max(self._next, asked + 1)
-            if not record.ended:
-                self._records[segment.key] = record
-                story.under_way.append(segment)
-                continue
-            told = int(record.outcome["told"])
-            progress = Progress.from_dict(record.outcome)
-            numbered.append((told, Event(segment, progress)))
-            story.elapsed_s = max(story.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
-            self._next = max(self._next, told + 1)
+            try:
+                numbered += self._events(record, story)
+            except (KeyError, TypeError, ValueError) as error:
+                raise unreadable(record.key, error) from None
         story.events = [event for _, event in sorted(numbered, key=lambda pair: pair[0])]
         story.told = [(e.segment, e.progress) for e in story.events if e.progress is not None]
         return story
+
+    def _events(self, record: TrialRecord, story: Story) -> list[tuple[int, Event]]:
+        """What happened to one segment, numbered."""
+        segment = Segment.from_dict(record.settings["segment"])
+        asked = int(record.settings["asked"])
+        self._next = max(self._next, asked + 1)
+        if not record.ended:
+            self._records[segment.key] = record
+            story.under_way.append(segment)
+            return [(asked, Event(segment))]
+        told = int(record.outcome["told"])
+        progress = Progress.from_dict(record.outcome)
+        story.elapsed_s = max(story.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
+        self._next = max(self._next, told + 1)
+        return [(asked, Event(segment)), (told, Event(segment, progress))]
 
     def begin(self, segment: Segment) -> None:
         """It was asked for and begins, or begins again."""

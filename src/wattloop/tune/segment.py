@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattloop.control.lever import Setting
+from wattloop.tune.stored import known_fields
 
 __all__ = ["CAP_LEVER", "CapSearch", "RateSweep", "Segment", "Until", "Value"]
 
@@ -115,10 +116,11 @@ class Segment:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Segment":
         """Inverse of `to_dict`; fields of later versions are left out."""
-        known = {name: data[name] for name in cls.__slots__ if name in data}
-        known["until"] = Until(**known.get("until", {}))
+        known = known_fields(cls, data)
+        known["until"] = Until(**known_fields(Until, known.get("until", {})))
         if known.get("cap"):
-            known["cap"] = CapSearch(**{**known["cap"], "caps_w": tuple(known["cap"]["caps_w"])})
+            cap = known_fields(CapSearch, known["cap"])
+            known["cap"] = CapSearch(**{**cap, "caps_w": tuple(cap["caps_w"])})
         if known.get("rates"):
-            known["rates"] = RateSweep(**known["rates"])
+            known["rates"] = RateSweep(**known_fields(RateSweep, known["rates"]))
         return cls(**known)
