@@ -90,17 +90,23 @@ def export_command(
         str | None,
         typer.Option("--csv", metavar="FILE", help="A row per configuration; - is the output."),
     ] = None,
+    optuna_file: Annotated[
+        str | None,
+        typer.Option("--optuna", metavar="FILE.db", help="A study that optuna-dashboard opens."),
+    ] = None,
     json_file: JsonFile = None,
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Write every configuration as CSV (unless told otherwise) or JSON."""
+    """Write every configuration as CSV (unless told otherwise), JSON or a study of Optuna."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened
     from wattloop.tune.history import search_table
 
-    if csv_file is None and json_file is None:
+    if csv_file is None and json_file is None and optuna_file is None:
         csv_file = "-"
+    if optuna_file is not None:
+        check_target(optuna_file, "--optuna")
     for target, option in ((csv_file, "--csv"), (json_file, "--json")):
         check_target(target, option)
     with opened(store, config) as place:
@@ -115,3 +121,7 @@ def export_command(
             writer.writeheader()
             writer.writerows(rows)
             write_text(text.getvalue(), csv_file, "--csv")
+        if optuna_file is not None:
+            from wattloop.cli.tune_study import write_study
+
+            write_study(place, experiment.experiment_id, optuna_file, config)

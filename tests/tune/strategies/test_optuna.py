@@ -12,11 +12,10 @@ from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Space
+from wattloop.tune.strategies.optuna import Gp, Nsga2, Tpe
 from wattloop.tune.strategy import Event, Strategy
 
 pytest.importorskip("optuna", reason="the samplers are Optuna's: pip install 'wattloop[tune]'")
-
-from wattloop.tune.strategies.optuna import Gp, Nsga2, Tpe
 
 FEW = Limits(candidates=7, epochs=40)
 
@@ -36,12 +35,18 @@ def test_nsga2_keeps_the_contract() -> None:
 def test_gp_goes_on_exactly_after_a_restart() -> None:
     """The Gaussian process proposes the same from stored results; it needs torch."""
     pytest.importorskip("torch", reason="Optuna's Gaussian process needs torch")
-    problem = synthetic_problem(ranges=True, limits=Limits(candidates=4, epochs=40))
-    bench = SyntheticBench(problem)
-    events = played(Gp(problem, startup=3), bench)
-    resumed = Gp(problem, startup=3)
-    resumed.recall(events[:6])
-    assert resumed.ask() == events[6].segment
+    space = Space({"lr": Real(low=1e-3, high=1.0, log=True)})
+    problem = Problem(space=space, quality=Quality(metric=""), limits=Limits(candidates=4))
+    first, resumed = Gp(problem, startup=3), Gp(problem, startup=3)
+    events = []
+    for energy_j in (3.0, 1.0, 2.0):
+        segment = first.ask()
+        assert isinstance(segment, Segment)
+        progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=energy_j)
+        first.tell(segment, progress)
+        events += [Event(segment), Event(segment, progress)]
+    resumed.recall(events)
+    assert resumed.ask() == first.ask()
 
 
 def test_misses_are_violations_not_results() -> None:

@@ -1,0 +1,116 @@
+"""Promises of `optuna_export`: a search becomes a study that Optuna opens."""
+
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.store.database import open_store
+from wattloop.testing.strategy_contract import played
+from wattloop.testing.synthetic_bench import SyntheticBench
+from wattloop.tune.engines.optuna_export import export_study
+from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.spec import spec_from
+from wattloop.tune.strategies import strategy_for
+
+optuna = pytest.importorskip("optuna", reason="the study is Optuna's: pip install wattloop[tune]")
+
+WRITTEN = {
+    "name": "small",
+    "metric": {"name": "accuracy", "goal": "maximize", "target": 0.8},
+    "parameters": {
+        "batch_size": {"values": [16, 64, 256]},
+        "lr": {"min": 1e-4, "max": 1.0, "log": True},
+        "optimizer": {"values": ["sgd", "adam"]},
+        "momentum": {"min": 0.0, "max": 0.99, "when": {"optimizer": "sgd"}},
+    },
+    "hardware": {"power_limit": "auto"},
+    "strategy": "asha",
+    "limits": {"trials": 9, "epochs": 40},
+    "default": {"batch_size": 16, "lr": 0.001, "optimizer": "adam"},
+}
+
+
+def stored(tmp_path: Path, **more: object) -> tuple[str, str]:
+    """A search that was run on formulas, in a store; where it is and what it is called."""
+    spec = spec_from({**WRITTEN, **more})
+    problem = spec.problem()
+    place = str(tmp_path / "runs.db")
+    with open_store(place) as store:
+        experiment, _ = open_search(store, spec.to_dict(), "test", name=spec.name)
+        record = SearchRecord(store, experiment)
+        events = played(strategy_for(spec, problem), SyntheticBench(problem))
+        for event in events:
+            if event.progress is None:
+                record.begin(event.segment)
+            else:
+                record.end(event.segment, event.progress, {})
+        return place, experiment.experiment_id
+
+
+def exported(tmp_path: Path, **more: object) -> "optuna.Study":
+    place, search_id = stored(tmp_path, **more)
+    file = str(tmp_path / "study.db")
+    with open_store(place) as store:
+        name = export_study(store, search_id, file, settings=Settings(tariff_per_kwh=0.3))
+    return optuna.load_study(study_name=name, storage=f"sqlite:///{file}")
+
+
+def test_a_study_has_parameters_values_curves_and_energy(tmp_path: Path) -> None:
+    """Distributions, the objective, quality by epoch, and whose number each is."""
+    study = exported(tmp_path)
+    assert study.direction.name == "MINIMIZE" and study.metric_names == ["energy (J)"]
+    assert study.user_attrs["wattloop:metric"] == "accuracy"
+    complete = [t for t in study.trials if t.state.name == "COMPLETE"]
+    pruned = [t for t in study.trials if t.state.name == "PRUNED"]
+    assert len(study.trials) == 9 and complete and pruned
+    for trial in complete:
+        assert trial.value == trial.user_attrs["to_target_j"] > 0
+        assert trial.user_attrs["provenance"] == "simulated"
+        assert trial.user_attrs["power_limit"] == 125.0  # found, so it is no parameter of the space
+        assert max(trial.intermediate_values.values()) >= 0.8
+        assert trial.distributions["lr"] == optuna.distributions.FloatDistribution(
+            1e-4, 1.0, log=True
+        )
+        assert ("momentum" in trial.params) == (trial.params["optimizer"] == "sgd")
+    seconds = pruned[0].user_attrs["time_s"]
+    assert pruned[0].duration.total_seconds() == pytest.approx(seconds, abs=1e-3)
+    assert study.best_trial.user_attrs["candidate"]
+
+
+def test_two_objectives_make_a_front(tmp_path: Path) -> None:
+    """Energy and quality, which is to be maximized as people know it."""
+    study = exported(tmp_path, objective=["energy", "quality"], strategy="random")
+    assert [d.name for d in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert study.metric_names == ["energy (J)", "accuracy"]
+    assert study.best_trials and all(t.values[1] > 0.5 for t in study.best_trials)
+
+
+def test_failures_are_failures(tmp_path: Path) -> None:
+    """A rate that diverges is a failed trial with its message, not a bad value."""
+    study = exported(
+        tmp_path,
+        parameters={"batch_size": [64], "lr": [0.003, 0.9], "optimizer": ["adam"]},
+        default={"batch_size": 64, "lr": 0.9, "optimizer": "adam"},
+        strategy="grid",
+    )
+    assert [t.state.name for t in study.trials] == ["FAIL", "COMPLETE"]
+    assert study.trials[0].user_attrs["status"] == "diverged"
+
+
+def test_a_study_is_not_written_over(tmp_path: Path) -> None:
+    """The same name again, or a file that is something else, is refused with what to do."""
+    place, search_id = stored(tmp_path)
+    file = tmp_path / "study.db"
+    with open_store(place) as store:
+        export_study(store, search_id, str(file))
+        with pytest.raises(ConfigError, match="has a study 'small' already; give another file"):
+            export_study(store, search_id, str(file))
+        other = tmp_path / "notes.txt"
+        other.write_text("not a database, but someone's notes\n" * 50)
+        with pytest.raises(ConfigError, match=r"no SQLite file .* give another name"):
+            export_study(store, search_id, str(other))
+        assert other.read_text().startswith("not a database")
+        with pytest.raises(ConfigError, match="there is no folder"):
+            export_study(store, search_id, str(tmp_path / "no" / "study.db"))
