@@ -189,16 +189,16 @@ class Real(Parameter):
         """A number within the range, on a step."""
         if not _is_number(value):
             raise ConfigError(f"{value!r} is no number")
+        nearest = self.nearest(value)
+        if self.step is not None and abs(nearest - value) <= 1e-6 * self.step:
+            return nearest
         if not self.low <= value <= self.high:
             raise ConfigError(f"{value!r} is outside {self.low:g} to {self.high:g}")
-        if self.step is None:
-            return float(value)
-        nearest = self.nearest(value)
-        if abs(nearest - value) > 1e-6 * self.step:
+        if self.step is not None:
             raise ConfigError(
                 f"{value!r} is on no step of {self.step:g} from {self.low:g}; near is {nearest:g}"
             )
-        return nearest
+        return float(value)
 
     def _at(self, index: int) -> float:
         if self.step is None:

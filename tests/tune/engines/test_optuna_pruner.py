@@ -55,7 +55,8 @@ def test_every_trial_is_measured(settings: Settings, store: Store) -> None:
     for trial in study.trials:
         attrs = trial.user_attrs
         assert attrs["provenance"] == "measured" and attrs["time_s"] >= 0.2
-        assert attrs["energy_j"] == pytest.approx(50 * attrs["time_s"], rel=0.5)
+        off_j = abs(attrs["energy_j"] - 50 * attrs["time_s"])
+        assert off_j <= attrs["uncertainty_j"] + 0.5 * 50 * attrs["time_s"]
         by_step = list(attrs["energy_j_by_step"].values())
         assert by_step == sorted(by_step) and len(by_step) == 5
     recover(store, close_journal)

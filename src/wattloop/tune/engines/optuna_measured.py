@@ -99,7 +99,8 @@ def _note_energy_with_each_report(trial: Any, measurement: Measurement) -> None:
     def noted(value: float, step: int) -> None:
         energy_j = measurement.energy_j
         if energy_j is not None:
-            used[str(step)] = energy_j
+            # the reading of a moment may lie a little below an earlier estimate
+            used[str(step)] = max(energy_j, *used.values(), 0.0)
             trial.set_user_attr(ENERGY_BY_STEP, dict(used))
         report(value, step)
 
