@@ -128,6 +128,7 @@ def test_objects_and_short_forms_do_in_python() -> None:
                 "momentum": Real(low=0.0, high=0.9, step=0.3, when={"batch": (16,)}),
             },
             "objective": ["energy", "time"],
+            "limits": {"trials": 20},
         }
     )
     parameters = spec.space().parameters
@@ -234,6 +235,14 @@ FAULTS = [
     (
         "parameters:\n  x: {min: 0.0, max: 1}\nmethod: grid",
         r":2: parameters\.x: a grid needs values to list",
+    ),
+    (
+        "parameters: {x: {min: 0.0, max: 1}}\nmethod: random",
+        r"limits: random never ends by itself over a range: give trials",
+    ),
+    (
+        X + "metric: loss\nobjective: sm2\nmethod: tpe",
+        r":3: objective: tpe scores each training by itself",
     ),
     (X + "rate: lr", r":2: rate: 'lr' is no parameter of this space; it has x"),
     ("parameters: {x: [a, b]}\nrate: x", r":2: rate: 'x' must be a parameter with numbers"),

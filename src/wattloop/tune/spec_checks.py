@@ -21,6 +21,11 @@ ONE_OBJECTIVE = ("race", "sm2", "asha", "hyperband")
 BY_QUALITY = ("sm2", "asha", "hyperband")
 """Strategies that compare unfinished trainings by their metric."""
 
+ONE_BY_ONE = ("tpe", "nsga2", "gp")
+"""Strategies whose sampler scores each training by itself."""
+DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
+"""Strategies that draw configurations as long as they may."""
+
 
 def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
     """Everything that cannot be meant."""
@@ -60,6 +65,12 @@ def _about_strategy(spec: "SearchSpec") -> Iterator[Fault]:
             f"{name} follows one objective; for a front of {' and '.join(objectives)} use nsga2, "
             "tpe, gp, random or grid",
         )
+    if "sm2" in objectives and name in ONE_BY_ONE:
+        yield (
+            ("objective",),
+            f"{name} scores each training by itself, and sm2 only compares several: use the "
+            "strategy sm2, grid or random",
+        )
     if spec.hardware.cap is not None and wants_no_cap(objectives):
         yield (
             ("hardware", "power_limit"),
@@ -75,6 +86,13 @@ def _about_space(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
             ("parameters",),
             "nothing to search: every parameter has a single value; give one several, or "
             "hardware: {power_limit: auto}",
+        )
+    limits = spec.limits
+    ends = (limits.trials, limits.energy_j, limits.time_s)
+    if spec.strategy.name in DRAWING and space.size is None and all(e is None for e in ends):
+        yield (
+            ("limits",),
+            f"{spec.strategy.name} never ends by itself over a range: give trials, energy or time",
         )
     if spec.strategy.name == "grid":
         try:
