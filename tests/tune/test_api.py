@@ -4,6 +4,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.tune import Choice, search
+from wattloop.tune.progress import Progress, Status
 
 
 def train(trial):
@@ -102,3 +103,29 @@ def test_a_store_that_cannot_be_used_is_refused(settings, tmp_path):
     with pytest.raises(StoreError, match=r"broken\.db"):
         searched(settings, store=str(broken))
     assert broken.read_bytes() == before
+
+
+def test_a_bench_of_ones_own(settings):
+    """Promise: whatever keeps the contract of a bench can be searched, stored and resumed."""
+    seen = []
+
+    class Halfway:
+        def __init__(self, parts):
+            self.parts = parts
+
+        def run(self, segment):
+            seen.append(segment.parameters["lr"])
+            quality = segment.parameters["lr"] * 3
+            return Progress(
+                status=Status.ENDED, time_s=1.0, energy_j=9.0, quality=quality, best=quality
+            )
+
+        def let_go(self, candidate): ...
+
+        def close(self):
+            seen.append(self.parts.search_id)
+
+    result = searched(settings, None, bench=Halfway)
+    assert seen[:3] == [0.01, 0.1, 0.3]
+    assert seen[3] == result.search_id
+    assert result.best.parameters == {"lr": 0.3}
