@@ -71,12 +71,11 @@ def best_command(
     """Show the best configuration of a search."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened
-    from wattloop.tune.history import summary_of
 
     check_target(json_file, "--json")
     with opened(store, config) as place:
         experiment = tune_view.stored_search(place, which)
-        summary = summary_of(place, experiment)
+        summary = tune_view.summary_now(place, experiment)
         if json_file is not None:
             write_json(tune_view.best_dict(summary), json_file)
         if json_file != "-":

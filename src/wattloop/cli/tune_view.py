@@ -1,7 +1,7 @@
 """What `wattloop tune` prints."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
@@ -30,6 +30,7 @@ __all__ = [
     "print_summary",
     "result_dict",
     "stored_search",
+    "summary_now",
 ]
 
 UNKNOWN = "-"
@@ -48,11 +49,22 @@ def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
     return experiment
 
 
+def summary_now(
+    store: "Store", experiment: Experiment, candidates: Sequence[CandidateResult] | None = None
+) -> SearchSummary:
+    """The summary with the best as it stands, also of a search that goes on or was killed."""
+    from wattloop.measure.configfile import load_settings
+    from wattloop.tune.standing import chosen_now
+
+    best = chosen_now(store, experiment, load_settings())
+    return summary_of(store, experiment, candidates, None if best is None else asdict(best))
+
+
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
     """A search as plain data: summary, candidates, what it was asked to do."""
     found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
     return {
-        **summary_of(store, experiment, found).to_dict(),
+        **summary_now(store, experiment, found).to_dict(),
         "created": iso_time(experiment.created_wall_s),
         "metric": experiment.facts.get("quality"),
         "objective": experiment.facts.get("objective"),
@@ -84,7 +96,7 @@ def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
 def print_summary(store: "Store", experiment: Experiment) -> None:
     """The candidates and what was found."""
     found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
-    summary = summary_of(store, experiment, found)
+    summary = summary_now(store, experiment, found)
     print_candidates(found, summary, experiment)
     print_best(summary, experiment)
 

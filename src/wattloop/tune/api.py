@@ -11,7 +11,7 @@ from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.tune.final import FinalResult, train_final
 from wattloop.tune.history import CandidateResult, SearchSummary, search_table, summary_of
-from wattloop.tune.running import Prepared, prepared, resumed
+from wattloop.tune.running import Maker, Prepared, Training, prepared, resumed
 from wattloop.tune.search_loop import Listener
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Space
@@ -50,7 +50,7 @@ class SearchResult:
     summary: SearchSummary
     spec: SearchSpec
     settings: Settings
-    _train: Train
+    _training: Training
 
     @property
     def best(self) -> Best | None:
@@ -73,22 +73,25 @@ class SearchResult:
 
     def final(self, *, to_the_end: bool = False) -> FinalResult:
         """Train the best configuration in full, and the default, and compare them."""
-        function = self._train if callable(self._train) else None
         with open_store(self.settings.store_location) as store:
             return train_final(
-                self.search_id, store, self.settings, function=function, to_the_end=to_the_end
+                self.search_id,
+                store,
+                self.settings,
+                training=self._training,
+                to_the_end=to_the_end,
             )
 
     def resume(self, **limits: Any) -> "SearchResult":
         """Go on, with other limits where some are given (`energy="2kWh"`, `trials=50`)."""
         with open_store(self.settings.store_location) as store:
-            function = self._train if callable(self._train) else None
-            ready = resumed(self.search_id, store, self.settings, function=function, limits=limits)
-            return _ran(ready, store, self.settings, self._train)
+            own = self._training
+            ready = resumed(self.search_id, store, self.settings, training=own, limits=limits)
+            return _ran(ready, store, self.settings, own)
 
 
 def search(  # noqa: PLR0913 - the options of a specification, all but three with defaults
-    train: Train,
+    train: Train | None = None,
     *,
     space: Mapping[str, Any] | Space,
     metric: str,
@@ -110,6 +113,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     checkpoint: bool = False,
     metrics_file: str | None = None,
     parallel: int | str | None = None,
+    bench: Maker | None = None,
     new: bool = False,
     listener: Listener | None = None,
     settings: Settings | None = None,
@@ -121,6 +125,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
 
     Args:
         train: a function that takes a `Trial`, or a command.
+        bench: makes a bench of one's own, such as `TorchBench`, in place of `train`.
         space: parameter -> values, `{"min": .., "max": ..}` or a `Parameter`.
         metric: what `trial.report` calls the quality.
         goal: whether to `maximize` or `minimize` it.
@@ -179,20 +184,21 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         "command": None if callable(train) else train,
     }
     spec = spec_from(_given(**written))
+    training = Training(train if callable(train) else None, bench)
     with open_store(settings.store_location) as opened:
         ready = prepared(
             spec,
             opened,
             settings,
-            function=train if callable(train) else None,
+            training=training,
             resume=not new,
             parallel=parallel,
             listener=listener,
         )
-        return _ran(ready, opened, settings, train)
+        return _ran(ready, opened, settings, training)
 
 
-def _ran(ready: Prepared, store: Store, settings: Settings, train: Train) -> SearchResult:
+def _ran(ready: Prepared, store: Store, settings: Settings, training: Training) -> SearchResult:
     stopped = ready.run()
     experiment = find_experiment(store, ready.experiment.experiment_id)
     return SearchResult(
@@ -201,7 +207,7 @@ def _ran(ready: Prepared, store: Store, settings: Settings, train: Train) -> Sea
         summary_of(store, experiment),
         ready.spec,
         settings,
-        train,
+        training,
     )
 
 

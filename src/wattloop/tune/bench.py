@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from wattloop.core.settings import Settings
+from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.segment import Segment
 
-__all__ = ["Bench", "Past", "Remembers"]
+__all__ = ["Bench", "BenchParts", "Past", "Remembers"]
 
 
 class Bench(Protocol):
@@ -59,6 +62,27 @@ class Past:
         if not segment.keep or segment.rates is not None:
             return spent
         return replace(spent, epochs=progress.epochs, quality=progress.quality, best=progress.best)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchParts:
+    """What a search has for a bench of one's own (`search(bench=lambda parts: ...)`).
+
+    Attributes:
+        problem: with the metric and the limits.
+        settings: how to measure.
+        folder: for checkpoints and output.
+        tags: for measured runs, which tell to what they belong.
+        scope: whose energy counts; None when the bench may choose.
+        search_id: marks programs that are started.
+    """
+
+    problem: Problem
+    settings: Settings
+    folder: Path
+    tags: Mapping[str, str]
+    scope: str | None
+    search_id: str
 
 
 @runtime_checkable

@@ -38,8 +38,11 @@ class CandidateFiles:
         self._known = self._signature()
 
     def remove(self) -> None:
-        """Remove everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove what a training goes on from; what it printed stays, for people."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self._state.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
 
     @property
     def saved_epochs(self) -> float | None:

@@ -24,7 +24,7 @@ from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.candidate_results import candidates_from
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
-from wattloop.tune.running import Function, bench_for, problem_without
+from wattloop.tune.running import COMMAND, Training, bench_for, problem_without
 from wattloop.tune.search_record import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
 from wattloop.tune.spec import SearchSpec, spec_from
@@ -95,7 +95,7 @@ def train_final(
     store: Store,
     settings: Settings,
     *,
-    function: Function | None = None,
+    training: Training = COMMAND,
     to_the_end: bool = False,
 ) -> FinalResult:
     """Train the winner of a search, and the default unless the search has done that.
@@ -104,7 +104,7 @@ def train_final(
         reference: the search.
         store: that has it.
         settings: how to measure.
-        function: the training, where it is one.
+        training: the specification's command unless given.
         to_the_end: go on after the target was reached.
 
     Raises:
@@ -112,7 +112,7 @@ def train_final(
     """
     search = find_experiment(store, reference, KIND)
     spec = spec_from(search.spec)
-    if search.facts.get("function") and function is None:
+    if search.facts.get("function") and not training.name:
         raise ConfigError(
             f"{search.experiment_id} trains the Python function {search.facts['function']}; call "
             "SearchResult.final() in that program"
@@ -125,7 +125,7 @@ def train_final(
         )
     summary = summary_of(store, search)
     problem = problem_without(spec.problem(settings), search.facts.get("without") or {})
-    runs = _Runs(store, search, spec, problem, settings, function, to_the_end=to_the_end)
+    runs = _Runs(store, search, spec, problem, settings, training, to_the_end=to_the_end)
     parameters = dict(best.parameters)
     if best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
@@ -152,7 +152,7 @@ class _Runs:
         spec: SearchSpec,
         problem: Problem,
         settings: Settings,
-        function: Function | None,
+        training: Training,
         *,
         to_the_end: bool,
     ) -> None:
@@ -167,7 +167,7 @@ class _Runs:
         )
         self._store, self._problem = store, problem
         self._record = SearchRecord(store, self.experiment)
-        self._bench = bench_for(spec, problem, settings, self._record, function)
+        self._bench = bench_for(spec, problem, settings, self._record, training)
         self._to_the_end = to_the_end
         self._status = "interrupted"
 

@@ -174,6 +174,9 @@ class FunctionTraining:
             if self._was_dropped():
                 return
             status, message = Status.DIVERGED, self.course.diverged
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                status, message = Status.FAILED, f"it ended itself: {end.code}"
         except BaseException as error:  # noqa: BLE001 - a training that fails is a result
             status, message = classified(error)
         if self._ended is None:

@@ -1,6 +1,6 @@
 """The energy of a segment: a measured run of its own, in the scope of the search."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
@@ -8,7 +8,7 @@ from wattloop.core.records import RunStatus, Scope, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 
-__all__ = ["Joules", "SegmentMeter", "scope_of", "scoped"]
+__all__ = ["Joules", "SegmentMeter", "scope_of", "scoped", "widest"]
 
 SCOPES = ("gpu", "cpu", "dram")
 
@@ -84,7 +84,15 @@ class SegmentMeter:
 
 def scope_of(session: Session) -> str | None:
     """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory."""
-    read = {channel.domain.scope for channel in session.channels}
+    return _widest({channel.domain.scope for channel in session.channels})
+
+
+def widest(result: WindowResult) -> str | None:
+    """The same of a run that has ended."""
+    return _widest({domain.scope for domain in result.domains})
+
+
+def _widest(read: Set[Scope]) -> str | None:
     for scope in (Scope.NODE, Scope.GPU, Scope.CPU, Scope.DRAM):
         if scope in read:
             return scope.value

@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError, ExperimentNotFound
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.tune.bench import Bench
+from wattloop.tune.bench import Bench, BenchParts
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
@@ -22,9 +22,31 @@ from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
 from wattloop.tune.trial import Trial
 
-__all__ = ["Prepared", "prepared", "resumed"]
+__all__ = ["COMMAND", "Prepared", "Training", "bench_for", "fingerprint", "prepared", "resumed"]
 
 Function = Callable[[Trial], Any]
+Maker = Callable[[BenchParts], Bench]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What trains, where that is not the command of a specification."""
+
+    function: Function | None = None
+    bench: Maker | None = None
+
+    @property
+    def name(self) -> str:
+        """The function's name, or that of what makes the bench; empty for a command."""
+        own = self.function or self.bench
+        if own is None:
+            return ""
+        module = getattr(own, "__module__", "") or ""
+        return f"{module}.{getattr(own, '__qualname__', type(own).__name__)}"
+
+
+COMMAND = Training()
+"""The command of the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +72,7 @@ def prepared(
     store: Store,
     settings: Settings,
     *,
-    function: Function | None = None,
+    training: Training = COMMAND,
     resume: bool = True,
     resume_only: bool = False,
     parallel: int | str | None = None,
@@ -62,7 +84,7 @@ def prepared(
         spec: what is searched.
         store: where it is kept.
         settings: how to measure.
-        function: the training; the specification's command unless given.
+        training: the specification's command unless given.
         resume: whether an unfinished one is gone on with.
         resume_only: whether a new one is refused.
         parallel: how many GPUs train side by side, or groups of them (`device_groups`); one
@@ -72,24 +94,24 @@ def prepared(
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
     """
-    mark = fingerprint(spec, function)
+    mark = fingerprint(spec, training)
     without = cannot_be_set(spec.space(), settings)
     problem = problem_without(spec.problem(settings), without)
     facts = {
         "quality": asdict(problem.quality),
         "default": dict(problem.default),
         "objective": problem.objective.to_dict(),
-        "function": _name(function),
+        "function": training.name,
         "without": without,
         **({} if parallel is None else {"parallel": parallel}),
     }
-    _checked(spec, problem, function)
+    _checked(spec, problem, training)
     if parallel is not None:
         device_groups(parallel)
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
-    return _put_together(experiment, spec, store, settings, function, listener, is_resumed)
+    return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
 
 
 def resumed(
@@ -97,7 +119,7 @@ def resumed(
     store: Store,
     settings: Settings,
     *,
-    function: Function | None = None,
+    training: Training = COMMAND,
     limits: Mapping[str, Any] | None = None,
     listener: Listener | None = None,
 ) -> Prepared:
@@ -107,7 +129,7 @@ def resumed(
         reference: identifier, its beginning or end, name, or `last`.
         store: that has it.
         settings: how to measure.
-        function: the training, where it is one.
+        training: the specification's command unless given.
         limits: in place of those it was begun with, as a specification has them.
         listener: told what happens.
 
@@ -123,17 +145,17 @@ def resumed(
         own = experiment.spec.get("limits") or {}
         spec = spec_from({**experiment.spec, "limits": {**own, **limits}})
     known = experiment.facts.get("function")
-    if known and function is None:
+    if known and not training.name:
         raise ConfigError(
             f"{experiment.experiment_id} trains the Python function {known}; go on with it by "
             "running the same program again"
         )
-    return _put_together(experiment, spec, store, settings, function, listener, True)
+    return _put_together(experiment, spec, store, settings, training, listener, True)
 
 
-def fingerprint(spec: SearchSpec, function: Function | None) -> str:
+def fingerprint(spec: SearchSpec, training: Training = COMMAND) -> str:
     """The same for the same specification and training."""
-    told = {"spec": spec.to_dict(), "function": _name(function)}
+    told = {"spec": spec.to_dict(), "function": training.name}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -151,14 +173,14 @@ def _put_together(
     spec: SearchSpec,
     store: Store,
     settings: Settings,
-    function: Function | None,
+    training: Training,
     listener: Listener | None,
     is_resumed: bool,
 ) -> Prepared:
     without = experiment.facts.get("without") or {}
     problem = problem_without(spec.problem(settings), without)
     record = SearchRecord(store, experiment)
-    bench = bench_for(spec, problem, settings, record, function)
+    bench = bench_for(spec, problem, settings, record, training)
     search = Search(record, problem, strategy_for(spec, problem), bench, listener=listener)
     return Prepared(experiment, is_resumed, spec, problem, record, search, without)
 
@@ -187,26 +209,23 @@ def bench_for(
     problem: Problem,
     settings: Settings,
     record: SearchRecord,
-    function: Function | None,
+    training: Training,
 ) -> Bench:
-    """What trains: the function, or the specification's command."""
+    """What trains: a bench of one's own, the function, or the specification's command."""
     facts = record.experiment.facts
-    options: dict[str, Any] = {
-        "folder": record.folder,
-        "tags": record.tags,
-        "scope": facts.get("scope") or spec.scope,
-    }
-    if function is not None:
-        make = functools.partial(_function_bench, function, problem, options)
-    else:
-        command = {
-            "search_id": record.search_id,
-            "checkpoint": spec.checkpoint,
-            "metrics_file": spec.metrics_file,
-        }
-        make = functools.partial(_command_bench, spec.command, problem, {**options, **command})
-    if facts.get("parallel") is None:
-        return make(settings)
+    parts = BenchParts(
+        problem=problem,
+        settings=settings,
+        folder=record.folder,
+        tags=record.tags,
+        scope=facts.get("scope") or spec.scope,
+        search_id=record.search_id,
+    )
+    if training.bench is not None:
+        return training.bench(parts)
+    parallel = facts.get("parallel")
+    if parallel is None:
+        return _plain_bench(spec, training.function, parts, settings)
     from wattloop.tune.parallel_bench import ParallelBench
 
     if spec.scope not in (None, ParallelBench.scope):
@@ -214,37 +233,37 @@ def bench_for(
             f"scope {spec.scope}: trainings side by side can only be told apart by the energy of "
             "their GPUs; leave out scope, or run one at a time"
         )
-    options["scope"] = ParallelBench.scope
-    return ParallelBench(make, settings, device_groups(facts["parallel"]))
+    own = replace(parts, scope=ParallelBench.scope)
+    make = functools.partial(_plain_bench, spec, training.function, own)
+    return ParallelBench(make, settings, device_groups(parallel))
 
 
-def _function_bench(
-    function: Function, problem: Problem, options: Mapping[str, Any], settings: Settings
+def _plain_bench(
+    spec: SearchSpec, function: Function | None, parts: BenchParts, settings: Settings
 ) -> Bench:
-    from wattloop.tune.function_bench import FunctionBench
+    """One training at a time, in this process; `settings` are those of its devices."""
+    options: dict[str, Any] = {"folder": parts.folder, "tags": parts.tags, "scope": parts.scope}
+    if function is not None:
+        from wattloop.tune.function_bench import FunctionBench
 
-    return FunctionBench(function, problem, settings, **options)
-
-
-def _command_bench(
-    command: list[str], problem: Problem, options: Mapping[str, Any], settings: Settings
-) -> Bench:
+        return FunctionBench(function, parts.problem, settings, **options)
     from wattloop.tune.command_bench import CommandBench
 
-    return CommandBench(command, problem, settings, **options)
+    return CommandBench(
+        spec.command,
+        parts.problem,
+        settings,
+        search_id=parts.search_id,
+        checkpoint=spec.checkpoint,
+        metrics_file=spec.metrics_file,
+        **options,
+    )
 
 
-def _checked(spec: SearchSpec, problem: Problem, function: Function | None) -> None:
+def _checked(spec: SearchSpec, problem: Problem, training: Training) -> None:
     """What would otherwise be found out after the search was written down."""
-    if function is None and not spec.command:
+    if not training.name and not spec.command:
         raise ConfigError(
             "nothing to train: give a command after '--' or as 'command:' in the specification"
         )
     strategy_for(spec, problem)
-
-
-def _name(function: Function | None) -> str:
-    if function is None:
-        return ""
-    module = getattr(function, "__module__", "") or ""
-    return f"{module}.{getattr(function, '__qualname__', type(function).__name__)}"

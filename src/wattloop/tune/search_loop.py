@@ -198,6 +198,7 @@ class Search:
         progress = self._with_died(segment, progress)
         self.spent = replace(self.spent, elapsed_s=self._before_s + self._now_s() - self._begin_s)
         self._record.end(segment, progress, {"elapsed_s": self.spent.elapsed_s})
+        self._note_scope()
         self._take(segment, progress)
         self._strategy.tell(segment, progress)
         self._let_go(segment, progress)
@@ -240,6 +241,12 @@ class Search:
             self._kept.discard(candidate)
             self._bench.let_go(candidate)
 
+    def _note_scope(self) -> None:
+        """Energies of one search are compared: a search that is resumed keeps its scope."""
+        scope = getattr(self._bench, "scope", None)
+        if scope and self._record.experiment.facts.get("scope") != scope:
+            self._record.note({"scope": scope})
+
     def _fold(self) -> None:
         recover(self._record.store, close_journal)
 
@@ -247,9 +254,6 @@ class Search:
         facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
         best = self._strategy.best()
         facts["best"] = None if best is None else asdict(best)
-        scope = getattr(self._bench, "scope", None)
-        if scope:
-            facts["scope"] = scope
         try:
             self._record.set_status(status, facts)
         except StoreError:

@@ -6,12 +6,13 @@ to where it was by doing them again, also where several segments were under way 
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ExperimentNotFound
+from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
@@ -24,6 +25,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.store.runs import RunFilter, list_runs
 from wattloop.store.trial_records import TrialRecord, begin_trial, each_trial, end_trial
+from wattloop.tune.metering import scoped, widest
 from wattloop.tune.progress import Progress
 from wattloop.tune.reserve import Reserve
 from wattloop.tune.segment import Segment
@@ -190,15 +192,22 @@ class SearchRecord:
         Call it when their journals were folded.
         """
         tags: dict[str, str | None] = {SEARCH_TAG: self.search_id, SEGMENT_TAG: segment.key}
-        runs = list_runs(self.store, RunFilter(tags=tags))
-        return (
-            sum(run.duration_s or 0.0 for run in runs),
-            sum(run.energy_j or 0.0 for run in runs),
-        )
+        time_s, energy_j = 0.0, 0.0
+        for run in list_runs(self.store, RunFilter(tags=tags)):
+            time_s += run.duration_s or 0.0
+            if run.result is not None:
+                scope = self.experiment.facts.get("scope") or widest(run.result)
+                energy_j += scoped(run.result, scope, Settings()).energy_j or 0.0
+        return time_s, energy_j
 
     def set_status(self, status: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say how far it is."""
         set_experiment_status(self.store, self.search_id, status, facts)
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Keep facts of a search that goes on."""
+        self.running(facts)
+        self.experiment = replace(self.experiment, facts={**self.experiment.facts, **facts})
 
     def running(self, facts: Mapping[str, Any] | None = None) -> None:
         """It goes on."""

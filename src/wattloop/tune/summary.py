@@ -1,6 +1,6 @@
 """What a search cost, what it found, and what that saves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,14 +58,24 @@ class SearchSummary:
 
 
 def summary_of(
-    store: Store, experiment: Experiment, candidates: Sequence[CandidateResult] | None = None
+    store: Store,
+    experiment: Experiment,
+    candidates: Sequence[CandidateResult] | None = None,
+    chosen: Mapping[str, Any] | None = None,
 ) -> SearchSummary:
-    """The summary of a stored search, finished or not."""
+    """The summary of a stored search, finished or not.
+
+    Args:
+        store: that has it.
+        experiment: the search.
+        candidates: of it, where they are at hand.
+        chosen: its best configuration as it stands, in place of what it wrote when it last ended.
+    """
     facts = experiment.facts
     if candidates is None:
         candidates = candidates_of(store, experiment.experiment_id, quality_of(facts))
     by_name = {c.candidate: c for c in candidates}
-    chosen = facts.get("best") or {}
+    chosen = chosen or facts.get("best") or {}
     best = by_name.get(str(chosen.get("candidate")))
     default = _default(candidates, facts)
     known = [c for c in candidates if c.energy_j is not None]

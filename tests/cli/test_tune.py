@@ -1,0 +1,215 @@
+"""Promises of `wattloop tune`, with real commands on a machine that draws 50 W."""
+
+import csv
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import Machine
+from wattloop.cli.main import main
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree
+
+TRAIN = """\
+import sys, time
+lr = float(sys.argv[1])
+with open("trained.log", "a") as log:
+    log.write(f"{lr}\\n")
+for epoch in range(1, 7):
+    time.sleep(0.02)
+    print(f"epoch {epoch} loss={1 / epoch:.3f} accuracy={1 - 1 / (1 + epoch * lr * 10):.4f}")
+"""
+SPEC = """\
+name: small
+metric: {name: accuracy, goal: maximize, target: 0.8}
+strategy: grid
+parameters:
+  lr: {values: [0.01, 0.1, 0.3]}
+default: {lr: 0.1}
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """This process on such a machine, in a folder with a training and its specification."""
+    for name in [n for n in os.environ if n.startswith(("WATTLOOP", "XDG"))]:
+        monkeypatch.delenv(name)
+    sysfs = tmp_path / "sys"
+    package = PowercapTree(sysfs).add_package(0, max_power_w=200, limit_w=150)
+    own = {
+        "HOME": str(tmp_path),
+        "COLUMNS": "160",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+        "WATTLOOP_SYSFS_ROOT": str(sysfs),
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_STATE_DIR": str(tmp_path / "state"),
+        "WATTLOOP_METERS": "rapl",
+        "WATTLOOP_INTERVAL": "0.02",
+    }
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "s.yaml").write_text(SPEC)
+    with Driver({package: Constant(50.0)}, update_period_s=0.005):
+        yield tmp_path
+
+
+COMMAND = ["--", sys.executable, "train.py", "{lr}"]
+
+
+def trained(folder):
+    log = folder / "trained.log"
+    return [float(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
+    """Promise: from a file and a command to the best configuration and what it saves."""
+    assert main(["tune", "run", "s.yaml", "--json", "out.json", *COMMAND]) == 0
+    text = capsys.readouterr()
+    assert "best: lr=0.3" in text.out
+    assert "cpu measured" in text.out
+    result = json.loads((here / "out.json").read_text())
+    assert result["best"]["parameters"] == {"lr": 0.3}
+    assert [t["reached"] for t in result["trials"]] == [True, False, True]
+    assert result["status"] == "finished"
+    assert trained(here) == [0.1, 0.01, 0.3]
+
+    assert main(["tune", "list"]) == 0
+    assert result["search_id"] in capsys.readouterr().out
+    assert main(["tune", "show", "small", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["trials"] == result["trials"]
+    assert main(["tune", "best", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == {"lr": 0.3}
+    assert main(["tune", "export"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["lr"] for row in rows] == ["0.1", "0.01", "0.3"]
+    assert float(rows[0]["energy_j"]) > 0
+
+    assert main(["tune", "final", "--json", "final.json"]) == 0
+    said = capsys.readouterr().out
+    assert "searching" in said
+    final = json.loads((here / "final.json").read_text())
+    assert final["default"]["from_search"]
+    assert final["winner"]["parameters"] == {"lr": 0.3}
+    assert final["search"]["energy_j"] > final["winner"]["energy_j"]
+
+
+def test_the_same_again_is_a_new_search_only_when_it_is_over(here, capsys):
+    """Promise: a limit stops it and says so; the same command afterwards begins anew."""
+    assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
+    assert "stopped: 1 configuration was allowed" in capsys.readouterr().err
+    assert main(["tune", "run", "s.yaml", "--resume", *COMMAND]) == 2
+    assert "no unfinished search" in capsys.readouterr().err
+
+
+def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
+    """Promise: kill -9 of the search; its program is ended, what was finished stays finished."""
+    slow = TRAIN.replace("0.02", "9 if lr == 0.01 else 0.02")
+    (here / "train.py").write_text(slow)
+    command = [sys.executable, "-m", "wattloop.cli.main", "tune", "run", "s.yaml", *COMMAND]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    give_up_s = time.monotonic() + 60
+    while len(trained(here)) < 2 and time.monotonic() < give_up_s:
+        time.sleep(0.02)
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 2  # somebody is at it
+    assert "is being run by process" in capsys.readouterr().err
+    time.sleep(1.3)  # a run that was killed knows itself up to its last second
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert main(["tune", "best"]) == 0
+    assert "best: lr=0.1" in capsys.readouterr().out
+    (here / "train.py").write_text(TRAIN)
+    assert main(["tune", "resume"]) == 0
+    told = capsys.readouterr()
+    assert "best: lr=0.3" in told.out
+    assert "because it was interrupted" in told.out
+    assert trained(here) == [0.1, 0.01, 0.01, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("spec", "command", "said"),
+    [
+        (SPEC.replace("  lr: {values: [0.01, 0.1, 0.3]}", "  {}"), COMMAND, "parameters"),
+        (SPEC + "deadline: 3h\n", COMMAND, "s.yaml:7: deadline"),
+        (SPEC.replace("{lr: 0.1}", "{momentum: 0.1}"), COMMAND, "s.yaml:6"),
+        (SPEC.replace("grid", "gird"), COMMAND, "did you mean 'grid'"),
+        (SPEC, [], "nothing to train"),
+        (SPEC, ["--", "no-such-program"], "not found"),
+        (SPEC, ["--", sys.executable, "-c", "print('hello')"], "without reporting 'accuracy'"),
+    ],
+)
+def test_bad_input_is_refused(here, capsys, spec, command, said):
+    """Promise: what is wrong, where and what next; a code that tells it from success."""
+    (here / "s.yaml").write_text(spec)
+    assert main(["tune", "run", "s.yaml", *command]) in (2, 127)
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_metric_that_is_nan_is_recorded(here, capsys):
+    """Promise: that configuration has diverged; the others decide."""
+    (here / "train.py").write_text(
+        "import sys\nif sys.argv[1] == '0.3':\n    print('accuracy=nan', flush=True)\n" + TRAIN
+    )
+    assert main(["tune", "run", "s.yaml", "--json", "out.json", *COMMAND]) == 0
+    result = json.loads((here / "out.json").read_text())
+    assert [t["status"] for t in result["trials"]] == ["reached", "ended", "diverged"]
+    assert result["best"]["parameters"] == {"lr": 0.1}
+    assert "diverged: accuracy is nan" in capsys.readouterr().err
+
+
+def test_a_cap_that_may_not_be_set_is_left_out(here, capsys):
+    """Promise: the search goes on without it, and says why."""
+    (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: [300, 500]}\n")
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    told = capsys.readouterr()
+    assert "goes on without power_limit: " in told.err
+    assert trained(here) == [0.1, 0.01, 0.3]
+    (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: auto}\n")
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert "no power cap was set" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):
+    """Promise: a damaged or newer store is named and not touched; exit code 2."""
+    place = here / "runs.db"
+    place.write_bytes(b"not a database at all" * 100)
+    before = place.read_bytes()
+    for words in (["run", "s.yaml", *COMMAND], ["list"], ["best"], ["resume"]):
+        assert main(["tune", *words]) == 2
+        assert "runs.db" in capsys.readouterr().err
+    assert place.read_bytes() == before
+    place.unlink()
+    assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
+    capsys.readouterr()
+    with sqlite3.connect(place) as connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    assert main(["tune", "list"]) == 2
+    assert "upgrade" in capsys.readouterr().err
+
+
+def test_nothing_yet_is_no_error(here, capsys):
+    """Promise: an empty store says how to begin."""
+    assert main(["tune", "list"]) == 0
+    assert "wattloop tune run" in capsys.readouterr().err
+    assert main(["tune", "best"]) == 2
+
+
+def test_progress_is_shown_on_a_terminal_only(machine: Machine):
+    """Promise: nothing but the result where nobody looks."""
+    (machine.folder / "train.py").write_text(TRAIN)
+    (machine.folder / "s.yaml").write_text(SPEC)
+    done = machine.wattloop("tune", "run", "s.yaml", "--trials", "1", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 2

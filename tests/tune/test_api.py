@@ -1,0 +1,131 @@
+"""Searches in one call."""
+
+import pytest
+
+from wattloop.core.errors import ConfigError, StoreError
+from wattloop.tune import Choice, search
+from wattloop.tune.progress import Progress, Status
+
+
+def train(trial):
+    for epoch in trial.epochs(6):
+        trial.report(accuracy=1 - 1 / (1 + (epoch + 1) * trial["lr"] * 10))
+
+
+def searched(settings, function=train, **options):
+    given = {
+        "space": {"lr": [0.01, 0.1, 0.3]},
+        "metric": "accuracy",
+        "goal": "maximize",
+        "target": 0.8,
+        "strategy": "grid",
+        "settings": settings,
+    }
+    return search(function, **{**given, **options})
+
+
+def test_one_call_finds_the_best_and_its_table(settings):
+    """Promise: best, table and summary; a parameter may be an object or a list."""
+    result = searched(settings, space={"lr": Choice(values=(0.01, 0.1, 0.3))}, default={"lr": 0.1})
+    assert result.stopped == ""
+    assert result.best.parameters in ({"lr": 0.3}, {"lr": 0.1})
+    rows = result.table()
+    assert [row["lr"] for row in rows] == [0.1, 0.01, 0.3]
+    assert [row["reached"] for row in rows] == [True, False, True]
+    assert result.summary.default.parameters == {"lr": 0.1}
+    assert result.summary.provenance == "measured"
+    assert result.summary.energy_j == pytest.approx(sum(row["energy_j"] for row in rows))
+
+
+def test_a_search_that_stopped_goes_on_with_other_limits(settings):
+    """Promise: what was trained is not trained again."""
+    trained = []
+
+    def counted(trial):
+        trained.append(trial["lr"])
+        train(trial)
+
+    result = searched(settings, counted, trials=2)
+    assert result.stopped == "2 configurations were allowed"
+    more = result.resume(trials=3)
+    assert more.search_id == result.search_id
+    assert trained == [0.01, 0.1, 0.3]
+    assert len(more.table()) == 3
+
+
+def test_the_winner_is_proven(settings):
+    """Promise: trained in full beside the default, with the saving and when it has paid."""
+
+    def slow(trial):
+        import time
+
+        for epoch in trial.epochs(12):
+            time.sleep(0.02)
+            trial.report(accuracy=1 - 1 / (1 + (epoch + 1) * trial["lr"] * 10))
+
+    result = searched(settings, slow, space={"lr": [0.05, 0.4]}, default={"lr": 0.05})
+    final = result.final()
+    assert final.winner.parameters == {"lr": 0.4}
+    assert final.default.from_search
+    assert final.saved_j > 0
+    assert final.break_even_runs == pytest.approx(result.summary.energy_j / final.saved_j)
+    assert final.winner.run_id is not None
+
+
+def test_a_default_that_is_best_saves_nothing(settings):
+    """Promise: it says so."""
+    final = searched(settings, space={"lr": [0.3, 0.001]}, default={"lr": 0.3}).final()
+    assert final.saved_j == 0
+    assert final.why == "the default is the best"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"space": {}}, "parameter"),
+        ({"default": {"momentum": 1}}, "momentum"),
+        ({"strategy": "gird"}, "grid"),
+        ({"goal": None}, "goal"),
+        ({"energy": "lots"}, "energy"),
+    ],
+)
+def test_wrong_options_are_refused(settings, options, said):
+    """Promise: before anything is trained, with the name of what is wrong."""
+    with pytest.raises(ConfigError, match=said):
+        searched(settings, pytest.fail, **options)
+
+
+def test_a_store_that_cannot_be_used_is_refused(settings, tmp_path):
+    """Promise: a damaged file is left alone and named."""
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"SQLite format 3\0" + b"garbage" * 500)
+    before = broken.read_bytes()
+    with pytest.raises(StoreError, match=r"broken\.db"):
+        searched(settings, store=str(broken))
+    assert broken.read_bytes() == before
+
+
+def test_a_bench_of_ones_own(settings):
+    """Promise: whatever keeps the contract of a bench can be searched, stored and resumed."""
+    seen = []
+
+    class Halfway:
+        def __init__(self, parts):
+            self.parts = parts
+
+        def run(self, segment):
+            seen.append(segment.parameters["lr"])
+            quality = segment.parameters["lr"] * 3
+            return Progress(
+                status=Status.ENDED, time_s=1.0, energy_j=9.0, quality=quality, best=quality
+            )
+
+        def let_go(self, candidate): ...
+
+        def close(self):
+            seen.append(self.parts.search_id)
+
+    result = searched(settings, None, bench=Halfway)
+    assert seen[:3] == [0.01, 0.1, 0.3]
+    assert seen[3] == result.search_id
+    assert result.best.parameters == {"lr": 0.3}
