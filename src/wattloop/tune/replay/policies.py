@@ -1,6 +1,7 @@
 """What can be replayed, by name, and what each is told of a workload."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.parameters import Choice
@@ -15,7 +16,7 @@ from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.race import Race
 from wattloop.tune.strategy import Strategy
 
-__all__ = ["POLICIES", "policy", "replay_problem"]
+__all__ = ["POLICIES", "check_policy", "policy", "replay_problem"]
 
 RANDOM = 20
 """Configurations that `random` tries."""
@@ -29,9 +30,14 @@ def policy(name: str, workload: Workload, seed: int) -> Policy:
     Raises:
         ConfigError: there is none of that name.
     """
+    check_policy(name)
+    return POLICIES[name](workload, seed)
+
+
+def check_policy(name: str) -> None:
+    """Raise ConfigError when there is none of that name."""
     if name not in POLICIES:
         raise ConfigError(f"unknown strategy '{name}'; known are {', '.join(POLICIES)}")
-    return POLICIES[name](workload, seed)
 
 
 def replay_problem(workload: Workload, seed: int, *, caps: bool = True) -> Problem:
@@ -48,9 +54,7 @@ def replay_problem(workload: Workload, seed: int, *, caps: bool = True) -> Probl
         space=Space(space),
         quality=workload.wanted,
         default=default,
-        limits=Limits(
-            epochs=workload.max_epochs, candidates=None if caps else len(workload.curves) * 99
-        ),
+        limits=Limits(epochs=workload.max_epochs),
         cap=CapSearch() if caps else None,
         seed=seed,
     )
@@ -78,8 +82,6 @@ def _searched(name: str, *, caps: bool, most: int | None = None) -> Make:
 
 
 def _limited(problem: Problem, candidates: int) -> Problem:
-    from dataclasses import replace
-
     return replace(problem, limits=replace(problem.limits, candidates=candidates))
 
 
