@@ -107,7 +107,7 @@ def _epochs(draw: np.random.Generator, octaves: np.ndarray) -> np.ndarray:
     return least * np.exp(np.minimum(rise + wobble, 4.0))
 
 
-def _training(  # noqa: PLR0913 - the numbers of one curve
+def _training(
     needed: float,
     levels: np.ndarray,
     floor: float,
@@ -118,10 +118,8 @@ def _training(  # noqa: PLR0913 - the numbers of one curve
     """q(n) = floor + (end - floor) (1 - exp(-(n / scale)^power)), the target after `needed`."""
     target = float(levels[-1])
     end = target + margin * (target - floor)
-    if margin > 0:
-        share = (target - floor) / (end - floor)
-    else:  # comes close to its end, which is below the target, in as many epochs
-        share = 0.95
+    # One that ends below the target comes close to its end in as many epochs.
+    share = (target - floor) / (end - floor) if margin > 0 else 0.95
     scale = needed / (-math.log(1 - share)) ** (1 / power)
     reached = []
     for level in levels:
@@ -143,7 +141,7 @@ def _curves(
     knee = 2 ** draw.uniform(math.log2(batches[0]) - 3, math.log2(batches[-1]))
     bound = draw.uniform(0.4, 1.0)
     bend = draw.uniform(2.0, 3.0)
-    noise = draw.choice([0.002, 0.01, 0.03])
+    noise = draw.choice([0.002, 0.005, 0.02])
     found = {}
     for size in batches:
         wait = (knee / size) ** draw.uniform(0.85, 1.0)

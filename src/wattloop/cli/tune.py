@@ -9,6 +9,7 @@ from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, St
 from wattloop.cli.output import check_target
 from wattloop.cli.tune_final import final_command
 from wattloop.cli.tune_look import best_command, export_command, list_command, show_command
+from wattloop.cli.tune_replay import REPLAY_FIGURES, replay_command
 
 __all__ = ["app"]
 
@@ -146,3 +147,4 @@ for word, command in (
     ("final", final_command),
 ):
     app.command(word)(command)
+app.command("replay", epilog=REPLAY_FIGURES)(replay_command)

@@ -1,7 +1,7 @@
 """A bench that trains nothing: measured tables say what each segment takes and gives."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -78,10 +78,18 @@ class ReplayBench:
             )
         known = self._candidates.get(segment.candidate) or self._begin(segment)
         self._candidates[segment.candidate] = known
+        before = replace(known)
         part = _Segment(segment.until)
-        if segment.cap is None and CAP_LEVER in segment.levers:
-            known.cap_w = self._cap(known, segment.levers[CAP_LEVER])
-        found = None if segment.cap is None else self._look_for_cap(segment, known, part)
+        cap_w = segment.levers.get(CAP_LEVER)
+        if segment.cap is None and cap_w is not None:
+            if cap_w not in self.workload.curves[known.batch_size].caps_w:
+                return Progress(status=Status.NOT_SET, message=f"{cap_w} W was not measured")
+            known.cap_w = float(cap_w)
+        if segment.until.epochs is not None and known.epochs >= segment.until.epochs - CLOSE:
+            part.status = Status.PAUSED  # it is there already
+        found = None
+        if segment.cap is not None and part.status is None:
+            found = self._look_for_cap(segment, known, part)
         if part.status is None and self._due(known, part) and found is not None:
             part.status = Status.PAUSED  # a search ends first, even where a bound is passed
         while part.status is None:
@@ -89,6 +97,8 @@ class ReplayBench:
         self.trained[segment.candidate] = (known.batch_size, known.cap_w)
         if self.workload.wanted.reached(known.training.quality(known.epochs)):
             self.reached.add(segment.candidate)
+        if not segment.keep:
+            self._candidates[segment.candidate] = before
         return self._progress(known, part, found)
 
     def let_go(self, candidate: str) -> None:
@@ -109,12 +119,6 @@ class ReplayBench:
         training = trainings[int(self._draw.integers(len(trainings)))]
         self.spent_j.setdefault(segment.candidate, 0.0)
         return _Candidate(int(size), training, self.workload.curves[int(size)].caps_w[-1])
-
-    def _cap(self, known: _Candidate, cap_w: object) -> float:
-        caps_w = self.workload.curves[known.batch_size].caps_w
-        if not isinstance(cap_w, int | float) or float(cap_w) not in caps_w:
-            raise ConfigError(f"{cap_w!r} W is not in the tables of {self.workload.name}")
-        return float(cap_w)
 
     def _look_for_cap(self, segment: Segment, known: _Candidate, part: _Segment) -> CapFound | None:
         """Probes are not cut short by a bound, only by the target or the training's own end."""

@@ -4,21 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from wattloop.tune.parameters import Choice
-from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.replay.bench import BATCH, ReplayBench
 from wattloop.tune.replay.workload import Workload
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment
-from wattloop.tune.space import Space
 from wattloop.tune.strategies.race import Race
 from wattloop.tune.strategies.race_memory import Memory
 from wattloop.tune.strategy import WAIT, Strategy
 
-__all__ = ["Policy", "RacePolicy", "SearchPolicy", "Served", "replay_problem", "train"]
+__all__ = ["DefaultCapPolicy", "Policy", "RacePolicy", "SearchPolicy", "Served"]
 
 TRIES = 5
 """A job that fails is begun anew, but not for ever."""
+CLOSE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +28,16 @@ class Served:
         winner_j: of it, on the training that is the winner's.
         batch_size, cap_w: the winner; None when the target was not reached.
         failures: trainings meant to reach the target that did not.
+        close_j: spent until the best known was within 5% of the best possible; None if it never
+            was, or was not looked at.
     """
 
     energy_j: float
-    winner_j: float
-    batch_size: int | None
-    cap_w: float | None
+    winner_j: float = 0.0
+    batch_size: int | None = None
+    cap_w: float | None = None
     failures: int = 0
+    close_j: float | None = None
 
     @property
     def reached(self) -> bool:
@@ -51,46 +52,11 @@ class Policy(Protocol):
         """Run it once, on a fresh bench, until the target is reached."""
 
 
-def replay_problem(workload: Workload, seed: int) -> Problem:
-    """What a strategy is told of a workload."""
-    return Problem(
-        space=Space({BATCH: Choice(values=workload.batch_sizes)}),
-        quality=workload.wanted,
-        default={BATCH: workload.default},
-        limits=Limits(epochs=workload.max_epochs),
-        cap=CapSearch(),
-        seed=seed,
-    )
-
-
-def train(bench: ReplayBench, batch_size: int, cap_w: float | None, label: str) -> Progress:
-    """One whole training; a cap of None is looked for on the way."""
-    return bench.run(
-        Segment(
-            key=label,
-            candidate=label,
-            parameters={BATCH: batch_size},
-            levers={} if cap_w is None else {CAP_LEVER: cap_w},
-            cap=CapSearch() if cap_w is None else None,
-        )
-    )
-
-
-def run_search(strategy: Strategy, bench: ReplayBench) -> None:
-    """Everything the strategy asks for."""
-    while (segment := strategy.ask()) is not None:
-        assert segment is not WAIT  # one segment at a time
-        strategy.tell(segment, bench.run(segment))
-        alive = strategy.alive()
-        if alive is not None and segment.candidate not in alive:
-            bench.let_go(segment.candidate)
-
-
 class SearchPolicy:
     """Any strategy: search once, then train its choice for ever.
 
     Args:
-        workload: for the default, should the choice fail.
+        workload: what is searched.
         make: the strategy.
     """
 
@@ -101,45 +67,112 @@ class SearchPolicy:
     def serve(self, bench: ReplayBench) -> Served:
         """The first time search, then train."""
         if self._chosen is not None:
-            return _trained(bench, self.workload, self._chosen)
+            return _trained(bench, self._chosen)
         strategy = self._make()
-        run_search(strategy, bench)
+        close_j = _searched(strategy, bench)
         best = strategy.best()
         if best is None:
-            return Served(bench.total_j, 0.0, None, None, 1)
+            return Served(bench.total_j, failures=1)
         self._chosen = bench.trained[best.candidate]
-        if best.candidate not in bench.reached:
-            done = train(bench, *self._chosen, "final")
-            if not self.workload.wanted.reached(done.best):
-                return Served(bench.total_j, 0.0, None, None, 1)
-            return Served(bench.total_j, bench.spent_j["final"], *self._chosen)
-        return Served(bench.total_j, bench.spent_j[best.candidate], *self._chosen)
+        winner = best.candidate
+        if winner not in bench.reached:  # it only chose; the job is still to be done
+            winner = "final"
+            _train(bench, *self._chosen, winner)
+        if winner not in bench.reached:
+            return Served(bench.total_j, failures=1)
+        return Served(bench.total_j, bench.spent_j[winner], *self._chosen, close_j=close_j)
 
 
 class RacePolicy:
-    """`race`, which remembers the job."""
+    """`race`, which remembers the job.
 
-    def __init__(self, workload: Workload, seed: int) -> None:
-        self.workload, self.seed = workload, seed
-        self.memory = Memory()
+    Args:
+        make: a race with what is remembered.
+    """
+
+    def __init__(self, make: Callable[[Memory], Race]) -> None:
+        self._make = make
+        self._memory = Memory()
 
     def serve(self, bench: ReplayBench) -> Served:
         """Search with what is remembered, and remember more."""
-        race = Race(replay_problem(self.workload, self.seed), memory=self.memory)
-        run_search(race, bench)
-        race.remember(self.memory)
+        again = bool(self._memory)
+        race = self._make(self._memory)
+        close_j = _searched(race, bench)
+        race.remember(self._memory)
         best = race.best()
-        failures = sum(bool(r.fault) and not r.slow for r in race.runners) if best is None else 0
+        failed = sum(bool(runner.fault) and not runner.slow for runner in race.runners)
         if best is None:
-            return Served(bench.total_j, 0.0, None, None, failures)
-        return Served(bench.total_j, bench.spent_j[best.candidate], *bench.trained[best.candidate])
+            return Served(bench.total_j, failures=max(failed, 1))
+        return Served(
+            bench.total_j,
+            bench.spent_j[best.candidate],
+            *bench.trained[best.candidate],
+            failures=failed if again else 0,
+            close_j=close_j,
+        )
 
 
-def _trained(bench: ReplayBench, workload: Workload, chosen: tuple[int, float]) -> Served:
+class DefaultCapPolicy:
+    """The default batch size at the cap that is found in the first training."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._cap_w: float | None = None
+
+    def serve(self, bench: ReplayBench) -> Served:
+        """Train the default."""
+        if self._cap_w is not None:
+            return _trained(bench, (self.workload.default, self._cap_w))
+        for attempt in range(TRIES):
+            name = f"first {attempt}"
+            progress = _train(bench, self.workload.default, None, name)
+            self._cap_w = bench.trained[name][1]
+            if progress.cap is None:  # it ended before a cap was found
+                self._cap_w = None
+            if name in bench.reached:
+                return Served(
+                    bench.total_j, bench.spent_j[name], *bench.trained[name], failures=attempt
+                )
+        return Served(bench.total_j, failures=TRIES)
+
+
+def _searched(strategy: Strategy, bench: ReplayBench) -> float | None:
+    """Run everything the strategy asks for; what was spent when its choice first was close."""
+    workload, close_j = bench.workload, None
+    while (segment := strategy.ask()) is not None:
+        assert segment is not WAIT  # one segment at a time
+        strategy.tell(segment, bench.run(segment))
+        alive = strategy.alive()
+        if alive is not None and segment.candidate not in alive:
+            bench.let_go(segment.candidate)
+        if close_j is None and segment.candidate in bench.reached:
+            best = strategy.best()
+            if best is not None and best.candidate in bench.reached:
+                taken_j = workload.energy_j(*bench.trained[best.candidate])
+                if taken_j <= CLOSE * workload.oracle_energy_j:
+                    close_j = bench.total_j
+    return close_j
+
+
+def _trained(bench: ReplayBench, chosen: tuple[int, float]) -> Served:
     """A training of the choice, begun anew where it fails."""
     for attempt in range(TRIES):
-        label = f"run {attempt}"
-        done = train(bench, *chosen, label)
-        if workload.wanted.reached(done.best):
-            return Served(bench.total_j, bench.spent_j[label], *chosen, failures=attempt)
-    return Served(bench.total_j, 0.0, None, None, TRIES)
+        name = f"run {attempt}"
+        _train(bench, *chosen, name)
+        if name in bench.reached:
+            return Served(bench.total_j, bench.spent_j[name], *chosen, failures=attempt)
+    return Served(bench.total_j, failures=TRIES)
+
+
+def _train(bench: ReplayBench, batch_size: int, cap_w: float | None, name: str) -> Progress:
+    """One whole training; a cap of None is looked for on the way."""
+    return bench.run(
+        Segment(
+            key=name,
+            candidate=name,
+            parameters={BATCH: batch_size},
+            levers={} if cap_w is None else {CAP_LEVER: cap_w},
+            cap=CapSearch() if cap_w is None else None,
+        )
+    )

@@ -53,7 +53,7 @@ class ZeusPolicy:
             if self._worked:
                 self._costs.setdefault(size, []).append(told_j)
                 return Served(bench.total_j, bench.spent_j[label], *bench.trained[label])
-        return Served(bench.total_j, 0.0, None, None, 1)
+        return Served(bench.total_j, failures=1)
 
     # -- batch sizes -----------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class ZeusPolicy:
         least_j = min((min(costs) for costs in self._costs.values()), default=math.inf)
         told_j = 0.0
         while True:
-            until = Until(epochs=None)
+            until = Until()
             if size not in self._caps:
                 done, told_j = self._profile(bench, size, label)
                 if done is not None:

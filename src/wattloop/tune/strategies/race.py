@@ -6,10 +6,10 @@ others have passed too, times what an epoch of it costs under its own best cap. 
 learned in epochs, the second in seconds.
 
 The default runs first. From then on the strategy asks, again and again, what is worth its joules:
-one of the others a rung further (twice its joules), paused and resumed at will, or the leader. A
-rung is worth it when the saving to be expected, over `runs` trainings, exceeds what it costs. A
-short job therefore tries nothing but its cap, where the others cost as much an epoch. The leader
-may change until one that leads is good enough.
+one of the others a rung further, paused and resumed at will, or the leader. A rung is worth it when
+the saving to be expected, over `runs` trainings, exceeds what it costs. A short job therefore tries
+nothing but its cap, where an epoch of the others costs as much. The leader may change until one
+that leads is good enough.
 """
 
 import math
@@ -17,8 +17,15 @@ import math
 from wattloop.core.errors import ConfigError, StrategyError
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.segment import Segment, Until
+from wattloop.tune.segment import RateSweep, Segment, Until
 from wattloop.tune.strategies.race_memory import Memory
+from wattloop.tune.strategies.race_rates import (
+    MOST_SWEEPS,
+    first_sweep,
+    picked,
+    usable,
+    widened,
+)
 from wattloop.tune.strategies.race_runner import Runner
 from wattloop.tune.strategies.race_standings import HOPELESS, Standings
 from wattloop.tune.strategies.race_start import starters
@@ -27,11 +34,14 @@ from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 __all__ = ["Race"]
 
 RUNS = 3.0
+BUDGET = 0.5
 START = 24
 WINDOW_S = 2.0
 """A window over which the energy of an epoch is measured; more of them until it is known."""
 MOST_WINDOWS = 8
 ERROR = 0.02
+RUNG = 1.5
+"""The next rung of one that does not lead: so many times the epochs."""
 CHUNK = 1.3
 """The leader is looked at again after so many times the epochs."""
 LONGER = 1.2
@@ -45,9 +55,14 @@ class Race(Strategy):
         problem: with a target; without one candidates are compared at the best quality that two
             have in common, and the winner is trained until its own end.
         runs: trainings over which a saving counts. More looks further, and spends more on it.
+        budget: what may be spent on others than the leader, as part of what the default is
+            expected to take.
         start: configurations that may take part, where the space has more.
         memory: of earlier searches for the same job. Then nothing is searched any more: the best is
             trained, or another where that is expected to pay within `runs` trainings.
+
+    Raises:
+        ConfigError: an option that is no number above 0, or a default outside the space.
     """
 
     def __init__(
@@ -55,32 +70,30 @@ class Race(Strategy):
         problem: Problem,
         *,
         runs: float = RUNS,
+        budget: float = BUDGET,
         start: int = START,
         memory: Memory | None = None,
     ) -> None:
         super().__init__(problem)
-        if not runs > 0:
-            raise ConfigError(f"race: runs is {runs:g}; give a number above 0")
-        self.runs = runs
-        hardware = set(problem.space.hardware)
-        self.configurations = starters(problem, start)
-        if not self.configurations:
-            raise ConfigError("race: the space has no configuration to begin with")
+        for name, value in (("runs", runs), ("budget", budget)):
+            if not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"race: {name} is {value:g}; give a number above 0")
+        self.runs, self.budget = runs, budget
+        most = problem.limits.candidates
+        self.configurations = starters(problem, start if most is None else min(start, most))
+        split = [problem.space.split(values) for values in self.configurations]
         self.runners = [
-            Runner(
-                f"c{number}",
-                {name: v for name, v in values.items() if name not in hardware},
-                {name: v for name, v in values.items() if name in hardware and v is not None},
-            )
-            for number, values in enumerate(self.configurations)
+            Runner(f"c{number}", own, {name: v for name, v in levers.items() if v is not None})
+            for number, (own, levers) in enumerate(split)
         ]
         self._index = {runner.name: i for i, runner in enumerate(self.runners)}
         self._again = bool(memory)
         past = [] if memory is None else self._remembered(memory)
         self.standings = Standings(problem, self.configurations, self.runners, past, runs)
+        self._busy: dict[str, str] = {}
         self._picked: int | None = None
-        self._busy: set[str] = set()
         self._windows = True
+        self._sweeps = problem.rate is not None
 
     # -- the contract ----------------------------------------------------------------------
 
@@ -88,16 +101,54 @@ class Race(Strategy):
         """The next rung."""
         segment = self._next()
         if isinstance(segment, Segment):
-            self._busy.add(segment.candidate)
+            self._busy[segment.candidate] = segment.key
             self._runner(segment.candidate).segments += 1
         return segment
 
     def tell(self, segment: Segment, progress: Progress) -> None:
         """Take note."""
-        if segment.candidate not in self._busy:
-            raise StrategyError(f"{segment.key!r} was not asked for")
-        self._busy.remove(segment.candidate)
+        if self._busy.get(segment.candidate) != segment.key:
+            raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
+        del self._busy[segment.candidate]
         runner = self._runner(segment.candidate)
+        if segment.rates is not None and (
+            progress.status.alive or progress.status is Status.NOT_SUPPORTED
+        ):
+            self._take_rates(runner, segment.rates, progress)
+        else:
+            self._take(runner, segment, progress)
+        self.standings.refresh()
+        self._give_up_hopeless()
+
+    def best(self) -> Chosen | None:
+        """The cheapest of those that were good enough."""
+        costs = self.standings.costs
+        good = [i for i, r in enumerate(self.runners) if r.reached is not None and not r.fault]
+        if not good:
+            return None
+        runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
+        epoch = runner.epoch
+        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} J each"
+        others = sum(bool(r.points) for r in self.runners) - 1
+        return Chosen(
+            candidate=runner.name,
+            parameters=dict(runner.parameters),
+            levers=dict(runner.levers),
+            learning_rate=runner.learning_rate,
+            why=f"good enough after {runner.reached:g} epochs{taken}, {others} others tried",
+        )
+
+    def alive(self) -> frozenset[str]:
+        """All that are not out of the race."""
+        return frozenset(runner.name for runner in self.runners if not runner.fault)
+
+    def remember(self, memory: Memory) -> None:
+        """Add to `memory` what this search has seen."""
+        memory.add(zip(self.configurations, self.runners, strict=True))
+
+    # -- what was told ---------------------------------------------------------------------
+
+    def _take(self, runner: Runner, segment: Segment, progress: Progress) -> None:
         runner.take(segment, progress, self.problem.quality)
         if segment.until.anywhere and progress.status.good:
             self._windows = self._windows and runner.epoch is not None
@@ -108,33 +159,43 @@ class Race(Strategy):
                 runner.reached = runner.reached or runner.epochs
         elif not progress.status.alive:
             runner.fault = progress.message or progress.status.value
-        self.standings.refresh()
-        self._give_up_hopeless()
+        elif runner.reached is None and self._at_limit(runner):
+            if self.problem.quality.target is None:
+                runner.reached = runner.epochs
+            else:
+                runner.fault = "below the target after all epochs it may have"
 
-    def best(self) -> Chosen | None:
-        """The cheapest of those that were good enough."""
-        costs = self.standings.costs
-        good = [i for i, runner in enumerate(self.runners) if runner.reached is not None]
-        if not good:
-            return None
-        runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
-        epoch = runner.epoch
-        taken = "" if epoch is None else f", {epoch.energy_j:.4g} J each"
-        return Chosen(
-            candidate=runner.name,
-            parameters=runner.parameters,
-            levers=dict(runner.levers),
-            learning_rate=runner.learning_rate,
-            why=f"good enough after {runner.reached:g} epochs{taken}",
-        )
+    def _take_rates(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
+        """The rate at which the loss falls fastest; another sweep where that is at the edge."""
+        runner.spent_j += progress.energy_j or 0.0
+        runner.sweeps += 1
+        if progress.status is Status.NOT_SUPPORTED:
+            self._sweeps = False
+            return
+        assert self.problem.rate is not None
+        parameter = self.problem.space.parameters[self.problem.rate]
+        found = picked(progress.rates)
+        runner.sweep = None
+        if found is None:
+            return
+        runner.learning_rate = usable(found.rate, parameter)
+        if found.edge and runner.sweeps < MOST_SWEEPS:
+            runner.sweep = widened(sweep, found.edge, parameter)
 
-    def alive(self) -> frozenset[str]:
-        """All that are not out of the race."""
-        return frozenset(runner.name for runner in self.runners if not runner.fault)
+    def _at_limit(self, runner: Runner) -> bool:
+        most = self.problem.limits.epochs
+        return most is not None and runner.epochs >= most - 1e-9
 
-    def remember(self, memory: Memory) -> None:
-        """Add to `memory` what this search has seen."""
-        memory.add(zip(self.configurations, self.runners, strict=True))
+    def _give_up_hopeless(self) -> None:
+        standings = self.standings
+        if not standings.costs:
+            return
+        leader = standings.leader()
+        for index, runner in enumerate(self.runners[1:], start=1):
+            if index == leader or runner.fault or not runner.points or runner.reached:
+                continue
+            if runner.name not in self._busy and standings.behind(index, leader) > HOPELESS:
+                runner.fault, runner.slow = "costs more", True
 
     # -- what next -------------------------------------------------------------------------
 
@@ -152,7 +213,7 @@ class Race(Strategy):
         leader = self.standings.leader()
         runner = self.runners[leader]
         if runner.reached is not None:
-            return None
+            return WAIT if self._busy else None
         challenger = self._challenger(leader)
         if challenger is not None:
             return self._rung(self.runners[challenger], self._rung_epochs(challenger))
@@ -161,16 +222,44 @@ class Race(Strategy):
         further = max(math.floor(runner.epochs) + 1, math.ceil(CHUNK * runner.epochs))
         return self._rung(runner, further)
 
+    def _challenger(self, leader: int) -> int | None:
+        """The one whose next rung is most worth its cost; None when none is."""
+        standings = self.standings
+        room_j = self._room_j(leader)
+        best: tuple[float, int] | None = None
+        for index, runner in enumerate(self.runners):
+            if index == leader or runner.fault or runner.name in self._busy:
+                continue
+            if standings.tells_nothing_yet(index, leader):
+                continue
+            epochs = self._rung_epochs(index)
+            if standings.energy_j(index, epochs - runner.epochs) > room_j:
+                continue
+            saving, cost = standings.worth(index, leader, epochs)
+            ratio = self.runs * standings.costs[leader] * saving / cost
+            if ratio > 1 and (best is None or ratio > best[0]):
+                best = (ratio, index)
+        return None if best is None else best[1]
+
+    def _room_j(self, leader: int) -> float:
+        """What may still be spent on others than the leader."""
+        whole_j = self.standings.whole_j(leader if self.runners[0].fault else 0)
+        spent_j = sum(r.spent_j for i, r in enumerate(self.runners) if i != leader)
+        return self.budget * whole_j - spent_j
+
+    def _rung_epochs(self, index: int) -> float:
+        done = math.floor(self.runners[index].epochs)
+        return max(done + 1.0, math.ceil(RUNG * done))
+
     def _train_again(self) -> Asked:
         """The job is known: train the one that promises most, as long as it does."""
         if self._busy:
             return WAIT
         leader = self.standings.leader()
-        if self._picked is None or (
-            not self.runners[self._picked].points and not self.standings.knows_rate(self._picked)
-        ):
+        known = self._picked is not None and self.standings.knows_rate(self._picked)
+        if self._picked is None or not known:
             self._picked = self._promising(leader)
-        elif leader != self._picked:
+        elif leader != self._picked and self.runners[self._picked].points:
             self._picked = leader
         runner = self.runners[self._picked]
         if runner.reached is not None:
@@ -187,6 +276,49 @@ class Race(Strategy):
                 best = max(best, (self.runs * saving - loss, index))
         return best[1]
 
+    # -- segments --------------------------------------------------------------------------
+
+    def _rung(self, runner: Runner, epochs: float) -> Segment:
+        """The next segment of a candidate on its way to so many epochs."""
+        most = self.problem.limits.epochs
+        cap, rates = None, self._sweep(runner)
+        until = Until(epochs=epochs if most is None else min(epochs, most))
+        if rates is None and self._wants_window(runner):
+            share = None if most is None else min(1.0, most)
+            until = Until(epochs=share, time_s=WINDOW_S, anywhere=True)
+        elif rates is None and self.standings.wants_cap(runner):
+            cap = self.problem.cap
+        return Segment(
+            key=f"{runner.name}/{runner.segments}",
+            candidate=runner.name,
+            parameters=runner.parameters,
+            levers=dict(runner.levers),
+            until=until,
+            seed=self.problem.seed,
+            keep=rates is None,
+            cap=cap,
+            rates=rates,
+            learning_rate=runner.learning_rate,
+        )
+
+    def _sweep(self, runner: Runner) -> RateSweep | None:
+        """The sweep of learning rates that is due."""
+        rate = self.problem.rate
+        if not self._sweeps or rate is None or runner.points:
+            return None
+        if runner.sweep is None and runner.sweeps == 0 and runner.learning_rate is None:
+            runner.sweep = first_sweep(runner.parameters, rate, self.problem.space.parameters[rate])
+        return runner.sweep
+
+    def _wants_window(self, runner: Runner) -> bool:
+        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
+            return False
+        epoch = runner.epoch
+        windows = runner.segments - runner.sweeps
+        if epoch is None:
+            return windows == 0
+        return epoch.error > ERROR and windows < MOST_WINDOWS
+
     def _remembered(self, memory: Memory) -> list[tuple[int, Runner]]:
         past = []
         for index, configuration in enumerate(self.configurations):
@@ -197,66 +329,6 @@ class Race(Strategy):
                     runner.cap, runner.levers = known.cap, dict(known.levers)
                     runner.learning_rate = known.learning_rate
         return past
-
-    def _challenger(self, leader: int) -> int | None:
-        """The one whose next rung is most worth its cost; None when none is."""
-        standings = self.standings
-        best: tuple[float, int] | None = None
-        for index, runner in enumerate(self.runners):
-            if index == leader or runner.fault or runner.name in self._busy:
-                continue
-            if standings.tells_nothing_yet(index, leader):
-                continue
-            saving, cost = standings.worth(index, leader, self._rung_epochs(index))
-            ratio = self.runs * standings.costs[leader] * saving / cost
-            if ratio > 1 and (best is None or ratio > best[0]):
-                best = (ratio, index)
-        return None if best is None else best[1]
-
-    def _rung(self, runner: Runner, epochs: float) -> Segment:
-        """The next segment of a candidate on its way to so many epochs."""
-        cap = None
-        if self._wants_window(runner):
-            until = Until(time_s=WINDOW_S, anywhere=True)
-        else:
-            most = self.problem.limits.epochs
-            until = Until(epochs=epochs if most is None else min(epochs, most))
-            cap = self.problem.cap if self.standings.wants_cap(runner) else None
-        return Segment(
-            key=f"{runner.name}/{runner.segments}",
-            candidate=runner.name,
-            parameters=runner.parameters,
-            levers=dict(runner.levers),
-            until=until,
-            seed=self.problem.seed,
-            cap=cap,
-            learning_rate=runner.learning_rate,
-        )
-
-    def _wants_window(self, runner: Runner) -> bool:
-        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
-            return False
-        epoch = runner.epoch
-        if epoch is None:
-            return runner.segments == 0
-        return epoch.error > ERROR and runner.segments < MOST_WINDOWS
-
-    def _rung_epochs(self, index: int) -> float:
-        return max(1.0, 2.0 * math.floor(self.runners[index].epochs))
-
-    def _give_up_hopeless(self) -> None:
-        standings = self.standings
-        if not standings.costs:
-            return
-        leader = standings.leader()
-        for index, runner in enumerate(self.runners[1:], start=1):
-            out = index == leader or runner.fault or not runner.points or runner.reached
-            if (
-                not out
-                and runner.name not in self._busy
-                and standings.behind(index, leader) > HOPELESS
-            ):
-                runner.fault, runner.slow = "costs more", True
 
     def _runner(self, name: str) -> Runner:
         return self.runners[self._index[name]]

@@ -5,7 +5,7 @@ something about its neighbours, and how much is left open.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +82,16 @@ def believe(prior: Array, seen: Sequence[Seen], mean: float = 0.0) -> Belief:
     return Belief(mean + gain @ values, prior - gain @ cross.T)
 
 
-def covariance(space: Space, configurations: Sequence[Mapping[str, Value]], spread: float) -> Array:
-    """Of a smooth function with so much standard deviation."""
+def covariance(
+    space: Space,
+    names: Iterable[str],
+    configurations: Sequence[Mapping[str, Value]],
+    spread: float,
+) -> Array:
+    """Of a smooth function of some parameters with so much standard deviation."""
     size = len(configurations)
     squares: Array = np.zeros((size, size))
-    for name in space.varied:
+    for name in names:
         places = [_place(space, name, values.get(name)) for values in configurations]
         for i in range(size):
             for j in range(i):

@@ -13,7 +13,7 @@ EPOCH_ERROR = 0.3
 """Quality is known at the ends of epochs only: part of an epoch."""
 FAR_ERROR = 0.6
 """A ratio of epochs, seen at no quality at all, against that at the target (logarithm)."""
-OWN_ERROR = 0.5
+OWN_ERROR = 0.4
 """Epochs guessed from one curve alone, at no quality at all (logarithm)."""
 STEEP = 3.0
 """A training needs exp(STEEP sqrt(1 - share of the target)) times the epochs it has had: quality
@@ -61,9 +61,13 @@ class Course:
         most = self.limits.epochs or math.inf
         if self.quality.target is None:
             return most if math.isfinite(most) else 2 * runner.epochs
-        factor = math.exp(STEEP * math.sqrt(1 - self.share_of(runner)))
-        guess = max(runner.epochs * factor, FEWEST_EPOCHS, runner.epochs + 1)
+        guess = math.exp(self.guess(runner.epochs, runner.best))
+        guess = max(guess, FEWEST_EPOCHS, runner.epochs + 1)
         return min(guess, max(most, runner.epochs))
+
+    def guess(self, epochs: float, level: float | None) -> float:
+        """Logarithm of the epochs to the target, from the quality after so many."""
+        return math.log(epochs) + STEEP * math.sqrt(1 - self.share(level, epochs))
 
     def share_after(self, share: float, epochs_factor: float) -> float:
         """How far along it will be with so many times the epochs, by the same rule."""

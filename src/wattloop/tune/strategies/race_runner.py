@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from wattloop.control.lever import Setting
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, Progress
-from wattloop.tune.segment import CAP_LEVER, Segment, Value
+from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
 
 __all__ = ["Epoch", "Runner", "Stretch"]
 
@@ -62,7 +62,7 @@ class Runner:
         points: (epochs, best quality so far) at the ends of epochs, quality None before the first.
         uncapped, capped: what was trained before and after its own cap was found.
         cap: what was found; None before.
-        learning_rate: found by a sweep.
+        learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
         segments: asked for so far.
         spent_j: by all segments.
         fault: why it is out of the race; empty while it is in.
@@ -83,6 +83,8 @@ class Runner:
     cap: CapFound | None = None
     cap_tries: int = 0
     learning_rate: float | None = None
+    sweep: RateSweep | None = None
+    sweeps: int = 0
     segments: int = 0
     spent_j: float = 0.0
     fault: str = ""
@@ -95,6 +97,11 @@ class Runner:
     def best(self) -> float | None:
         """The best quality so far."""
         return self.points[-1][1] if self.points else None
+
+    @property
+    def first(self) -> tuple[float, float]:
+        """Epochs and quality of the first point that has one."""
+        return next((epochs, best) for epochs, best in self.points if best is not None)
 
     @property
     def epoch(self) -> Epoch | None:

@@ -56,8 +56,11 @@ class Standings:
     ) -> None:
         self.problem, self.runners, self.past, self.runs = problem, runners, list(past), runs
         self.course = Course(problem)
-        self._near_epochs = covariance(problem.space, configurations, SPREAD_EPOCHS) + LEVEL**2
-        self._near_rates = covariance(problem.space, configurations, SPREAD_RATE)
+        space = problem.space
+        # Epochs to the target do not depend on caps and clocks; what an epoch costs does.
+        own = [name for name in space.varied if name not in (*space.hardware, problem.rate)]
+        self._near_epochs = covariance(space, own, configurations, SPREAD_EPOCHS) + LEVEL**2
+        self._near_rates = covariance(space, space.varied, configurations, SPREAD_RATE)
         one = Epoch(1.0, 1.0, 0.0)
         self.degree = math.log2(self._score(one, 2.0) / self._score(one, 1.0))
         """The score grows with this power of the epochs: 2 for EDP."""
@@ -110,6 +113,19 @@ class Standings:
         if not self._known[index]:
             rate -= self.rates.deviation(index)
         return saving, (epochs - runner.epochs) * math.exp(rate)
+
+    def energy_j(self, index: int, epochs: float) -> float:
+        """Of so many epochs, as far as known: as much as the leader's where nothing is."""
+        epoch = self.runners[index].epoch or self.runners[0].epoch
+        if epoch is None:
+            return 0.0
+        if not self._known[index]:
+            return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
+        return epoch.energy_j * epochs
+
+    def whole_j(self, index: int) -> float:
+        """Of a whole training."""
+        return self.energy_j(index, math.exp(self.need.value(index)))
 
     def behind(self, index: int, leader: int) -> float:
         """By how many standard deviations it is behind; a twentieth is allowed for."""
@@ -183,11 +199,14 @@ class Standings:
         quality = self.problem.quality
         if other.best is None:
             return None
-        if runner.best is None:  # it has not even come to the first level
-            begun = next(epochs for epochs, best in other.points if best is not None)
-            ratio = (runner.epochs + 0.5) / begun
-            return Seen(index, hub, math.log(ratio), self.course.compared_variance(1.0, 0.0))
-        level = runner.best if quality.better(other.best, runner.best) else other.best
+        begun, at_first = other.first
+        level = runner.best
+        if level is None:  # it has not even come to the first level
+            guess = self.course.guess(runner.epochs, None) - self.course.guess(begun, at_first)
+            ratio = max(guess, math.log((runner.epochs + 0.5) / begun))
+            return Seen(index, hub, ratio, self.course.compared_variance(1.0, 0.0))
+        if quality.better(level, other.best):
+            level = other.best
         if quality.target is not None and quality.reached(level):
             level = quality.target
         one, two = runner.epochs_to(level, quality), other.epochs_to(level, quality)
@@ -195,8 +214,11 @@ class Standings:
             return None
         share = self.course.share(level, min(one, two))
         ratio = math.log(one / two)
+        if quality.better(at_first, level):
+            # The other one passed this level somewhere in its first epoch.
+            ratio = max(ratio, self.course.guess(one, level) - self.course.guess(begun, at_first))
         # It may have trained on without getting any further, where the other one got further.
-        later = other.epochs_beyond(runner.best, quality)
+        later = other.epochs_beyond(level, quality)
         if later is not None:
             ratio = max(ratio, math.log(runner.epochs / later))
         if runner.fault and runner.reached is None and not runner.slow:

@@ -1,0 +1,114 @@
+"""Which learning rates to sweep, and which of them to take."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wattloop.tune.parameters import Choice, Integer, Parameter, Real
+from wattloop.tune.progress import RateLoss
+from wattloop.tune.segment import RateSweep, Value
+
+__all__ = ["MOST_SWEEPS", "Picked", "first_sweep", "picked", "usable", "widened"]
+
+COUNT = 13
+STEPS = 10
+"""Optimizer steps at each rate: with fewer, what looks stable is not."""
+MOST_SWEEPS = 3
+BLOWN = 1.5
+"""A loss this many times the least so far, and all after it, comes from a rate that is too high."""
+RANGES = {"sgd": (1e-3, 1.0), "adam": (1e-5, 1e-1)}
+FINE_TUNING = (1e-7, 1e-3)
+FINE = 1e-4
+"""A default below this, with an optimizer of the Adam family, is that of a fine-tuning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The rate to take; `edge` is -1 or 1 where it is at the low or high end of the sweep."""
+
+    rate: float
+    edge: int
+
+
+def first_sweep(
+    parameters: Mapping[str, Value], name: str, parameter: Parameter, low_high: bool = True
+) -> RateSweep:
+    """The range that suits the optimizer, within what the parameter may be.
+
+    Args:
+        parameters: of the candidate; one of them names the optimizer, or none does.
+        name: of the learning rate.
+        parameter: what the rate may be.
+        low_high: keep within the parameter's range.
+    """
+    rate = parameters.get(name)
+    texts = " ".join(str(value).lower() for value in parameters.values() if isinstance(value, str))
+    low, high = RANGES["sgd" if "sgd" in texts or "momentum" in texts else "adam"]
+    if "adam" not in texts and "sgd" not in texts and isinstance(rate, int | float):
+        low, high = rate / 30, rate * 30  # another optimizer: around the usual one
+    elif "adam" in texts and isinstance(rate, int | float) and 0 < rate < FINE:
+        low, high = FINE_TUNING
+    if low_high:
+        least, most = _bounds(parameter)
+        if max(low, least) < min(high, most):
+            low, high = max(low, least), min(high, most)
+        elif least > 0 and math.isfinite(most) and least < most:
+            low, high = least, most
+    return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS)
+
+
+def picked(losses: Sequence[RateLoss]) -> Picked | None:
+    """The rate at which the loss falls fastest, before it grows; None when nothing can be said."""
+    ordered = sorted(losses, key=lambda one: one.rate)
+    stable: list[RateLoss] = []
+    for one in ordered:
+        least = min((s.loss for s in stable), default=math.inf)
+        if not math.isfinite(one.loss) or (stable and one.loss > BLOWN * abs(least)):
+            break
+        stable.append(one)
+    if len(stable) < 3:
+        return Picked(stable[-1].rate, -1) if stable else None
+    falls = [a.loss - b.loss for a, b in itertools.pairwise(stable)]
+    smooth = [
+        sum(falls[max(i - 1, 0) : i + 2]) / len(falls[max(i - 1, 0) : i + 2])
+        for i in range(len(falls))
+    ]
+    best = max(range(len(smooth)), key=smooth.__getitem__)
+    if smooth[best] <= 0:
+        return None
+    if best <= 1:
+        return Picked(stable[best + 1].rate, -1)
+    whole = len(stable) == len(ordered)
+    return Picked(stable[best + 1].rate, 1 if whole and best >= len(smooth) - 2 else 0)
+
+
+def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | None:
+    """One more decade on that side; None where the parameter ends there."""
+    least, most = _bounds(parameter)
+    if edge < 0:
+        low, high = max(sweep.low / 10, least), sweep.low * 3
+    else:
+        low, high = sweep.high / 3, min(sweep.high * 10, most)
+    if (edge < 0 and low >= sweep.low) or (edge > 0 and high <= sweep.high):
+        return None
+    return RateSweep(low=low, high=high, count=sweep.count, steps_each=sweep.steps_each)
+
+
+def usable(rate: float, parameter: Parameter) -> float:
+    """The nearest rate that the parameter may be."""
+    if isinstance(parameter, Choice):
+        listed = [float(v) for v in parameter.values if isinstance(v, int | float) and v > 0]
+        return min(listed, key=lambda v: abs(math.log(v / rate)), default=rate)
+    least, most = _bounds(parameter)
+    return min(max(rate, least), most)
+
+
+def _bounds(parameter: Parameter) -> tuple[float, float]:
+    if isinstance(parameter, Real | Integer):
+        return float(parameter.low), float(parameter.high)
+    if isinstance(parameter, Choice):
+        listed = [float(v) for v in parameter.values if isinstance(v, int | float)]
+        if len(listed) > 1:
+            return min(listed), max(listed)
+    return 0.0, math.inf
