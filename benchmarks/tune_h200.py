@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from bars import arguments, machine, publish
+from tune_h200_course import Clock
+from tune_h200_loader import loader_rows
 from tune_h200_page import page_of
-from tune_h200_runs import Clock, loader_rows, scenario_runs
+from tune_h200_runs import scenario_runs
 
 SCENARIOS = ("resnet18", "lstm", "transformer")
 
