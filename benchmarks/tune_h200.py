@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from bars import arguments, machine, publish
+from tune_h200_course import Clock
+from tune_h200_figures import save_figures
+from tune_h200_loader import loader_rows
 from tune_h200_page import page_of
-from tune_h200_runs import Clock, loader_rows, scenario_runs
+from tune_h200_runs import scenario_runs
 
 SCENARIOS = ("resnet18", "lstm", "transformer")
 
@@ -28,7 +31,10 @@ SCENARIOS = ("resnet18", "lstm", "transformer")
 def main() -> int:
     chosen = parsed()
     if chosen.from_json:
-        publish(page_of([json.loads(Path(f).read_text()) for f in chosen.from_json]), chosen)
+        page = page_of([json.loads(Path(f).read_text()) for f in chosen.from_json])
+        publish(page, chosen)
+        if chosen.figures:
+            save_figures(page.details, Path(chosen.figures))
         return 0
     import torch
 
@@ -69,6 +75,9 @@ def parsed() -> argparse.Namespace:
         "--only", nargs="+", metavar="KIND", help="of vanilla, sm2-0.75, sm2-1, race"
     )
     parser.add_argument("--from-json", nargs="+", metavar="FILE", help="make the page from these")
+    parser.add_argument(
+        "--figures", metavar="DIR", help="with --from-json: figures 1 and 2 of each scenario"
+    )
     parser.add_argument(
         "--seconds", type=float, help="begin no segment after so long; what is done is kept"
     )

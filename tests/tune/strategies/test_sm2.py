@@ -13,7 +13,7 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.space import Space
 from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.sm2 import Sm2
-from wattloop.tune.strategies.sm2_course import kept_half
+from wattloop.tune.strategies.sm2_halving import kept_half
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 

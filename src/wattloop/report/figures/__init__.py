@@ -5,6 +5,7 @@
 - `techniques`   EDP against time, power by setting, synthesis over workloads
 - `roofline`     kernels against what their device can do
 - `scaling`      time and speed-up against the number of GPUs
+- `sm2`          loss over learning rates, and the course of a search by `sm2`
 - `power`        power over time against the TDP
 - `render`       files from definitions, without network
 """

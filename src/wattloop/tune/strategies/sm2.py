@@ -12,14 +12,14 @@ import math
 from collections import deque
 from dataclasses import replace
 
-from wattloop.core.errors import ConfigError, StrategyError
-from wattloop.tune.early_stopping import EarlyStopping
+from wattloop.core.errors import StrategyError
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import RateSweep, Segment, Until
-from wattloop.tune.sm2_score import ALPHA, BETA, sm2_scores
-from wattloop.tune.strategies.sm2_configurations import first_configurations, rate_range
-from wattloop.tune.strategies.sm2_course import Course, Moment, kept_half
+from wattloop.tune.strategies.sm2_configurations import first_configurations
+from wattloop.tune.strategies.sm2_course import Course, Moment
+from wattloop.tune.strategies.sm2_halving import cost, halving_scores, kept_half
+from wattloop.tune.strategies.sm2_plan import Plan
 from wattloop.tune.strategies.sm2_rates import WIDTH, stable_rate
 from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 
@@ -71,33 +71,27 @@ class Sm2(Strategy):
         most_epochs: int | None = None,
     ) -> None:
         super().__init__(problem)
-        options = problem.objective.options
-        self.alpha = float(options.get("alpha", ALPHA)) if alpha is None else alpha
-        self.beta = float(options.get("beta", BETA)) if beta is None else beta
-        for name, weight in (("alpha", self.alpha), ("beta", self.beta), ("share", data_share)):
-            if not 0 <= weight <= 1:
-                raise ConfigError(f"sm2: {name} is {weight:g}; use 0 to 1")
-        if min(epochs, last_epochs) < 1 or data_share == 0:
-            raise ConfigError("sm2: use at least one epoch, and some of the data")
-        range_low, range_high = rate_range(problem)
-        self._low = range_low if low is None else low
-        self._high = range_high if high is None else high
-        if not 0 < self._low < self._high:
-            raise ConfigError(f"sm2: rates from {self._low:g} to {self._high:g} are no range")
-        if rates and rates < 3:
-            raise ConfigError(f"sm2: {rates} rates have no curvature; use 3 or more, or 0 for none")
-        self._rates = rates if problem.rate is not None else 0
-        self._share, self._epochs, self._last_epochs = data_share, epochs, last_epochs
-        self._width = window
-        most = problem.limits.epochs if most_epochs is None else most_epochs
-        self._most_epochs = math.inf if most is None else most
-        self._stopping = EarlyStopping(
-            patience=patience, least_gain=least_gain, maximize=problem.quality.maximize
+        self.plan = Plan.of(
+            problem,
+            configurations=configurations,
+            rates=rates,
+            low=low,
+            high=high,
+            data_share=data_share,
+            epochs=epochs,
+            last_epochs=last_epochs,
+            alpha=alpha,
+            beta=beta,
+            window=window,
+            patience=patience,
+            least_gain=least_gain,
+            most_epochs=most_epochs,
         )
+        self._sweeps = self.plan.rates > 0
         self._restores = True
         self.courses: dict[str, Course] = {}
-        begun = min(configurations, problem.limits.candidates or configurations)
-        for number, configuration in enumerate(first_configurations(problem, begun)):
+        begun = first_configurations(problem, self.plan.configurations)
+        for number, configuration in enumerate(begun):
             own, levers = problem.space.split(configuration)
             name = f"c{number}"
             self.courses[name] = Course(name, own, levers)
@@ -168,22 +162,14 @@ class Sm2(Strategy):
 
     def _explore(self, course: Course) -> Segment:
         """A sweep of rates; else a whole epoch, since quality is known at the ends of epochs."""
-        sweep = None
-        epochs = min(math.floor(course.epochs) + 1.0, self._most_epochs)
+        epochs = min(math.floor(course.epochs) + 1.0, self.plan.most_epochs)
         until = Until(epochs=epochs, at_target=False)
-        if self._rates:
-            sweep = RateSweep(
-                low=self._low,
-                high=self._high,
-                count=self._rates,
-                data_share=self._share,
-                cyclic=True,
-            )
+        sweep = self.plan.sweep if self._sweeps else None
         return self._segment(course, until, keep=not self._restores, rates=sweep)
 
     def _train(self, course: Course) -> Segment:
-        more = self._last_epochs if len(self._alive()) == 1 else self._epochs
-        epochs = min(course.epochs + more, self._most_epochs)
+        more = self.plan.last_epochs if len(self._alive()) == 1 else self.plan.epochs
+        epochs = min(course.epochs + more, self.plan.most_epochs)
         at_target = self.problem.quality.target is not None
         return self._segment(course, Until(epochs=epochs, at_target=at_target))
 
@@ -207,7 +193,7 @@ class Sm2(Strategy):
     def _can_do_with_less(self, segment: Segment) -> bool:
         """A bench that cannot sweep compares configurations; one that cannot put back keeps."""
         if segment.rates is not None:
-            self._rates = 0
+            self._sweeps = False
             return True
         if not segment.keep:
             self._restores = False
@@ -221,12 +207,12 @@ class Sm2(Strategy):
             return
         if segment.rates is not None:
             course.swept = progress.rates
-            course.pick = stable_rate(progress.rates, width=self._width)
+            course.pick = stable_rate(progress.rates, width=self.plan.window)
             if course.pick is not None:
                 course.rate = min(course.pick.rate, course.most_rate)
         if segment.keep:
             course.trained(progress)
-        course.explored(progress, 1.0 if segment.rates is None else self._share)
+        course.explored(progress, 1.0 if segment.rates is None else self.plan.data_share)
         course.spend(progress)
 
     def _take_trained(self, course: Course, progress: Progress) -> None:
@@ -245,7 +231,7 @@ class Sm2(Strategy):
         most = self.problem.limits.candidates
         if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
             return
-        rate = course.rate if course.rate is not None else self._high
+        rate = course.rate if course.rate is not None else self.plan.high
         name = f"c{len(self.courses)}"
         again = Course(name, course.parameters, course.levers, rate=rate / 2, most_rate=rate / 2)
         again.retries = course.retries + 1
@@ -271,34 +257,22 @@ class Sm2(Strategy):
 
     def _done(self, going: list[Course]) -> bool:
         """Whether the last one has stopped getting better, or no more epochs are allowed."""
-        if all(course.epochs >= self._most_epochs for course in going):
+        if all(course.epochs >= self.plan.most_epochs for course in going):
             return True
-        return len(going) == 1 and self._stopping.ended(going[0].qualities)
+        return len(going) == 1 and self.plan.stopping.ended(going[0].qualities)
 
     def _halve(self, alive: list[Course]) -> None:
         """Drop the worse half by equation 2."""
-        energy_j = [course.explored_energy_j for course in alive]
-        if any(energy is None for energy in energy_j):
-            # Nothing is metered here: what takes long is taken to cost much.
-            energy_j = [course.explored_time_s for course in alive]
-        quality = [course.explored_quality for course in alive]
-        if all(value is None for value in quality):
-            quality = [0.0 for _ in alive]  # sweeps of this bench do not say: the rest decides
-        scores = sm2_scores(
-            quality,
-            energy_j,
-            [course.rate for course in alive],
-            alpha=self.alpha,
-            beta=self.beta,
+        scores = halving_scores(
+            alive,
+            alpha=self.plan.alpha,
+            beta=self.plan.beta,
             maximize=self.problem.quality.maximize,
         )
-        names = [course.name for course in alive]
-        costs = [math.inf if energy is None else energy for energy in energy_j]
-        kept = kept_half(
-            dict(zip(names, scores, strict=True)), dict(zip(names, costs, strict=True))
-        )
+        kept = kept_half(scores, {course.name: cost(course) for course in alive})
         self.halvings += 1
-        for course, score in zip(alive, scores, strict=True):
+        for course in alive:
+            score = scores[course.name]
             course.moments[-1] = replace(course.moments[-1], score=score)
             if course.name not in kept:
                 course.fault = f"dropped at halving {self.halvings}, objective {score:.3f}"

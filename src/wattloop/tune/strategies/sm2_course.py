@@ -9,7 +9,7 @@ from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.segment import Value
 from wattloop.tune.strategies.sm2_rates import RatePick
 
-__all__ = ["Course", "Moment", "kept_half"]
+__all__ = ["Course", "Moment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +117,3 @@ class Course:
             )
         )
         self.place += 1
-
-
-def kept_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
-    """The better half, one more of an odd number; ties to the cheaper, then to the earlier."""
-    order = {name: number for number, name in enumerate(scores)}
-    ranked = sorted(scores, key=lambda n: (-scores[n], costs[n], order[n]))
-    kept = set(ranked[: (len(ranked) + 1) // 2])
-    return [name for name in scores if name in kept]

@@ -10,7 +10,7 @@ everything: steps, evaluations, sweeps, and what was run to make a reading sure.
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.torch.account import Account
+from wattloop.tune.torch.bounds import Bounds
 from wattloop.tune.torch.candidate import Candidate
 from wattloop.tune.torch.checkpoints import Checkpoints
 from wattloop.tune.torch.energy import EnergySource, SessionEnergy
@@ -29,10 +30,6 @@ from wattloop.tune.torch.rate_sweep import sweep_rates
 from wattloop.tune.torch.training import Training
 
 __all__ = ["TorchBench"]
-
-CLOSE = 1e-9
-LOOK_S = 0.05
-"""How often energy is asked for in the middle of an epoch."""
 
 
 class TorchBench:
@@ -167,24 +164,29 @@ class TorchBench:
     def _epochs(
         self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
     ) -> None:
-        counts, until = candidate.counts, segment.until
-        stopping = self._training.stopping
+        counts, steps = candidate.counts, self._training.data.steps(batch_size)
+        bounds = Bounds(
+            segment.until,
+            self._quality,
+            self._training.stopping,
+            counts,
+            steps=steps,
+            energy=self._energy,
+            begin_s=account.begin_s,
+        )
         account.quality = counts.quality
-        if stopping is not None and stopping.over(counts.epochs, counts.since_gain):
-            account.status = Status.ENDED
-            return
-        if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
-            return
-        while True:
-            stop = self._stop(segment, batch_size, account)
-            stretch = trained_epoch(self._training, candidate, batch_size, self._energy, stop=stop)
+        status = bounds.before()
+        while status is None:
+            stretch = trained_epoch(
+                self._training, candidate, batch_size, self._energy, stop=bounds.inside
+            )
             account.stretches.append(stretch)
             account.metrics["loss"] = stretch.loss
             if not stretch.finite:
                 account.status = Status.DIVERGED
                 account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
                 return
-            if counts.steps < self._training.data.steps(batch_size):
+            if counts.steps < steps:
                 return
             quality = self._evaluate(candidate, account)
             if quality is None:
@@ -194,56 +196,8 @@ class TorchBench:
             self._take(candidate, quality)
             account.quality = quality
             account.ends.append((counts.epochs, quality, self._energy.now_s()))
-            status = self._verdict(candidate, segment, account)
-            if status is not None:
-                account.status = status
-                return
-
-    def _stop(
-        self, segment: Segment, batch_size: int, account: Account
-    ) -> Callable[[int], bool] | None:
-        """Whether to pause in the middle of an epoch, where that was asked for."""
-        until, steps_all = segment.until, self._training.data.steps(batch_size)
-        if not until.anywhere:
-            return None
-        assert account.candidate is not None
-        epochs = account.candidate.counts.epochs
-        looked_s = account.begin_s
-
-        def stop(steps: int) -> bool:
-            nonlocal looked_s
-            if steps >= steps_all:  # the end of the epoch is not in its middle
-                return False
-            if until.epochs is not None and epochs + steps / steps_all >= until.epochs - CLOSE:
-                return True
-            now_s = self._energy.now_s()
-            if until.time_s is not None and now_s - account.begin_s >= until.time_s:
-                return True
-            if until.energy_j is None or now_s - looked_s < LOOK_S:
-                return False
-            looked_s = now_s
-            energy_j = self._energy.between(account.begin_s, now_s).energy_j
-            return energy_j is not None and energy_j >= until.energy_j
-
-        return stop
-
-    def _verdict(self, candidate: Candidate, segment: Segment, account: Account) -> Status | None:
-        """How the segment ends here, at the end of an epoch; None when it goes on."""
-        counts, until, stopping = candidate.counts, segment.until, self._training.stopping
-        if until.at_target and self._quality.reached(counts.quality):
-            return Status.REACHED
-        if stopping is not None and stopping.over(counts.epochs, counts.since_gain):
-            return Status.ENDED
-        if until.epochs is not None and counts.epochs >= until.epochs - CLOSE:
-            return Status.PAUSED
-        now_s = self._energy.now_s()
-        if until.time_s is not None and now_s - account.begin_s >= until.time_s:
-            return Status.PAUSED
-        if until.energy_j is not None:
-            energy_j = self._energy.between(account.begin_s, now_s).energy_j
-            if energy_j is not None and energy_j >= until.energy_j:
-                return Status.PAUSED
-        return None
+            status = bounds.after_epoch()
+        account.status = status
 
     def _explore(
         self, candidate: Candidate, segment: Segment, batch_size: int, account: Account

@@ -1,0 +1,45 @@
+"""Promises of the figures of sm2: those of document 003, labelled, with where they come from."""
+
+import json
+
+import pytest
+
+from wattloop.report.figures.render import save
+from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
+from wattloop.testing.strategy_contract import played
+from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
+from wattloop.tune.strategies.sm2 import Sm2
+
+pytest.importorskip("altair", reason="the extra 'figures' is not installed")
+pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")
+
+
+def test_both_figures_of_a_search(tmp_path) -> None:
+    """Figure 1 for each configuration and figure 2 for all of them, and they can be drawn."""
+    bench = SyntheticBench(synthetic_problem(ranges=True, target=None))
+    strategy = Sm2(bench.problem, patience=2, least_gain=0.02, configurations=4)
+    played(strategy, bench)
+    figures = sm2_figures(strategy, said="energy of gpu, simulated")
+    assert set(figures) == {"rates-c0", "rates-c1", "rates-c2", "rates-c3", "course"}
+    text = json.dumps(figures["course"].to_dict())
+    for word in ("Accuracy", "Energy per epoch (J)", "Learning rate", "simulated"):
+        assert word in text
+    files = save(figures, tmp_path, title="sm2")
+    assert len([f for f in files if f.suffix == ".svg"]) == 5
+
+
+def test_the_chosen_window_is_marked() -> None:
+    """Figure 1 has two dotted lines at the edges of the window, and a ring at the rate."""
+    losses = [(0.001, 2.0), (0.01, 1.5), (0.1, 1.0), (1.0, float("inf"))]
+    swept = SweptRates(label="batch 64", losses=losses, window=(0.01, 0.1), rate=0.1)
+    spec = rate_figure(swept).to_dict()
+    edges = [row["edge"] for row in spec["layer"][2]["data"]["values"]]
+    assert edges == [0.01, 0.1]
+    assert spec["layer"][3]["data"]["values"] == [{"rate": 0.1, "loss": 1.0}]
+    assert "1 rates broke the model" in json.dumps(spec)
+
+
+def test_nothing_to_draw_is_no_figure() -> None:
+    """Without data there is no empty frame."""
+    assert rate_figure(SweptRates(label="", losses=[(0.1, float("nan"))])) is None
+    assert course_figure([], "accuracy") is None
