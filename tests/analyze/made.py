@@ -1,6 +1,8 @@
 """Generated runs with the shape of the source documents' data, and known truths in them."""
 
+import csv
 import random
+import sys
 from itertools import product
 from typing import Any
 
@@ -72,3 +74,15 @@ def cali3_runs(seed: int = 0) -> list[Row]:
             }
         )
     return rows
+
+
+def main(which: str) -> None:
+    """Write one of the tables as CSV to standard output."""
+    rows = {"greenscreen": greenscreen_runs, "cali3": cali3_runs}[which]()
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

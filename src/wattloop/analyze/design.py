@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.analyze.fit_quality import TOLERANCE
 from wattloop.analyze.table import Floats, Table
 from wattloop.core.errors import ConfigError
 
@@ -18,8 +19,6 @@ __all__ = ["Design", "Term", "design_of"]
 
 MANY_LEVELS = 12
 """A numeric parameter with more different values than this is a number, not a set of levels."""
-TOLERANCE = 1e-10
-"""Of eigenvalues of X'X, so 1e-5 of the columns themselves."""
 
 
 @dataclass(frozen=True, slots=True)

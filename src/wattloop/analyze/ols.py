@@ -10,7 +10,7 @@ import numpy as np
 
 from wattloop.analyze.design import Design, design_of
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.fit_quality import FOLDS, cross_validated_r2, f_test, residual_sum
+from wattloop.analyze.fit_quality import FOLDS, cross_validated_r2, f_test, rank_of, residual_sum
 from wattloop.analyze.libraries import needs_libraries
 from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Floats, Table
@@ -178,7 +178,7 @@ def _by_parameter(
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(design.owners[1:]):
         rest = design.without(name)
-        rank = int(np.linalg.matrix_rank(rest))
+        rank = rank_of(rest.T @ rest)
         lost = max(residual_sum(rest, values) - residual, 0.0)
         own = design.rank - rank
         f, p = f_test(lost, own, residual, freedom)

@@ -1,7 +1,8 @@
 """`wattloop analyze quotient`, `top`, `metrics`, `pareto` and `matrix`: which runs are good."""
 
+from collections.abc import Mapping
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,14 +49,19 @@ def quotient_command(
 ) -> None:
     """Accuracy per energy of each run, best first (GreenScreen, equation 1)."""
     from wattloop.analyze.quotient import quotients
-    from wattloop.report.figures.quotient import quotient_figures
 
     check_targets(request)
     table = read_source(request)
     found = quotients(
         table, variant, quality=quality, energy=energy, epochs=_count(epochs), chance=chance
     )
-    show(request, table, found, lambda: quotient_figures(table, found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.quotient import quotient_figures
+
+        return quotient_figures(table, found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -77,7 +83,6 @@ def top_command(
     """The best runs by accuracy, by energy per epoch and by quotient."""
     from wattloop.analyze.quotient import quotients
     from wattloop.analyze.top import top_runs
-    from wattloop.report.figures.quotient import top_figures
 
     check_targets(request)
     table = read_source(request)
@@ -85,7 +90,13 @@ def top_command(
         table, variant, quality=quality, energy=energy, epochs=_count(epochs), chance=chance
     )
     found = top_runs(table, by, count=count, threshold=threshold, found=known)
-    show(request, table, found, lambda: top_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.quotient import top_figures
+
+        return top_figures(found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -105,7 +116,6 @@ def metrics_command(
 ) -> None:
     """EDP, ED2P, EDS(k), energy gain and gain minus loss of each run."""
     from wattloop.analyze.row_metrics import row_metrics
-    from wattloop.report.figures.pareto import metrics_figures
 
     check_targets(request)
     table = read_source(request)
@@ -114,7 +124,13 @@ def metrics_command(
     except ValueError:
         raise ConfigError(f"--k {k}: write numbers, such as 1.5,2") from None
     found = row_metrics(table, reference, k=numbers, energy=energy, time=time)
-    show(request, table, found, lambda: metrics_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.pareto import metrics_figures
+
+        return metrics_figures(found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -132,7 +148,6 @@ def pareto_command(
 ) -> None:
     """The runs that no other beats in everything, and the knee among them."""
     from wattloop.analyze.pareto import pareto_front
-    from wattloop.report.figures.pareto import pareto_figures
 
     check_targets(request)
     table = read_source(request)
@@ -142,7 +157,13 @@ def pareto_command(
         raise ConfigError(f"'{both[0]}' cannot be made both small and large")
     objectives = {**dict.fromkeys(less, False), **dict.fromkeys(more, True)}
     found = pareto_front(table, objectives or None, knee=knee)
-    show(request, table, found, lambda: pareto_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.pareto import pareto_figures
+
+        return pareto_figures(found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -160,7 +181,6 @@ def matrix_command(
     from wattloop.analyze.matrix import configuration_matrix
     from wattloop.analyze.quotient import quotients
     from wattloop.analyze.roles import usual_target
-    from wattloop.report.figures.matrix import matrix_figures
 
     check_targets(request)
     table = read_source(request)
@@ -170,7 +190,13 @@ def matrix_command(
         values = [float(value) if isfinite(value) else None for value in per_wh]
         table = table.with_column("quotient", values)
     found = configuration_matrix(table, metric, more_is_better=maximize)
-    show(request, table, found, lambda: matrix_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.matrix import matrix_figures
+
+        return matrix_figures(found)
+
+    show(request, table, found, figures)
 
 
 def _count(text: str | None) -> str | float | None:

@@ -1,6 +1,7 @@
 """`wattloop analyze ols`, `correlation`, `clusters` and `importance`: what depends on what."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -28,12 +29,17 @@ def ols_command(
 ) -> None:
     """Regression over levels: coefficient, error, t, p and interval of every level."""
     from wattloop.analyze.ols import regression
-    from wattloop.report.figures.regression import regression_figures
 
     check_targets(request)
     table = read_source(request)
     found = regression(table, target, numeric=listed(numeric) or ())
-    show(request, table, found, lambda: regression_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.regression import regression_figures
+
+        return regression_figures(found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -46,12 +52,17 @@ def correlation_command(
 ) -> None:
     """Pearson's r and Spearman's rho of every pair of columns, with p."""
     from wattloop.analyze.correlation import correlations
-    from wattloop.report.figures.correlation import correlation_figures
 
     check_targets(request)
     table = read_source(request)
     found = correlations(table, target)
-    show(request, table, found, lambda: correlation_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.correlation import correlation_figures
+
+        return correlation_figures(found)
+
+    show(request, table, found, figures)
 
 
 @with_request
@@ -73,7 +84,6 @@ def clusters_command(
     from wattloop.analyze.clusters import clusters
     from wattloop.cli.analyze_assign import write_assigned
     from wattloop.cli.output import check_target
-    from wattloop.report.figures.clusters import cluster_figures
 
     check_targets(request)
     check_target(assign, "--assign")
@@ -81,7 +91,13 @@ def clusters_command(
         raise ConfigError(f"--dimensions {dimensions}: give 2 or 3")
     table = read_source(request)
     found = clusters(table, strategy, k=k)
-    show(request, table, found, lambda: cluster_figures(found, dimensions))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.clusters import cluster_figures
+
+        return cluster_figures(found, dimensions)
+
+    show(request, table, found, figures)
     if assign is not None:
         write_assigned(found, assign)
 
@@ -97,9 +113,14 @@ def importance_command(
 ) -> None:
     """How much of the target's spread each parameter makes."""
     from wattloop.analyze.importance import importances
-    from wattloop.report.figures.regression import importance_figures
 
     check_targets(request)
     table = read_source(request)
     found = importances(table, target, method=method)
-    show(request, table, found, lambda: importance_figures(found))
+
+    def figures() -> Mapping[str, Any]:
+        from wattloop.report.figures.regression import importance_figures
+
+        return importance_figures(found)
+
+    show(request, table, found, figures)
