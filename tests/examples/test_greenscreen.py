@@ -60,7 +60,8 @@ def test_it_reports_every_epoch_and_the_test_part() -> None:
     first, second, last = trained(epochs=2)
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(first)
-    assert {"test_loss", "test_accuracy", "weight_bytes"} == set(last)
+    assert {"epoch", "test_loss", "test_accuracy", "weight_bytes"} == set(last)
+    assert last["epoch"] == 2  # not another epoch
     assert second["loss"] < first["loss"]
 
 

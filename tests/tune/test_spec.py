@@ -45,6 +45,22 @@ def read(tmp_path: Path, text: str) -> SearchSpec:
     return read_spec(str(path))
 
 
+def test_hardware_is_varied_one_at_a_time_when_asked() -> None:
+    """With `combine: each`, three lists of 4, 3 and 2 make 1 + 3 + 2 + 1 configurations."""
+    hardware = {"power_limit": ["100%", "85%", "70%", "50%"], "sm_clock": ["100%", "85%", "70%"]}
+    written = {"parameters": {"x": [1, 2]}, "hardware": {**hardware, "gpus": [1, 2]}}
+    assert spec_from(written).space().size == 2 * 4 * 3 * 2
+    written["hardware"] = {**written["hardware"], "combine": "each"}
+    spec = spec_from(written)
+    assert spec_from(spec.to_dict()) == spec
+    points = [spec.space().split(found)[1] for found in spec.space().grid()]
+    assert spec.space().size == len(points) == 2 * (1 + 3 + 2 + 1)
+    firsts = {"power_limit": "100%", "sm_clock": "100%", "gpus": 1}
+    for point in points:
+        assert sum(value != firsts[name] for name, value in point.items()) <= 1
+    assert {"power_limit": "50%"} in points  # the clock is left as it is
+
+
 def test_a_whole_file_is_understood(tmp_path: Path) -> None:
     """Every field, with units; and it comes back the same from its stored form."""
     spec = read(tmp_path, WHOLE)

@@ -11,7 +11,7 @@ from wattloop.characterize.quantities import Values, expanded
 from wattloop.tune.amounts import seconds
 from wattloop.tune.parameter_spec import Strict
 from wattloop.tune.parameters import Choice, Parameter
-from wattloop.tune.segment import CAP_LEVER, CapSearch
+from wattloop.tune.segment import CAP_LEVER, CapSearch, Value
 
 __all__ = ["CapSpec", "HardwareSpec"]
 
@@ -72,8 +72,13 @@ class CapSpec(Strict):
 
 
 class HardwareSpec(Strict):
-    """What may be chosen of the machine. Nothing named is nothing touched."""
+    """What may be chosen of the machine. Nothing named is nothing touched.
 
+    With `combine: each` one thing is varied at a time: while it has another value than the first
+    of its list, the others are left as the machine has them.
+    """
+
+    combine: Literal["grid", "each"] = "grid"
     power_limit: CapSpec | Levels | None = None
     sm_clock: Levels | None = None
     memory_clock: Levels | None = None
@@ -115,10 +120,14 @@ class HardwareSpec(Strict):
 
     def parameters(self) -> dict[str, Parameter]:
         """What a space has of it, by name."""
-        return {
-            name: Choice(values=tuple(values), lever=LEVERS.get(name, name))
-            for name, values in self._listed()
-        }
+        found: dict[str, Parameter] = {}
+        firsts: dict[str, tuple[Value, ...]] = {}
+        for name, values in self._listed():
+            # a chain of conditions makes 1 + sum(n - 1) configurations of lists of n values
+            when = dict(firsts) if self.combine == "each" else {}
+            found[name] = Choice(values=tuple(values), lever=LEVERS.get(name, name), when=when)
+            firsts[name] = (values[0],)
+        return found
 
     def _listed(self) -> Iterator[tuple[str, list[Any]]]:
         for name in LEVERS:

@@ -1,0 +1,137 @@
+"""Promises of examples/denergium: the grids are those of the study, and each can be run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.store.database import open_store
+from wattloop.tune.history import search_table
+from wattloop.tune.spec import read_spec
+from wattloop.virtual.timeline import FileTimeline
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "denergium"
+TINY = ["--epochs=1", "--pieces=80", "--layers=1", "--width=16"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("cali3", 400), ("meluxina", 128), ("grid5000", 6)])
+def test_the_grids_are_as_large_as_the_study_says(name: str, count: int) -> None:
+    """400, 128 and 6 configurations, the evaluation batch always that of training."""
+    space = read_spec(str(FOLDER / f"{name}.yaml")).space()
+    configurations = list(space.grid())
+    assert space.size == len(configurations) == count
+    assert all(c["eval_batch_size"] == c["train_batch_size"] for c in configurations)
+
+
+def test_caps_and_clocks_are_varied_one_at_a_time() -> None:
+    """Of the six points none has both a lower cap and a lower clock."""
+    space = read_spec(str(FOLDER / "grid5000.yaml")).space()
+    points = [space.split(configuration)[1] for configuration in space.grid()]
+    lowered = [{n for n, value in point.items() if value != "100%"} for point in points]
+    assert sorted(map(len, lowered)) == [0, 1, 1, 1, 1, 1]
+    assert {point["power_limit"] for point in points} == {"100%", "85%", "70%", "50%"}
+
+
+def trained(*words: str) -> list[str]:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "train.py"), *TINY, *words],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_training_takes_every_parameter_of_the_grids() -> None:
+    """A configuration of Cali3 trains as it stands, and reports the metric of the grid."""
+    spec = read_spec(str(FOLDER / "cali3.yaml"))
+    *_, last = spec.space().grid()
+    (line,) = trained(*(f"--{name}={value}" for name, value in (last | {"workers": 1}).items()))
+    assert line.startswith("epoch=1 ")
+    assert spec.metric is not None
+    assert f" {spec.metric.name}=" in line
+
+
+def test_batch_precision_and_accumulation_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They decide the steps, the arithmetic and how often the optimizer moves."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("denergium_train", FOLDER / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    moves: list[int] = []
+    kinds: set[str] = set()
+    real = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self, *a, **k: (moves.append(1), real(self, *a, **k))[1]
+    )
+
+    def moved(*words: str) -> int:
+        args = train.arguments().parse_args([*TINY, *words])
+        model = transformers.DistilBertForSequenceClassification(train.config(args, transformers))
+        model.classifier.register_forward_hook(lambda m, i, out: kinds.add(str(out.dtype)))
+        moves.clear()
+        kinds.clear()
+        train.train_for(args, model)
+        return len(moves)
+
+    assert moved("--train_batch_size=8") == 10
+    assert kinds == {"torch.float32"}
+    assert moved("--train_batch_size=16") == 5
+    assert moved("--train_batch_size=8", "--gradient_accumulation_steps=4") == 3
+    assert moved("--train_batch_size=8", "--precision=fp16") == 10
+    assert kinds == {"torch.float16"}
+    args = train.arguments().parse_args(["--workers=3"])
+    assert train.loader(args, 8, 4, seed=0, shuffle=False).num_workers == 3
+
+
+def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
+    """All six run on a virtual GPU under their own cap or clock, which is put back."""
+    entry_points = tmp_path / "site" / "wattloop-0.dist-info" / "entry_points.txt"
+    entry_points.parent.mkdir(parents=True)
+    groups = (("meters", "meter"), ("levers", "lever"))
+    entry_points.write_text(
+        "".join(f"[wattloop.{g}]\nvirtual = wattloop.virtual.{m}:detect\n" for g, m in groups)
+    )
+    text = (FOLDER / "grid5000.yaml").read_text()
+    command = text.partition("command: ")[2].partition("\n")[0]
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from wattloop.virtual.train import main\n"
+        "main(['--steps', '2', '--time-scale', '1000'])\n"
+        "print('accuracy=0.9')\n"
+    )
+    (tmp_path / "spec.yaml").write_text(text.replace(command, f"{sys.executable} {program}"))
+    state = tmp_path / "cards"
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")},
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{tmp_path / 'site'}",
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_STATE_DIR": str(tmp_path / "levers"),
+        "WATTLOOP_VIRTUAL_STATE": str(state),
+        "WATTLOOP_VIRTUAL_GPUS": "1",
+        "XDG_RUNTIME_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "wattloop", "tune", "run", "spec.yaml"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with open_store(str(tmp_path / "runs.db")) as store:
+        rows = search_table(store, "denergium on Grid'5000")
+    assert {row["status"] for row in rows} == {"ended"}
+    power = {(row["power_limit"], row["sm_clock"]): row["power_w"] for row in rows}
+    assert len(power) == 6
+    assert power["50%", None] < 0.7 * power["100%", "100%"]
+    assert power["100%", "70%"] < 0.9 * power["100%", "100%"]
+    stretches = FileTimeline(state).segments(0)
+    assert stretches[-1].limit_w == stretches[0].limit_w
