@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := torch,hf,lightning,keras,sklearn,mpi,visa,parquet,postgres,tensorboard,figures,numba,jax,ray
 SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
-BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,cap_finder.py cap_overhead.py document_004.py kernels.py lever_kills.py)
+BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,cap_finder.py cap_overhead.py document_004.py kernels.py lever_kills.py tune_overhead.py)
 BENCH_OUT := build/bench
 DEMO_STORE ?= build/demo/runs.db
 

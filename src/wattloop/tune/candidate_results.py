@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattloop.store.database import Store
-from wattloop.store.trial_records import TrialRecord, read_trials
+from wattloop.store.trial_records import TrialRecord, each_trial
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CAP_LEVER, Value
@@ -80,7 +80,7 @@ def candidates_of(
     store: Store, search_id: str, quality: Quality | None = None
 ) -> list[CandidateResult]:
     """Every candidate of a stored search, in the order in which they were begun."""
-    return candidates_from(read_trials(store, search_id), quality)
+    return candidates_from(each_trial(store, search_id), quality)
 
 
 def candidates_from(

@@ -22,6 +22,7 @@ from wattloop.tune.search_limits import Spent, allowed, bounded, over
 from wattloop.tune.search_record import SearchRecord
 from wattloop.tune.segment import Segment
 from wattloop.tune.slots import Slots, slots_of
+from wattloop.tune.stored import without_collecting
 from wattloop.tune.strategy import WAIT, Strategy
 
 __all__ = ["Listener", "Search", "Stopped"]
@@ -110,7 +111,8 @@ class Search:
             end_leftovers(self._record.search_id)
             try:
                 with stops_deferred() as stops:
-                    self._recall()
+                    with without_collecting():
+                        self._recall()
                     with slots_of(self._bench, stops) as slots:
                         limit = self._rounds(slots)
                 status = "finished"

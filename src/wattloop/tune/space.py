@@ -38,6 +38,7 @@ class Space:
         self._deciders = tuple(
             name for name in self._order if any(name in p.when for p in parameters.values())
         )
+        self._independent = not any(p.when or isinstance(p, Linked) for p in parameters.values())
         self._check_conditions()
 
     @property
@@ -155,6 +156,8 @@ class Space:
 
     def _resolved(self, drawn: Mapping[str, Value]) -> Configuration:
         """Only active parameters, linked ones filled in, in the order of the space."""
+        if self._independent and len(drawn) == len(self.parameters):
+            return {name: drawn[name] for name in self.parameters}
         found: Configuration = {}
         for name in self._order:
             if not self._active(name, found):

@@ -36,8 +36,8 @@ class OneByOne(Strategy):
         """The next configuration in full."""
         if self.ledger.full:
             return None
-        default = self.ledger.default
-        found = dict(default) if default and not self.ledger.seen(default) else self.propose()
+        first = self.ledger.default if not self.ledger else None
+        found = dict(first) if first else self.propose()
         return None if found is None else self.ledger.segment(self.ledger.begin(found))
 
     def tell(self, segment: Segment, progress: Progress) -> None:

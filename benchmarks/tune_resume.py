@@ -1,0 +1,35 @@
+"""Goes on with the last search of a store and stops where its next training would begin."""
+
+import sys
+
+from wattloop.core.settings import settings_from
+from wattloop.store.database import open_store
+from wattloop.tune.progress import Progress
+from wattloop.tune.running import resumed
+from wattloop.tune.search_limits import Spent
+from wattloop.tune.segment import Segment
+
+
+class Begun(BaseException):
+    """The next training is about to begin."""
+
+
+class Stopping:
+    def begins(self, segment: Segment, spent: Spent) -> None:
+        raise Begun(f"{segment.key} after {spent.segments} segments")
+
+    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    import os
+
+    settings = settings_from(os.environ)
+    with open_store(settings.store_location) as store:
+        try:
+            resumed(None, store, settings, listener=Stopping()).run()
+        except Begun as where:
+            print(where)
+            sys.exit(0)
+    sys.exit(1)
