@@ -29,6 +29,15 @@ def test_hyperband_keeps_the_contract() -> None:
     )
 
 
+def test_hyperband_begins_as_many_configurations_as_it_may() -> None:
+    """Round after round of brackets, also where a round is small."""
+    for most in (4, 10, 40):
+        problem = synthetic_problem(ranges=True, limits=Limits(candidates=most, epochs=40))
+        events = played(strategy := Hyperband(problem), SyntheticBench(problem))
+        assert len({event.segment.candidate for event in events}) == most
+        assert strategy.best() is not None
+
+
 def test_asha_finds_the_best_for_a_fraction_of_a_grid() -> None:
     """Same choice as training everything, for less than a fifth of the energy."""
     all_bench, some_bench = SyntheticBench(noise=0.0), SyntheticBench(noise=0.0)

@@ -10,7 +10,6 @@ import math
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.amounts import joules
 from wattloop.tune.objective import NEED_QUALITY
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -19,11 +18,10 @@ from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.ladder import Ladder
 from wattloop.tune.strategies.ledger import Candidate, Ledger
 from wattloop.tune.strategies.one_by_one import check_ends, drawn
+from wattloop.tune.strategies.rung_options import MOST_RUNGS, check_options, rung_joules
 from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 
 __all__ = ["Asha"]
-
-MOST_RUNGS = 12
 
 
 class Asha(Strategy):
@@ -55,17 +53,14 @@ class Asha(Strategy):
         paused: int = 16,
     ) -> None:
         super().__init__(problem)
-        _check(eta, rung_epochs, rungs, paused)
+        check_options(eta, rung_epochs, rungs, paused)
         check_ends(problem, self.name)
         if not problem.quality.metric:
             raise ConfigError(f"{self.name} compares trainings by their quality: give a metric")
-        first_j = joules(rung_energy)
-        if first_j is not None and not (isinstance(first_j, int | float) and first_j > 0):
-            raise ConfigError(f"rung_energy is {rung_energy!r}; give an energy above 0, '20 kJ'")
         self.ledger = Ledger(problem)
         self.eta, self.rung_epochs, self.paused = eta, rung_epochs, paused
         self._rungs = rungs
-        self._first_j: float | None = None if first_j is None else float(first_j)
+        self._first_j = rung_joules(rung_energy)
         self._rng = np.random.default_rng(problem.seed)
         self._ladders: list[Ladder] = []
         self._ladder_of: dict[str, Ladder] = {}
@@ -93,7 +88,7 @@ class Asha(Strategy):
                 return found
         if self._under_way:
             return WAIT
-        return self._last_resort()
+        return self.ask() if self.again(self._first_j) else self._last_resort()
 
     def tell(self, segment: Segment, progress: Progress) -> None:
         """Keep what came of it, and where it stands now."""
@@ -146,6 +141,15 @@ class Asha(Strategy):
         """Whether another configuration may begin on this ladder."""
         return True
 
+    def again(self, first_j: float) -> bool:
+        """Whether there is another ladder to fill, now that nothing is under way."""
+        return False
+
+    @property
+    def over(self) -> bool:
+        """Whether no more configurations can begin."""
+        return self.ledger.full or self._none_left
+
     # -- inside ----------------------------------------------------------------------------
 
     def _scout(self) -> Asked:
@@ -173,7 +177,7 @@ class Asha(Strategy):
         ladder.begun += 1
 
     def _begun(self) -> Candidate | None:
-        if self.ledger.full or self._none_left:
+        if self.over:
             return None
         found: Configuration | None = self.ledger.default or None
         if found is None or self.ledger.seen(found):
@@ -239,14 +243,3 @@ class Asha(Strategy):
     def _take(self, candidate: Candidate) -> None:
         if self._best is None or self.ledger.scores(candidate) < self.ledger.scores(self._best):
             self._best = candidate
-
-
-def _check(eta: float, rung_epochs: float, rungs: int | None, paused: int) -> None:
-    if not isinstance(paused, int) or paused < 1:
-        raise ConfigError(f"paused is {paused!r}; give a whole number of 1 or more")
-    if isinstance(eta, bool) or not isinstance(eta, int | float) or not 1 < eta <= 100:
-        raise ConfigError(f"eta is {eta!r}; give a number above 1, such as 3")
-    if not isinstance(rung_epochs, int | float) or not 0 < rung_epochs < math.inf:
-        raise ConfigError(f"rung_epochs is {rung_epochs!r}; give a number above 0")
-    if rungs is not None and (not isinstance(rungs, int) or not 1 <= rungs <= MOST_RUNGS):
-        raise ConfigError(f"rungs is {rungs!r}; give a whole number from 1 to {MOST_RUNGS}")

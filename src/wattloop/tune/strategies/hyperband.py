@@ -7,14 +7,15 @@ configurations as the last one, on rungs `eta**s` times lower.
 import math
 
 from wattloop.tune.problem import Problem
-from wattloop.tune.strategies.asha import MOST_RUNGS, Asha
+from wattloop.tune.strategies.asha import Asha
 from wattloop.tune.strategies.ladder import Ladder
+from wattloop.tune.strategies.rung_options import MOST_RUNGS
 
 __all__ = ["Hyperband"]
 
 
 class Hyperband(Asha):
-    """Brackets of successive halving, one after the other.
+    """Brackets of successive halving, one after the other, round after round.
 
     Args:
         problem: what is searched; needs a metric.
@@ -56,6 +57,15 @@ class Hyperband(Asha):
             lowest_j = first_j * self.eta ** (brackets - 1 - s)
             found.append(Ladder(lowest_j, self.eta, s + 1, count, self.paused))
         return found
+
+    def again(self, first_j: float) -> bool:
+        """Another round of brackets, as long as configurations may begin."""
+        if self.over:
+            return False
+        # who waits on an old ladder is worth keeping only while none is good enough
+        kept = [ladder for ladder in self._ladders if ladder.waiting()]
+        self._ladders = [*(kept if self._best is None else []), *self.ladders(first_j)]
+        return True
 
     def room(self, ladder: Ladder) -> bool:
         """As long as the bracket is not full."""
