@@ -121,8 +121,14 @@ class SyntheticBench:
         if failure is not None:
             if failure is not Status.NOT_SUPPORTED:  # then nothing was run, and less may be asked
                 self._gone.add(segment.candidate)
+            # a quality that was reported before it failed must not make it the best
             return Progress(
-                status=failure, time_s=1.0, energy_j=self._read(100.0), message="as asked"
+                status=failure,
+                time_s=1.0,
+                energy_j=self._read(100.0),
+                quality=0.99,
+                best=0.99,
+                message="as asked",
             )
         training = self._trainings.setdefault(segment.candidate, _Training())
         if segment.rates is not None:

@@ -113,6 +113,15 @@ def test_it_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_each_proposal_is_another_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler's own random start is used, not ours for proposals that repeat."""
+    monkeypatch.setattr(Tpe, "_random", lambda *_: pytest.fail("the sampler repeated itself"))
+    monkeypatch.setattr("wattloop.tune.strategies.optuna.TRIES", 1)
+    problem = synthetic_problem(ranges=True, limits=Limits(candidates=9, epochs=1))
+    events = played(Tpe(problem), SyntheticBench(problem))
+    assert len({event.segment.candidate for event in events}) == 9
+
+
 def test_sm2_is_refused() -> None:
     """Equation 2 compares several trainings; a sampler scores each by itself."""
     with pytest.raises(ConfigError, match="use grid, random or the strategy sm2"):
