@@ -127,7 +127,7 @@ def test_early_stopping_of_wandb_becomes_successive_halving(tmp_path: Path) -> N
         "rung_epochs": 3,
         "rungs": 3,
     }
-    with pytest.raises(ConfigError, match="race decides by itself how long a training goes on"):
+    with pytest.raises(ConfigError, match=r":4: early_terminate: .* race decides by itself"):
         read(tmp_path, base + "method: race\n" + bracket)
 
 
@@ -238,7 +238,8 @@ FAULTS = [
     ),
     (X + "method: asha", r":2: method: asha compares trainings by their quality"),
     (X + "method: rase", r":2: method\.name: unknown strategy 'rase'; did you mean 'race'"),
-    (X + "method: race\nstrategy: race", r"method and strategy are the same"),
+    (X + "method: race\nstrategy: race", r":2: method: it is the same as strategy; keep one"),
+    (X + "limits: {trials: 3}\nrun_cap: 5", r":3: run_cap: it is the same as limits\.trials"),
     (X + "limits: {energy: 0}", r":2: limits\.energy: .*greater than 0"),
     (X + "limits: {energy: much}", r":2: limits\.energy: 'much' is not an energy"),
     (X + "limits:\n  time: -3 h", r":3: limits\.time"),
@@ -280,8 +281,10 @@ FAULTS = [
     ),
     (X + "early_terminate: {type: envelope}", r":2: early_terminate\.type: .*'hyperband'"),
     (X + "early_terminate: {type: hyperband}", r":2: early_terminate: give min_iter"),
-    (X + "command: python ${agrs}", r"command: unknown \$\{agrs\}; known are \$\{args\}"),
-    (X + "command: [python, '${program}']", r"give program: train\.py"),
+    (X + "command: 'python \"x'", r":2: command: not a command line"),
+    (X + "command: {a: 1}", r":2: command: write a list"),
+    (X + "command: python ${agrs}", r":2: command: unknown \$\{agrs\}; known are \$\{args\}"),
+    (X + "command: [python, '${program}']", r":2: command: .*give program: train\.py"),
     (X + "scope: cpus", r":2: scope: .*'gpu'.*'cpus'"),
     (X + "seed: 1\nseed: 2", r":3: 'seed' is given twice"),
 ]

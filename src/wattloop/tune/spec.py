@@ -21,7 +21,7 @@ from wattloop.tune.parameter_spec import ParameterSpec, Strict
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Space
-from wattloop.tune.spec_command import FOREIGN, command_of
+from wattloop.tune.spec_command import our_words, said_twice, words_of
 from wattloop.tune.spec_parts import EarlyTerminate, LimitsSpec, MetricSpec, StrategySpec
 
 __all__ = ["SearchSpec", "read_spec", "spec_from"]
@@ -55,22 +55,12 @@ class SearchSpec(Strict):
     def _foreign(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("write 'key: value' lines")
-        data = dict(value)
-        if "strategy" in data and "method" in data:
-            raise ValueError("method and strategy are the same; keep one")
-        given = [field for field in FOREIGN if field in data]
-        notes = [f"{field}: not used here" for field in given]
-        for field in given:
-            del data[field]
-        if "run_cap" in data:
-            limits = data.get("limits") or {}
-            if not isinstance(limits, Mapping) or "trials" in limits:
-                raise ValueError("run_cap is limits.trials; keep one")
-            data["limits"] = {**limits, "trials": data.pop("run_cap")}
-        words = command_of(data.pop("program", None), data.get("command"))
-        if words is not None:
-            data["command"] = words
-        return {**data, "notes": [*data.get("notes", []), *notes]}
+        return our_words(value)
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return words_of(value)
 
     @field_validator("default", mode="before")
     @classmethod
@@ -85,10 +75,7 @@ class SearchSpec(Strict):
         given = "strategy" in self.model_fields_set
         if self.early_terminate is not None:
             if given and self.strategy.name not in ("random", "asha"):
-                raise ValueError(
-                    f"early_terminate goes with method random; {self.strategy.name} decides by "
-                    "itself how long a training goes on: leave it out"
-                )
+                return self  # a contradiction, which is said with its line
             options = {**self.early_terminate.options(), **self.strategy.options}
             self._set("strategy", StrategySpec(name="asha", options=options))
             self._set("early_terminate", None)
@@ -167,8 +154,12 @@ def spec_from(data: Mapping[str, Any], source: LinedData | None = None) -> Searc
     from wattloop.tune.spec_checks import contradictions
     from wattloop.tune.spec_faults import said, said_of
 
+    plain_data = {str(key): value for key, value in data.items()}
+    twice = list(said_twice(plain_data))
+    if twice:
+        raise ConfigError(said(twice, source))
     try:
-        spec = SearchSpec.model_validate({str(key): value for key, value in data.items()})
+        spec = SearchSpec.model_validate(plain_data)
     except ValidationError as error:
         raise ConfigError(said_of(error, SearchSpec, source)) from None
     faults = list(contradictions(spec))

@@ -65,6 +65,12 @@ def _about_strategy(spec: "SearchSpec") -> Iterator[Fault]:
             f"{name} follows one objective; for a front of {' and '.join(objectives)} use nsga2, "
             "tpe, gp, random or grid",
         )
+    if spec.early_terminate is not None:
+        yield (
+            ("early_terminate",),
+            f"it goes with method random; {name} decides by itself how long a training goes on: "
+            "leave it out",
+        )
     if "sm2" in objectives and name in ONE_BY_ONE:
         yield (
             ("objective",),
