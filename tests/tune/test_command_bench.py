@@ -224,3 +224,59 @@ def test_a_program_that_is_not_there_is_an_error(settings, tmp_path):
     """Promise: said before a search begins."""
     with pytest.raises(CommandError, match="not found"):
         CommandBench(["no-such-program"], small_problem(), settings, folder=tmp_path)
+
+
+WAITING = """
+import sys, time
+from wattloop.tune import current_trial
+trial = current_trial()
+try:
+    for epoch in trial.epochs(8):
+        for _ in trial.steps(range(20)):
+            time.sleep(0.01)
+        trial.report(accuracy=epoch / 10)
+finally:
+    (trial.checkpoint / "finally").write_text("x")
+"""
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_program_that_reports_is_paused_where_it_reports(bench, tmp_path):
+    """Promise: it waits at the end of an epoch and is not stopped in the middle of something; let
+    go it cleans up behind itself.
+    """
+    one = bench(WAITING)
+    first = one.run(segment(2))
+    (pid,) = running(b"WATTLOOP_TRIAL=s/w1")
+    assert state_of(pid) == "S"
+    second = one.run(segment(3))
+    assert [point.epoch for point in second.curve] == [3]
+    assert (first.status, second.status) == (Status.PAUSED, Status.PAUSED)
+    training = one._trainings["w1"]
+    training.drop()
+    assert (training._files.checkpoint / "finally").exists()
+    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+
+
+def test_a_program_that_tells_its_steps_is_paused_between_two(bench):
+    """Promise: where a segment may end anywhere it waits after a step, and says how far it is."""
+    one = bench(WAITING)
+    until = Until(time_s=0.3, anywhere=True)
+    progress = one.run(Segment(key="a", candidate="w1", parameters={"width": 1}, until=until))
+    assert progress.status is Status.PAUSED
+    assert 0 < progress.epochs % 1
+    (pid,) = running(b"WATTLOOP_TRIAL=s/w1")
+    assert state_of(pid) == "S"
+
+
+def test_a_program_whose_search_died_ends_by_itself(bench):
+    """Promise: nothing waits for ever for a search that was killed."""
+    one = bench(WAITING)
+    one.run(segment(1))
+    training = one._trainings["w1"]
+    training._bell.close()  # as the kernel does when its process is killed
+    assert training._program.ends_within(10.0)
+    assert (training._files.checkpoint / "finally").exists()
