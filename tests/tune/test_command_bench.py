@@ -1,5 +1,6 @@
 """Commands as trainings: real processes, followed, paused and ended."""
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +16,8 @@ from wattloop.tune.progress import Status
 from wattloop.tune.segment import RateSweep, Segment, Until
 
 ROOT = Path(__file__).parents[2]
+SEARCH = f"search-{os.getpid()}"
+MARK = f"WATTLOOP_TRIAL={SEARCH}/w1".encode()
 TRAIN = """
 import sys, time
 width = float(sys.argv[1])
@@ -49,7 +52,7 @@ def bench(settings, tmp_path, monkeypatch):
                 problem or small_problem(),
                 settings,
                 folder=tmp_path / "files",
-                search_id="s",
+                search_id=SEARCH,
                 **options,
             )
         )
@@ -92,9 +95,9 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     program = "import subprocess; subprocess.Popen(['sleep', '60'])\n" + TRAIN
     one = bench(program)
     one.run(segment(1))
-    assert len(running(b"WATTLOOP_TRIAL=s/w1")) == 2
+    assert len(running(MARK)) == 2
     one.let_go("w1")
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
 
 
 SAVING = """
@@ -121,7 +124,7 @@ def test_a_program_that_saves_is_ended_and_begun_again(bench):
     one = bench(SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))"), checkpoint=True)
     first = one.run(segment(2))
     assert first.status is Status.PAUSED
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
     second = one.run(segment(4))
     assert second.metrics["pid"] != first.metrics["pid"]
     assert [point.epoch for point in second.curve][-1] == 4
@@ -163,7 +166,7 @@ def test_a_program_that_never_ends_is_ended(bench):
     problem = small_problem(limits=Limits(trial_time_s=0.3))
     progress = bench("import time\ntime.sleep(60)", problem=problem).run(segment())
     assert progress.status is Status.TIMEOUT
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
 
 
 def test_a_metrics_file_is_followed(bench, tmp_path):
@@ -250,7 +253,7 @@ def test_a_program_that_reports_is_paused_where_it_reports(bench, tmp_path):
     """
     one = bench(WAITING)
     first = one.run(segment(2))
-    (pid,) = running(b"WATTLOOP_TRIAL=s/w1")
+    (pid,) = running(MARK)
     assert state_of(pid) == "S"
     second = one.run(segment(3))
     assert [point.epoch for point in second.curve] == [3]
@@ -258,17 +261,18 @@ def test_a_program_that_reports_is_paused_where_it_reports(bench, tmp_path):
     training = one._trainings["w1"]
     training.drop()
     assert (training._files.checkpoint / "finally").exists()
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
 
 
 def test_a_program_that_tells_its_steps_is_paused_between_two(bench):
     """Promise: where a segment may end anywhere it waits after a step, and says how far it is."""
     one = bench(WAITING)
-    until = Until(time_s=0.3, anywhere=True)
+    one.run(segment(1))
+    until = Until(time_s=0.1, anywhere=True)
     progress = one.run(Segment(key="a", candidate="w1", parameters={"width": 1}, until=until))
     assert progress.status is Status.PAUSED
-    assert 0 < progress.epochs % 1
-    (pid,) = running(b"WATTLOOP_TRIAL=s/w1")
+    assert progress.epochs % 1 > 0
+    (pid,) = running(MARK)
     assert state_of(pid) == "S"
 
 
