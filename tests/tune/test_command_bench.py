@@ -1,5 +1,6 @@
 """Commands as trainings: real processes, followed, paused and ended."""
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +16,8 @@ from wattloop.tune.progress import Status
 from wattloop.tune.segment import RateSweep, Segment, Until
 
 ROOT = Path(__file__).parents[2]
+SEARCH = f"search-{os.getpid()}"
+MARK = f"WATTLOOP_TRIAL={SEARCH}/w1".encode()
 TRAIN = """
 import sys, time
 width = float(sys.argv[1])
@@ -49,7 +52,7 @@ def bench(settings, tmp_path, monkeypatch):
                 problem or small_problem(),
                 settings,
                 folder=tmp_path / "files",
-                search_id="s",
+                search_id=SEARCH,
                 **options,
             )
         )
@@ -92,9 +95,9 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     program = "import subprocess; subprocess.Popen(['sleep', '60'])\n" + TRAIN
     one = bench(program)
     one.run(segment(1))
-    assert len(running(b"WATTLOOP_TRIAL=s/w1")) == 2
+    assert len(running(MARK)) == 2
     one.let_go("w1")
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
 
 
 SAVING = """
@@ -121,7 +124,7 @@ def test_a_program_that_saves_is_ended_and_begun_again(bench):
     one = bench(SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))"), checkpoint=True)
     first = one.run(segment(2))
     assert first.status is Status.PAUSED
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
     second = one.run(segment(4))
     assert second.metrics["pid"] != first.metrics["pid"]
     assert [point.epoch for point in second.curve][-1] == 4
@@ -163,7 +166,7 @@ def test_a_program_that_never_ends_is_ended(bench):
     problem = small_problem(limits=Limits(trial_time_s=0.3))
     progress = bench("import time\ntime.sleep(60)", problem=problem).run(segment())
     assert progress.status is Status.TIMEOUT
-    assert running(b"WATTLOOP_TRIAL=s/w1") == []
+    assert running(MARK) == []
 
 
 def test_a_metrics_file_is_followed(bench, tmp_path):
@@ -224,3 +227,60 @@ def test_a_program_that_is_not_there_is_an_error(settings, tmp_path):
     """Promise: said before a search begins."""
     with pytest.raises(CommandError, match="not found"):
         CommandBench(["no-such-program"], small_problem(), settings, folder=tmp_path)
+
+
+WAITING = """
+import sys, time
+from wattloop.tune import current_trial
+trial = current_trial()
+try:
+    for epoch in trial.epochs(8):
+        for _ in trial.steps(range(20)):
+            time.sleep(0.01)
+        trial.report(accuracy=epoch / 10)
+finally:
+    (trial.checkpoint / "finally").write_text("x")
+"""
+
+
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_program_that_reports_is_paused_where_it_reports(bench, tmp_path):
+    """Promise: it waits at the end of an epoch and is not stopped in the middle of something; let
+    go it cleans up behind itself.
+    """
+    one = bench(WAITING)
+    first = one.run(segment(2))
+    (pid,) = running(MARK)
+    assert state_of(pid) == "S"
+    second = one.run(segment(3))
+    assert [point.epoch for point in second.curve] == [3]
+    assert (first.status, second.status) == (Status.PAUSED, Status.PAUSED)
+    training = one._trainings["w1"]
+    training.drop()
+    assert (training._files.checkpoint / "finally").exists()
+    assert running(MARK) == []
+
+
+def test_a_program_that_tells_its_steps_is_paused_between_two(bench):
+    """Promise: where a segment may end anywhere it waits after a step, and says how far it is."""
+    one = bench(WAITING)
+    one.run(segment(1))
+    until = Until(time_s=0.1, anywhere=True)
+    progress = one.run(Segment(key="a", candidate="w1", parameters={"width": 1}, until=until))
+    assert progress.status is Status.PAUSED
+    assert progress.epochs % 1 > 0
+    (pid,) = running(MARK)
+    assert state_of(pid) == "S"
+
+
+def test_a_program_whose_search_died_ends_by_itself(bench):
+    """Promise: nothing waits for ever for a search that was killed."""
+    one = bench(WAITING)
+    one.run(segment(1))
+    training = one._trainings["w1"]
+    training._bell.close()  # as the kernel does when its process is killed
+    assert training._program.ends_within(10.0)
+    assert (training._files.checkpoint / "finally").exists()

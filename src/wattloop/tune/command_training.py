@@ -1,6 +1,5 @@
 """One training that is a program, followed through what it prints and writes."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from wattloop.tune.bench import Past
 from wattloop.tune.cap_watch import NoCap, Steps
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
+from wattloop.tune.doorbell import Doorbell
 from wattloop.tune.failures import classified_text
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.metric_lines import LineReader, MetricLines, Said
@@ -68,6 +68,11 @@ class CommandTraining:
         self._sources: list[tuple[LineReader, MetricLines, bool]] = []
         self._unread: Iterator[Said] = iter(())
         self._steps: Steps = NoCap()
+        files.make()
+        self._bell = Doorbell(self._reports)
+        self._waiting = False
+        """Whether the paused program waits for a word; one that does not is stopped."""
+        self._cooperates = False
         self._anew = False
         """Whether it saved nothing when it was ended, and begins again."""
 
@@ -90,35 +95,46 @@ class CommandTraining:
         while True:
             ended = program.has_ended()
             for said in self._news(last=ended):
-                if self._took(said, meter.now_s()):
-                    self._files.note(self.course.epochs)
-                    steps.epoch()
-                    status = pace.at_end_of_epoch()
-                    if status is not None:
-                        return self._paused(program, status, pace.over())
+                status = self._heard(said, meter, pace)
+                if status is not None:
+                    self._waiting = said.waits
+                    return self._paused(program, status, pace.over())
+                if said.waits:
+                    self._bell.go_on()
             if ended:
                 return self._own_end(program, pace.over())
-            if pace.between_steps():
+            if pace.between_steps() and self._stopped_anywhere(program):
                 return self._paused(program, Status.PAUSED, pace.over())
             if over_s is not None and meter.now_s() > over_s:
                 program.end(DROP_GRACE_S)
                 message = f"the segment did not end within {most_s:g} s"
                 return Ended(status=Status.TIMEOUT, message=message, from_s=pace.over())
-            time.sleep(LOOK_EVERY_S)
+            self._bell.wait(LOOK_EVERY_S)
 
     def drop(self) -> None:
         """End the program with everything it started."""
-        if self._program is not None:
-            self._program.end(DROP_GRACE_S)
+        program = self._program
+        if program is not None:
+            if self._waiting:  # it can clean up behind itself
+                self._bell.stop()
+                program.ends_within(DROP_GRACE_S)
+            program.end(DROP_GRACE_S)
+        self._bell.close()
 
     # -- inside ----------------------------------------------------------------------------
 
     def _go_on(self, meter: SegmentMeter) -> Program:
+        waiting, self._waiting = self._waiting, False
         if self._program is not None:
-            self._program.go_on()
+            if waiting:
+                self._bell.go_on()
+            else:
+                self._program.go_on()
             return self._program
         wanted = self.course.wanted.metric
         self._reports.unlink(missing_ok=True)
+        self._bell.close()
+        self._bell, self._cooperates = Doorbell(self._reports), False
         self._sources = [
             (LineReader(self._output, skip=True), MetricLines(wanted), False),
             (LineReader(self._reports), MetricLines(wanted), True),
@@ -150,6 +166,24 @@ class CommandTraining:
         self._unread = iter(found)
         yield from self._unread
 
+    def _heard(self, said: Said, meter: SegmentMeter, pace: Pace) -> Status | None:
+        """Take note of what it said; how the segment ends with it, if it does."""
+        self._cooperates = self._cooperates or bool(said.event)
+        if said.event == "paused":
+            return Status.PAUSED if pace.between_steps() else None
+        if not self._took(said, meter.now_s()):
+            return None
+        self._files.note(self.course.epochs)
+        self._steps.epoch()
+        return pace.at_end_of_epoch()
+
+    def _stopped_anywhere(self, program: Program) -> bool:
+        """Pause it within an epoch; one that tells of its steps waits by itself in the next."""
+        if not self._cooperates:
+            return True
+        self._bell.ask_to_pause()
+        return False
+
     def _took(self, said: Said, at_s: float) -> bool:
         """Take note; whether an epoch has ended."""
         if said.event == "counts":
@@ -174,7 +208,7 @@ class CommandTraining:
         warnings = [self.course.missed] if self.course.missed else []
         if self._pausing.checkpoint:
             warnings += self._saved(program)
-        else:
+        elif not self._waiting:
             program.pause()
             if status is Status.PAUSED and program.has_ended():
                 status = Status.ENDED
@@ -184,7 +218,7 @@ class CommandTraining:
         """End the program, to begin it again from what it saved."""
         in_time = program.end(self._pausing.grace_s)
         self._files.note(self.course.epochs)
-        self._program, self._unread = None, iter(())
+        self._program, self._waiting, self._unread = None, False, iter(())
         self._resumed = self._files.saved_epochs is not None
         if self._resumed:
             return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]

@@ -14,7 +14,7 @@ NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:i
 PAIR = re.compile(rf"(?<![\w./-])([A-Za-z_][\w./-]*)\s*[=:]\s*({NUMBER})(?![\w.])(\s?%)?", re.I)
 EPOCH = re.compile(r"\bepochs?\b\s*[:=#]?\s*\[?\s*(\d+(?:\.\d+)?)", re.I)
 MOST_NAMES = 100
-EVENT = "wattloop"
+EVENT, WAITS = "wattloop", "wattloop.waits"
 
 
 class Said(NamedTuple):
@@ -23,7 +23,9 @@ class Said(NamedTuple):
     metrics: dict[str, float]
     epoch: float | None = None
     event: str = ""
-    """`counts` (it says where its epochs end), `epoch` (one has ended) or `steps`."""
+    """`counts` (it says where its epochs end), `epoch` (one has ended), `steps` or `paused`."""
+    waits: bool = False
+    """Whether the program does not go on before it is told to."""
 
 
 class MetricLines:
@@ -141,7 +143,7 @@ def _of_mapping(data: Mapping[str, Any]) -> Said:
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     epoch = metrics.pop("epoch", None)
-    return Said(metrics, epoch, str(data.get(EVENT, "")))
+    return Said(metrics, epoch, str(data.get(EVENT, "")), bool(data.get(WAITS)))
 
 
 def _json(line: str) -> Mapping[str, Any] | None:

@@ -77,9 +77,7 @@ class Program:
         try:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)  # a stopped program cannot end
-            deadline_s = time.monotonic() + grace_s
-            while not self.has_ended() and time.monotonic() < deadline_s:
-                time.sleep(LOOK_EVERY_S)
+            self.ends_within(grace_s)
         finally:  # whoever presses ctrl-C again does not want to wait
             if not self.has_ended():
                 by_itself = False
@@ -88,6 +86,13 @@ class Program:
                     os.waitpid(self._pid, 0)
                 self.exit_code = 128 + signal.SIGKILL
         return by_itself
+
+    def ends_within(self, most_s: float) -> bool:
+        """Whether it ends by itself in this time."""
+        deadline_s = time.monotonic() + most_s
+        while not self.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(LOOK_EVERY_S)
+        return self.has_ended()
 
     def last_lines(self) -> str:
         """What it printed last."""

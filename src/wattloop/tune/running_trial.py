@@ -20,7 +20,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from wattloop.tune.trial import Trial
+from wattloop.tune.doorbell import Bell
+from wattloop.tune.trial import Trial, TrialStopped
 
 __all__ = ["current_trial", "trial_here"]
 
@@ -60,38 +61,55 @@ class ProgramTrial(Trial):
         self._steps = 0.0
         self._each: float | None = None
         self._say_at_s = 0.0
+        self._counts = False
         # in a job of several processes the first one speaks for all
         self._silent = env.get("RANK", "0") not in ("", "0")
+        self._bell = None if self._silent else Bell(self._path)
 
     def step(self, units: float = 1.0) -> None:
-        """Counted, and said twenty times a second."""
+        """Counted, and said twenty times a second; may wait where the search asks for it."""
         self._steps += units
         now_s = time.monotonic()
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + SAY_STEPS_EVERY_S
             self._say_steps()
+            if self._bell is not None and self._bell.is_to_pause():
+                self._wait({"wattloop": "paused"})
+
+    def expect_steps(self, count: float) -> None:
+        """Told to the search."""
+        self._each = count
 
     def _say_steps(self) -> None:
         steps, self._steps = self._steps, 0.0
         each = {} if self._each is None else {"each": self._each}
         self._write({"wattloop": "steps", "steps": steps, **each})
 
-    def expect_steps(self, count: float) -> None:
-        """Told to the search."""
-        self._each = count
-
     def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
         if self._steps:
             self._say_steps()
-        self._write({**metrics, **({} if epoch is None else {"epoch": epoch})})
+        numbers: dict[str, object] = {**metrics, **({} if epoch is None else {"epoch": epoch})}
+        if self._counts:
+            self._write(numbers)
+        else:
+            self._wait(numbers)
 
     def _count_epochs(self) -> None:
+        self._counts = True
         self._write({"wattloop": "counts"})
 
     def _end_epoch(self) -> None:
         if self._steps:
             self._say_steps()
-        self._write({"wattloop": "epoch"})
+        self._wait({"wattloop": "epoch"})
+
+    def _wait(self, data: Mapping[str, object]) -> None:
+        """Say something after which the search may want a pause."""
+        self._write({**data, "wattloop.waits": True})
+        if self._bell is not None:
+            self._bell.ring()
+            if not self._bell.may_go_on():
+                raise TrialStopped
 
     def _write(self, data: Mapping[str, object]) -> None:
         if not self._silent:
