@@ -19,7 +19,7 @@ from wattloop.tune.segment import CapSearch
 
 __all__ = ["ERROR", "READING_S", "CapScript", "CapScripts"]
 
-READING_S = 2.0
+READING_S = 1.0
 """Length of the stretch of training that one reading of the meter tells of."""
 ERROR = 0.02
 """Windows are extended until energy is known this well."""

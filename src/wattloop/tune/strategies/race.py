@@ -33,13 +33,15 @@ from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 
 __all__ = ["Race"]
 
-RUNS = 3.0
+RUNS = 6.0
 BUDGET = 0.5
 START = 24
 WINDOW_S = 2.0
 """A window over which the energy of an epoch is measured; more of them until it is known."""
 MOST_WINDOWS = 8
 ERROR = 0.02
+WORTH = 2.0
+"""A rung must promise so many times its cost: the most promising of many promises too much."""
 RUNG = 1.5
 """The next rung of one that does not lead: so many times the epochs."""
 CHUNK = 1.3
@@ -89,7 +91,7 @@ class Race(Strategy):
         self._index = {runner.name: i for i, runner in enumerate(self.runners)}
         self._again = bool(memory)
         past = [] if memory is None else self._remembered(memory)
-        self.standings = Standings(problem, self.configurations, self.runners, past, runs)
+        self.standings = Standings(problem, self.configurations, self.runners, past)
         self._busy: dict[str, str] = {}
         self._picked: int | None = None
         self._windows = True
@@ -190,7 +192,7 @@ class Race(Strategy):
         standings = self.standings
         if not standings.costs:
             return
-        leader = standings.leader()
+        leader = standings.leader(self.runs)
         for index, runner in enumerate(self.runners[1:], start=1):
             if index == leader or runner.fault or not runner.points or runner.reached:
                 continue
@@ -210,7 +212,7 @@ class Race(Strategy):
             if waiting and not self._busy:
                 return self._rung(waiting[0], 1.0)
             return WAIT if self._busy else None
-        leader = self.standings.leader()
+        leader = self.standings.leader(self.runs)
         runner = self.runners[leader]
         if runner.reached is not None:
             return WAIT if self._busy else None
@@ -237,7 +239,7 @@ class Race(Strategy):
                 continue
             saving, cost = standings.worth(index, leader, epochs)
             ratio = self.runs * standings.costs[leader] * saving / cost
-            if ratio > 1 and (best is None or ratio > best[0]):
+            if ratio > WORTH and (best is None or ratio > best[0]):
                 best = (ratio, index)
         return None if best is None else best[1]
 
@@ -255,12 +257,12 @@ class Race(Strategy):
         """The job is known: train the one that promises most, as long as it does."""
         if self._busy:
             return WAIT
-        leader = self.standings.leader()
         known = self._picked is not None and self.standings.knows_rate(self._picked)
         if self._picked is None or not known:
-            self._picked = self._promising(leader)
-        elif leader != self._picked and self.runners[self._picked].points:
-            self._picked = leader
+            self._picked = self._promising(self.standings.leader(self.runs))
+        elif self.runners[self._picked].points:
+            # Next time anything may be chosen; now it is only who gets there first.
+            self._picked = self.standings.leader(0.0)
         runner = self.runners[self._picked]
         if runner.reached is not None:
             return None
@@ -273,7 +275,7 @@ class Race(Strategy):
         for index, runner in enumerate(self.runners):
             if index != leader and not runner.fault:
                 saving, loss = self.standings.full_run(index, leader)
-                best = max(best, (self.runs * saving - loss, index))
+                best = max(best, (self.runs * saving / WORTH - loss, index))
         return best[1]
 
     # -- segments --------------------------------------------------------------------------

@@ -43,7 +43,6 @@ class Standings:
     Args:
         runners: of this search; the default is the first.
         past: index of the configuration, and a training of it in an earlier search.
-        runs: trainings over which a saving counts.
     """
 
     def __init__(
@@ -51,10 +50,9 @@ class Standings:
         problem: Problem,
         configurations: Sequence[Mapping[str, Value]],
         runners: Sequence[Runner],
-        past: Sequence[tuple[int, Runner]],
-        runs: float,
+        past: Sequence[tuple[int, Runner]] = (),
     ) -> None:
-        self.problem, self.runners, self.past, self.runs = problem, runners, list(past), runs
+        self.problem, self.runners, self.past = problem, runners, list(past)
         self.course = Course(problem)
         space = problem.space
         # Epochs to the target do not depend on caps and clocks; what an epoch costs does.
@@ -84,11 +82,11 @@ class Standings:
         }
         """Expected score of a whole training, of those that have learned something."""
 
-    def leader(self) -> int:
-        """Least for the rest of this training and the `runs` to come; ties to the first."""
+    def leader(self, runs: float) -> int:
+        """Least for the rest of this training and `runs` to come; ties to the first."""
 
         def total(index: int) -> float:
-            return self.costs[index] * (self.runs + 1 - self._done(index))
+            return self.costs[index] * (runs + 1 - self._done(index))
 
         return min(self.costs, key=lambda index: (total(index), index))
 
@@ -152,7 +150,9 @@ class Standings:
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         ahead = self.degree * mean + more
-        return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead)
+        # What is little known may cost many times as much: the mean of a log-normal.
+        risk = (self.degree**2 * variance + spread) / 2
+        return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead + risk)
 
     def knows_rate(self, index: int) -> bool:
         """Whether it was measured what an epoch costs."""
