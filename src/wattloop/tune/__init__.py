@@ -18,6 +18,7 @@
 - `strategy`    the contract of every strategy: ask, tell, resume
 - `strategies`  one file each
 - `bench`       the contract of what runs segments; `function_bench` and `command_bench` do
+- `torch`       a bench of trainings in PyTorch, with data that stays on the device
 - `trial`       what a training sees of its search
 - `search_loop` strategy, bench and store together, resumable at any moment
 - `history`     what stored searches found

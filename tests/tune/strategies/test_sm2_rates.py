@@ -26,7 +26,7 @@ def test_the_largest_rate_before_the_loss_becomes_restless() -> None:
 
 
 def test_a_calm_plateau_of_a_broken_model_is_not_taken() -> None:
-    """Promise: flat is not enough; the loss may not be higher than at the lowest rates."""
+    """Promise: flat is not enough; the loss has to be about as low as anywhere."""
 
     def loss(i: int, rate: float) -> float:
         return 1.0 - 0.02 * i if i < 10 else 2.3

@@ -67,7 +67,12 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
     if not rows:
         return None
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("rate:Q", title="Learning rate", scale=alt.Scale(type="log", nice=False)),
+        x=alt.X(
+            "rate:Q",
+            title="Learning rate",
+            scale=alt.Scale(type="log", nice=False),
+            axis=alt.Axis(format="~g"),
+        ),
         y=alt.Y("loss:Q", title="Loss", scale=alt.Scale(zero=False)),
         tooltip=["rate:Q", "loss:Q"],
     )
@@ -126,7 +131,12 @@ def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: st
             alt.Chart(alt.Data(values=there))
             .mark_line(point=alt.OverlayMarkDef(size=18, filled=True), strokeWidth=1.5)
             .encode(
-                x=alt.X("epoch:Q", title="Epoch", scale=alt.Scale(nice=False)),
+                x=alt.X(
+                    "epoch:Q",
+                    title="Epoch",
+                    scale=alt.Scale(nice=False),
+                    axis=alt.Axis(tickMinStep=1),
+                ),
                 y=alt.Y(f"{field}:Q", title=title, scale=scale),
                 color=colour("label", order),
                 tooltip=["label:N", "epoch:Q", f"{field}:Q"],

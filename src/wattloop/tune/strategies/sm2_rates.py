@@ -23,7 +23,7 @@ CALM_SHARE = 0.5
 SAME = 0.01
 """Curvatures that differ by less, in parts of the range of losses, are the same."""
 ROOM = 0.1
-"""How much higher than at the lowest rates a window's loss may be, in parts of the range."""
+"""How much higher than in the best window the loss may be, in parts of the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RateWindow:
         mean_rate: arithmetic mean.
         curvature: mean size of the second derivative of the loss.
         loss: mean loss.
-        sound: whether the loss there is no higher than at the lowest rates.
+        sound: whether the loss there is about as low as in the best window.
     """
 
     low: float
@@ -83,7 +83,7 @@ def stable_rate(losses: Sequence[RateLoss], *, width: int = WIDTH) -> RatePick |
     if len(whole) < 3:
         return None
     windows = _windows(whole, min(width, len(whole)))
-    sound = [window for window in windows if window.sound] or windows
+    sound = [window for window in windows if window.sound]
     # Sorted by curvature, then by mean rate: the calm ones first, the largest of them foremost.
     ordered = sorted(sound, key=lambda window: window.curvature)
     middle = ordered[max(1, math.ceil(CALM_SHARE * len(ordered))) - 1].curvature
@@ -101,7 +101,7 @@ def _windows(points: Sequence[RateLoss], width: int) -> list[RateWindow]:
     places = np.log10(rates)
     curvature = np.abs(np.gradient(np.gradient(values, places), places))
     slices = [slice(first, first + width) for first in range(len(points) - width + 1)]
-    most = float(values[slices[0]].mean()) + ROOM * spread
+    most = min(float(values[part].mean()) for part in slices) + ROOM * spread
     return [
         RateWindow(
             low=float(rates[part][0]),
