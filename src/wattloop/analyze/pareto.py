@@ -64,6 +64,7 @@ def pareto_front(
         raise ConfigError("the knee by its chord is for two objectives; use utopia")
     for name in chosen:
         table.numbers(name)
+    before = len(table)
     table = table.complete(chosen)
     table.needs_rows(1, "a front")
     costs = np.column_stack(
@@ -89,9 +90,8 @@ def pareto_front(
         notes.append(f"{equal} runs of the front equal another")
     if bend is None:
         notes.append("no knee: it takes a third point that lies inside the chord of the ends")
-    gone = table.left_out.get("value missing", 0)
-    if gone:
-        notes.append(f"{gone} rows with missing values left out")
+    if before > len(table):
+        notes.append(f"{before - len(table)} rows with missing values left out")
     return Front(
         title=f"{table.name}: Pareto front, {len(numbers)} of {len(table)} runs",
         columns={
