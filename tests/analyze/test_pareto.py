@@ -51,6 +51,8 @@ def test_the_knee_is_where_giving_up_little_gains_most():
     assert knee_of(costs, "chord") == 1
     assert knee_of(costs, "utopia") == 1
     assert knee_of(costs[:2], "chord") is None
+    bulging = np.array([[0.0, 10.0], [9.0, 9.0], [10.0, 0.0]])
+    assert knee_of(bulging, "chord") is None
     assert knee_of(np.array([[0, 5, 5], [1, 1, 1], [5, 0, 5.0]]), "utopia") == 1
 
 

@@ -27,7 +27,7 @@ def test_what_is_missing_is_missing_and_not_zero():
     assert np.isnan(table.numbers("energy_j")).tolist() == [False, False, True]
     complete = table.complete(["accuracy", "energy_j"])
     assert complete.names == ("row 1",)
-    assert complete.left_out == {"value missing": 2}
+    assert complete.left_out == {"no accuracy": 1, "no energy_j": 1}
 
 
 def test_an_unknown_column_names_the_nearest():

@@ -127,7 +127,7 @@ def _described(
         others.append(_means(table, features, early, "first-pass", title))
     others += [_silhouettes(table, last), loadings]
     little = little_influence(influence)
-    gone = table.left_out.get("value missing", 0)
+    gone = {r: n for r, n in table.left_out.items() if r.startswith("no ")}
     notes = [
         f"strategy {strategy}: {STRATEGIES[strategy]}",
         f"columns of the last pass, standardised: {', '.join(columns[1])}",
@@ -137,7 +137,7 @@ def _described(
     if last is not first:
         notes.append(f"silhouette of the first pass: {first.silhouette:.3f}")
     if gone:
-        notes.append(f"{gone} rows with missing values left out")
+        notes.append(f"{sum(gone.values())} rows with missing values left out")
     if last.sampled < len(table):
         notes.append(
             f"silhouette over {last.sampled} of {len(table)} rows, drawn with a fixed seed"

@@ -34,7 +34,7 @@ class Front(Findings):
     Attributes:
         objectives: column -> whether more is better.
         is_on_front: of every row of `table`, the rows that have all objectives.
-        knee: its name; None when the front has fewer than three different points.
+        knee: its name; None when the front has none.
     """
 
     table: Table
@@ -64,6 +64,7 @@ def pareto_front(
         raise ConfigError("the knee by its chord is for two objectives; use utopia")
     for name in chosen:
         table.numbers(name)
+    before = len(table)
     table = table.complete(chosen)
     table.needs_rows(1, "a front")
     costs = np.column_stack(
@@ -88,10 +89,9 @@ def pareto_front(
     if equal:
         notes.append(f"{equal} runs of the front equal another")
     if bend is None:
-        notes.append("no knee: it takes three different points")
-    gone = table.left_out.get("value missing", 0)
-    if gone:
-        notes.append(f"{gone} rows with missing values left out")
+        notes.append("no knee: it takes a third point that lies inside the chord of the ends")
+    if before > len(table):
+        notes.append(f"{before - len(table)} rows with missing values left out")
     return Front(
         title=f"{table.name}: Pareto front, {len(numbers)} of {len(table)} runs",
         columns={
@@ -129,7 +129,10 @@ def on_front(costs: Floats) -> NDArray[np.bool_]:
 
 
 def knee_of(costs: Floats, rule: str) -> int | None:
-    """Its place among points of a front; None with fewer than three different ones."""
+    """Its place among points of a front.
+
+    None with fewer than three different ones, or where none lies inside the chord.
+    """
     if len(np.unique(costs, axis=0)) < 3:
         return None
     low, high = costs.min(axis=0), costs.max(axis=0)
@@ -137,7 +140,9 @@ def knee_of(costs: Floats, rule: str) -> int | None:
     if rule == "utopia":
         return int(np.argmin(np.linalg.norm(scaled, axis=1)))
     # the ends of a front of two objectives are (0, 1) and (1, 0)
-    return int(np.argmax((1.0 - scaled.sum(axis=1)) / math.sqrt(2)))
+    inside = (1.0 - scaled.sum(axis=1)) / math.sqrt(2)
+    best = int(np.argmax(inside))
+    return best if inside[best] > 1e-9 else None
 
 
 def usual_objectives(table: Table) -> dict[str, bool]:

@@ -4,7 +4,7 @@ Named by the caller, else found by name and unit; what was taken is said.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ __all__ = [
     "quality_of",
     "time_of",
     "usual_target",
+    "with_energy",
 ]
 
 ACCURACY = ("accuracy", "acc")
@@ -60,8 +61,30 @@ def time_of(table: Table, column: str | None = None) -> Quantity:
 
 def power_of(table: Table, column: str | None = None) -> Quantity | None:
     """Watts; None without such a column."""
-    found = column or find(table, lambda c, _: (unit_of(c) or ("",))[0] == "W", without=PARTS)
+    found = (
+        column
+        or find(table, lambda c, _: (unit_of(c) or ("",))[0] == "W", without=PARTS)
+        or find(table, lambda c, words: bool({"power", "watts"} & words) and unit_of(c) is None)
+    )
     return None if found is None else _scaled(table, found, "W")
+
+
+def with_energy(table: Table) -> Table:
+    """With a column of energy made of power and time, where there are those and no energy."""
+    power = power_of(table)
+    if power is None or find(table, _is_energy) is not None:
+        return table
+    epoch = epoch_time_of(table)
+    try:
+        lasted = epoch or time_of(table)
+    except ConfigError:
+        return table
+    name = "energy_j" if epoch is None else "energy_per_epoch_j"
+    values = power.values * lasted.values
+    plain = [float(value) if np.isfinite(value) else None for value in values]
+    said = [f"{name} = {power.column} x {lasted.column}", power.note, lasted.note]
+    notes = (*table.notes, *(note for note in said if note))
+    return replace(table.with_column(name, plain), notes=notes)
 
 
 def epoch_time_of(table: Table) -> Quantity | None:
@@ -139,6 +162,10 @@ def find(table: Table, test: Test, without: tuple[str, ...] = ()) -> str | None:
             passed.append((bool(set(without) & words), column))
     # sorting is stable: the first among equals
     return min(passed, key=lambda item: item[0])[1] if passed else None
+
+
+def _is_energy(column: str, words: set[str]) -> bool:
+    return bool(set(ENERGY) & words) or (unit_of(column) or ("",))[0] == "J"
 
 
 def _has(words: tuple[str, ...]) -> Test:

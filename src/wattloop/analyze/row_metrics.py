@@ -89,7 +89,7 @@ def row_metrics(
             **{p: p for p in table.parameters},
         },
         rows=tuple(rows),
-        formats={"edp_js": ".4g", "ed2p_js2": ".4g", **dict.fromkeys(GAINS, "+.2f")},
+        formats=dict.fromkeys(GAINS, "+.2f"),
         facts={"reference": None if base is None else named},
         notes=tuple(notes),
         warnings=tuple(warning),

@@ -135,14 +135,15 @@ class Table:
         )
 
     def complete(self, names: Iterable[str]) -> "Table":
-        """Only the rows in which none of these is missing."""
-        whole = np.ones(len(self), dtype=bool)
+        """Only the rows that have all of these; others count under the first that they miss."""
+        table = self
         for name in names:
-            if self.is_numeric(name):
-                whole &= np.isfinite(self.numbers(name))
+            if table.is_numeric(name):
+                there = np.isfinite(table.numbers(name))
             else:
-                whole &= np.array([value is not None for value in self.column(name)])
-        return self.keep(whole, "value missing")
+                there = np.array([value is not None for value in table.column(name)], dtype=bool)
+            table = table.keep(there, f"no {name}")
+        return table
 
     def where(self, condition: str) -> "Table":
         """Only the rows for which `COLUMN>=VALUE` (also =, !=, <=, <, >) holds.

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from wattloop.analyze.reading import read_csv, table_of
+from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request, listed
 from wattloop.core.errors import ConfigError, ExperimentNotFound
@@ -26,6 +27,7 @@ def read_source(request: Request) -> Table:
         table = read_csv(request.source, *chosen)
     else:
         table = _stored(request)
+    table = with_energy(table)
     for condition in request.where or ():
         table = table.where(condition)
     return table

@@ -7,5 +7,11 @@
 - `scaling`      time and speed-up against the number of GPUs
 - `sm2`          loss over learning rates, and the course of a search by `sm2`
 - `power`        power over time against the TDP
+- `regression`   coefficients with intervals; importances
+- `clusters`     families of runs in two and three main components and in any two columns
+- `pareto`       the front and its knee; energy gain against time loss
+- `quotient`     accuracy against energy; top runs
+- `matrix`, `correlation`  levels by run; a grid of correlations
+- `scatter`      what figures of runs share
 - `render`       files from definitions, without network
 """

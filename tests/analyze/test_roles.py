@@ -1,0 +1,89 @@
+"""Promises of roles: energy, time, power and quality are found by their names, in SI units."""
+
+import pytest
+
+from tests.analyze.made import cali3_runs, greenscreen_runs
+from wattloop.analyze.reading import table_of
+from wattloop.analyze.roles import (
+    energy_of,
+    power_of,
+    quality_of,
+    time_of,
+    usual_target,
+    with_energy,
+)
+from wattloop.core.errors import ConfigError
+
+
+def one(**values):
+    return table_of([values], name="t", parameters=[], results=list(values))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "joules"),
+    [
+        ("energy_j", 5.0, 5.0),
+        ("energy_wh", 2.0, 7_200.0),
+        ("Energy (Wh)", 2.0, 7_200.0),
+        ("total_energy_kwh", 1.0, 3.6e6),
+        ("gpu_energy_j_mean", 3.0, 3.0),
+    ],
+)
+def test_energy_is_in_joules_whatever_the_name(column, value, joules):
+    """Units are in names."""
+    assert energy_of(one(**{column: value})).values[0] == pytest.approx(joules)
+
+
+def test_the_energy_of_the_whole_comes_before_that_of_a_part():
+    """Also where parts stand first; a gain is no energy."""
+    table = one(cpu_energy_j=1.0, energy_gain_pct=9.0, energy_j=2.0, time_s=1.0)
+    assert energy_of(table).column == "energy_j"
+
+
+def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
+    """Nobody should find out later."""
+    assert "taken as s" in time_of(one(runtime=3.0)).note
+    with pytest.raises(ConfigError, match="'time_s' is in s, not in J"):
+        energy_of(one(time_s=1.0), "time_s")
+    with pytest.raises(ConfigError, match="no column of energy, such as energy_j"):
+        energy_of(one(accuracy=1.0))
+
+
+def test_per_cent_become_shares():
+    """An accuracy of 94.3 is 0.943."""
+    found = quality_of(one(accuracy=94.3))
+    assert found.values[0] == pytest.approx(0.943)
+    assert found.note == "accuracy is in per cent"
+    assert quality_of(one(f1_score=37.0)).values[0] == 37.0
+
+
+def test_training_and_validation_are_told_apart():
+    """Equation 1 takes training accuracy; the front takes what was held out."""
+    table = table_of(greenscreen_runs(5), name="g")
+    assert quality_of(table).column == "train_accuracy"
+    assert quality_of(table, held_out=True).column == "val_accuracy"
+
+
+def test_energy_is_made_of_power_and_time_where_there_is_none():
+    """Per run or per epoch, and it is said; a table that has energy stays as it is."""
+    run = with_energy(one(power_w=100.0, time_s=30.0))
+    assert energy_of(run).values[0] == 3_000.0
+    assert "energy_j = power_w x time_s" in run.notes
+    epoch = with_energy(one(average_power=100.0, time_per_epoch=30.0))
+    assert epoch.column("energy_per_epoch_j") == (3_000.0,)
+    assert "average_power has no unit: taken as W" in epoch.notes
+    table = table_of(cali3_runs(), name="c")
+    assert with_energy(table) is table
+    assert with_energy(one(power_w=1.0, accuracy=1.0)).results == ("power_w", "accuracy")
+    assert power_of(one(accuracy=1.0)) is None
+
+
+def test_the_usual_target_is_energy_and_per_epoch_where_epochs_differ():
+    """A total tells how long a run was allowed to train."""
+    rows = [{"lr": n, "energy_j": 1.0 * n, "energy_per_epoch_j": 1.0, "epochs": n} for n in (1, 2)]
+    assert usual_target(table_of(rows, name="t")) == "energy_per_epoch_j"
+    same = [{**row, "epochs": 3} for row in rows]
+    assert usual_target(table_of(same, name="t")) == "energy_j"
+    assert usual_target(one(accuracy=1.0)) == "accuracy"
+    with pytest.raises(ConfigError, match="no result with numbers"):
+        usual_target(table_of([{"optimizer": "SGD"}], name="t"))
