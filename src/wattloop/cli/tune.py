@@ -72,7 +72,9 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     parallel: Annotated[
         str | None,
         typer.Option(
-            "--parallel", metavar="GPUS", help="Train side by side: 2, or groups such as 0,1;2,3."
+            "--parallel",
+            metavar="GPUS",
+            help="Train side by side: 2, groups such as 0,1;2,3, or ray[:SLOTSxGPUS].",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,

@@ -145,7 +145,8 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         rate: the parameter that is the learning rate.
         checkpoint: whether a command saves its state when it is asked to end.
         metrics_file: that a command writes, beside what it prints.
-        parallel: how many GPUs train side by side, or groups such as `"0,1;2,3"`; one training at
+        parallel: how many GPUs train side by side, or groups such as `"0,1;2,3"`, or `"ray"` for
+            those of a Ray cluster (`"ray:4x2"`: four trainings on two each); one training at
             a time unless given. A function must then be defined at the top of a module.
         new: begin anew, also where the same search is unfinished.
         listener: told what happens.

@@ -13,6 +13,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.tune.bench import Bench, BenchParts
 from wattloop.tune.device_groups import device_groups
+from wattloop.tune.engines.ray_slots import slots_asked
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Listener, Search, Stopped
@@ -87,15 +88,17 @@ def prepared(
         training: the specification's command unless given.
         resume: whether an unfinished one is gone on with.
         resume_only: whether a new one is refused.
-        parallel: how many GPUs train side by side, or groups of them (`device_groups`); one
-            training at a time unless given.
+        parallel: how many GPUs train side by side, or groups of them (`device_groups`), or those
+            of a Ray cluster (`slots_asked`); one training at a time unless given.
         listener: told what happens.
 
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
     """
     mark = fingerprint(spec, training)
-    without = cannot_be_set(spec.space(), settings)
+    ray = None if parallel is None else slots_asked(str(parallel))
+    # whether the workers of a cluster can set a lever is found out there
+    without = cannot_be_set(spec.space(), settings) if ray is None else {}
     problem = problem_without(spec.problem(settings), without)
     facts = {
         "quality": asdict(problem.quality),
@@ -106,7 +109,7 @@ def prepared(
         **({} if parallel is None else {"parallel": parallel}),
     }
     _checked(spec, problem, training)
-    if parallel is not None:
+    if parallel is not None and ray is None:
         device_groups(parallel)
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
@@ -235,6 +238,11 @@ def bench_for(
         )
     own = replace(parts, scope=ParallelBench.scope)
     make = functools.partial(_plain_bench, spec, training.function, own)
+    asked = slots_asked(str(parallel))
+    if asked is not None:
+        from wattloop.tune.engines.ray_bench import RayBench
+
+        return RayBench(make, settings, slots=asked[0], gpus=asked[1])
     return ParallelBench(make, settings, device_groups(parallel))
 
 

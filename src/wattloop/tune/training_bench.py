@@ -149,6 +149,10 @@ class TrainingBench(ABC):
             meter.end(failed=not ended.status.good, killed=ended.status is Status.KILLED)
         return replace(ended, cap=cap), meter
 
+    def rest(self) -> None:
+        """Put levers back until the next segment: others may set them meanwhile."""
+        self._board.close()
+
     def let_go(self, candidate: str) -> None:
         """End its training and remove its files."""
         training = self._trainings.pop(candidate, None)

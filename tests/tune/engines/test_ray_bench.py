@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,20 +15,21 @@ import pytest
 
 from tests.characterize.virtual_caps import SRC, machine
 from tests.tune.engines.loading_bench import EPOCH_S, LoadingBench
-from tests.tune.small import Halving, small_problem
+from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
-from wattloop.store.database import open_store
-from wattloop.store.trial_records import read_trials
+from wattloop.tune.api import search
 from wattloop.tune.bench import Past
 from wattloop.tune.engines.ray_bench import RayBench
+from wattloop.tune.engines.ray_slots import slots_asked
 from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune.parameters import Choice
 from wattloop.tune.progress import Status
 from wattloop.tune.search_limits import Spent
-from wattloop.tune.search_loop import Search
-from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
+from wattloop.tune.space import Space
 from wattloop.tune.trial import Trial
+from wattloop.virtual.machine import shared_gpus
 
 # Ray reads its environment when it is imported, so it is only looked for here.
 ROOT = Path(__file__).parents[3]
@@ -62,6 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             logging_level="error",
             object_store_memory=80 << 20,
         )
+        patch.syspath_prepend(str(folder / "site"))
         yield settings_from(os.environ)
         ray.shutdown()
 
@@ -69,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 @pytest.fixture(scope="module")
 def bench(cluster: Settings) -> Iterator[RayBench]:
     """Both GPUs, held for all tests: workers take a second to start."""
-    bench = RayBench(LoadingBench, cluster, slots=2, gpus=1, cpus=0.5)
+    bench = RayBench(LoadingBench, cluster, slots=2, gpus=1, cpus=0)
     yield bench
     bench.close()
 
@@ -85,10 +89,11 @@ def segment(candidate: str, epochs: float = 1, **parameters: object) -> Segment:
 
 def test_nothing_listens_beyond_this_machine(bench: RayBench) -> None:
     """Whatever Ray opens for a search on one machine is on the loopback interface."""
-    listening = [line.split()[1] for line in _tcp() if line.split()[3] == "0A"]
-    ours = [address for address in listening if address not in BEFORE]
-    assert ours, "Ray listens somewhere"
-    assert {address.partition(":")[0] for address in ours} <= LOOPBACK
+    sockets = _sockets_of_the_cluster()
+    lines = [line.split() for line in _tcp()]
+    listening = [words[1] for words in lines if words[3] == "0A" and words[9] in sockets]
+    assert listening, "Ray listens somewhere"
+    assert {address.partition(":")[0] for address in listening} <= LOOPBACK
 
 
 def test_two_candidates_at_once_on_two_gpus(bench: RayBench) -> None:
@@ -173,24 +178,68 @@ def test_what_an_earlier_process_trained_is_passed_on(bench: RayBench) -> None:
 
 def test_a_search_on_two_gpus(cluster: Settings, tmp_path: Path) -> None:
     """Our strategy decides and our store remembers; Ray only trains, two at a time."""
-    problem = small_problem()
-    folder = tmp_path / "checkpoints"
-    bench = RayBench(
-        lambda settings: FunctionBench(small_training, problem, settings, folder=folder),
-        cluster,
-        slots=2,
-        gpus=1,
-        cpus=0.1,
+    settings = cluster._replace(store=str(tmp_path / "runs.db"))
+    found = search(
+        small_training,
+        space={"width": {"values": [1, 2, 4]}},
+        metric="accuracy",
+        goal="maximize",
+        target=0.9,
+        strategy="grid",
+        epochs=4,
+        parallel="ray:2",
+        settings=settings,
     )
-    with open_store(tmp_path / "runs.db") as store:
-        record = SearchRecord(store, open_search(store, {}, "the same")[0])
-        strategy = Halving(problem)
-        stopped = Search(record, problem, strategy, bench).run()
-        trials = read_trials(store, record.search_id)
-    assert strategy.best().candidate == "w4"
-    assert [trial.key for trial in trials] == ["w1/2", "w2/2", "w4/2", "w4/4", "w4/6"]
-    assert all(trial.outcome["energy_j"] > 0 for trial in trials)
-    assert stopped.spent.idle_j > 0
+    rows = found.table()
+    assert [row["status"] for row in rows] == ["paused", "paused", "reached"]
+    assert all(row["energy_j"] > 0 and row["provenance"] == "simulated" for row in rows)
+    assert found.best.parameters == {"width": 4}
+    assert found.summary.idle_j > 0
+
+
+def test_candidates_of_one_slot_set_its_levers_in_turn(cluster: Settings, tmp_path: Path) -> None:
+    """A paused training holds no lever: the next one on its GPU sets its own."""
+    space = {
+        "width": Choice(values=(1, 2)),
+        "power_limit": Choice(values=(400, 500), lever="gpu/power_limit"),
+    }
+    problem = replace(small_problem(), space=Space(space))
+    bench = RayBench(
+        lambda settings: FunctionBench(small_training, problem, settings, folder=tmp_path),
+        cluster,
+        slots=1,
+        gpus=1,
+        cpus=0,
+    )
+    (gpu,) = bench._slots[0].facts.devices
+    card = shared_gpus(4)[int(gpu.partition(":")[2])]
+    before_w = card.now().limit_w
+    wanted = [("a", 400, 1), ("b", 500, 1), ("a", 400, 2)]
+    try:
+        for candidate, watts, epochs in wanted:
+            asked = replace(
+                segment(candidate, epochs), parameters={"width": 1}, levers={"power_limit": watts}
+            )
+            done = bench.run(asked)
+            assert (done.status, done.message) == (Status.PAUSED, "")
+            assert done.metrics["limit_w"] == watts
+            assert card.now().limit_w == before_w
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"), [("ray", (None, 1)), ("ray:4", (4, 1)), ("ray:4x2", (4, 2)), ("0,1;2", None)]
+)
+def test_how_slots_are_asked_for(text: str, slots: object) -> None:
+    """Promise: slots and GPUs per slot; what is not Ray's is left to others."""
+    assert slots_asked(text) == slots
+
+
+def test_what_is_no_number_of_slots() -> None:
+    """Promise: the message says what to write."""
+    with pytest.raises(ConfigError, match="'ray:4x2' for four trainings on two GPUs each"):
+        slots_asked("ray:0x2")
 
 
 def test_slots_that_would_share_a_meter_are_refused(cluster: Settings) -> None:
@@ -210,7 +259,9 @@ def small_training(trial: Trial) -> None:
     """Better with every epoch, and with more width."""
     for epoch in trial.epochs(8):
         time.sleep(0.05)
-        trial.report(accuracy=1 - 1 / (1 + (epoch + 1) * trial["width"]))
+        card = shared_gpus(4)[int(os.environ["CUDA_VISIBLE_DEVICES"])]
+        quality = 1 - 1 / (1 + (epoch + 1) * trial["width"])
+        trial.report(accuracy=quality, limit_w=card.now().limit_w)
 
 
 def _tcp() -> list[str]:
@@ -218,5 +269,19 @@ def _tcp() -> list[str]:
     return [line for t in tables if t.exists() for line in t.read_text().splitlines()[1:]]
 
 
+def _sockets_of_the_cluster() -> set[str]:
+    """Inodes of the sockets of all processes that know this cluster's token."""
+    mark = f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}".encode()
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.name != str(os.getpid()) and mark not in (process / "environ").read_bytes():
+                continue
+            for descriptor in (process / "fd").iterdir():
+                target = str(descriptor.readlink())
+                if target.startswith("socket:["):
+                    found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-BEFORE = {line.split()[1] for line in _tcp()}

@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.session import Session
-from wattloop.trials.outcome import scope_energies
 from wattloop.tune.bench import Bench, Past, Remembers
+from wattloop.tune.metering import scoped
 from wattloop.tune.progress import Progress
 from wattloop.tune.segment import Segment
 from wattloop.version import __version__
@@ -87,10 +88,7 @@ class Place:
         """What the devices took since the last call."""
         since_s, self._since_s = self._since_s, self._session.clock.now_s()
         result = self._session.between(since_s, self._since_s)
-        found = scope_energies(result, self._settings, {}).get(self._scope)
-        if found is None:
-            return Lap(result.duration_s, None)
-        return Lap(result.duration_s, found.energy_j, found.uncertainty_j, found.provenance)
+        return Lap(result.duration_s, *scoped(result, self._scope, self._settings))
 
 
 class WorkerTraining:
@@ -133,7 +131,11 @@ class WorkerTraining:
             self._bench = self._make(self._settings)
             if self._pasts and isinstance(self._bench, Remembers):
                 self._bench.recall(self._pasts)
-        return replace(self._bench.run(segment), run_id=None)
+        try:
+            return replace(self._bench.run(segment), run_id=None)
+        finally:
+            if isinstance(self._bench, _Rests):  # other candidates train on the same devices
+                self._bench.rest()
 
     def end(self) -> None:
         """Let go of everything; levers are put back."""
@@ -141,6 +143,14 @@ class WorkerTraining:
             self._bench.close()
             self._bench = None
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+@runtime_checkable
+class _Rests(Protocol):
+    """A bench that can let go of its levers between segments."""
+
+    def rest(self) -> None:
+        """Put them back."""
 
 
 def _count_alone() -> None:
