@@ -91,7 +91,9 @@ def export_command(
     ] = None,
     optuna_file: Annotated[
         str | None,
-        typer.Option("--optuna", metavar="FILE.db", help="A study that optuna-dashboard opens."),
+        typer.Option(
+            "--optuna", metavar="FILE.db", help="A study that optuna-dashboard opens; or FILE.log."
+        ),
     ] = None,
     json_file: JsonFile = None,
     store: StorePlace = None,

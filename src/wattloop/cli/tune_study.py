@@ -28,4 +28,5 @@ def write_study(store: "Store", search_id: str, file: str, config: str | None) -
             bar.update(task, completed=done, total=of)
 
         name = export_study(store, search_id, file, settings=settings_of(config), listener=wrote)
-    say(f"study '{name}' is in {file}; look at it with: optuna-dashboard sqlite:///{file}")
+    target = file if file.endswith((".log", ".journal")) else f"sqlite:///{file}"
+    say(f"study '{name}' is in {file}; look at it with: optuna-dashboard {target}")

@@ -99,6 +99,26 @@ def test_failures_are_failures(tmp_path: Path) -> None:
     assert study.trials[0].user_attrs["status"] == "diverged"
 
 
+def test_a_journal_has_the_same(tmp_path: Path) -> None:
+    """Optuna's journal, for large searches, has the trials that the database has."""
+    place, search_id = stored(tmp_path)
+    studies = []
+    with open_store(place) as store:
+        for file in (tmp_path / "study.db", tmp_path / "study.log"):
+            name = export_study(store, search_id, str(file))
+            backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
+            storage = f"sqlite:///{file}"
+            if file.suffix == ".log":
+                storage = optuna.storages.JournalStorage(backend)
+            studies.append(optuna.load_study(study_name=name, storage=storage))
+        notes = tmp_path / "notes.log"
+        notes.write_text("someone's own log")
+        with pytest.raises(ConfigError, match="no journal of Optuna"):
+            export_study(store, search_id, str(notes))
+    one, other = ([(t.params, t.user_attrs, t.values) for t in s.trials] for s in studies)
+    assert one == other and len(one) == 9
+
+
 def test_a_study_is_not_written_over(tmp_path: Path) -> None:
     """The same name again, or a file that is something else, is refused with what to do."""
     place, search_id = stored(tmp_path)

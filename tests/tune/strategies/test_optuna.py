@@ -1,6 +1,7 @@
 """Promises of the Optuna samplers: exact after a restart, quiet, and better than chance."""
 
 import statistics
+import sys
 
 import pytest
 
@@ -126,3 +127,15 @@ def test_sm2_is_refused() -> None:
     """Equation 2 compares several trainings; a sampler scores each by itself."""
     with pytest.raises(ConfigError, match="use grid, random or the strategy sm2"):
         Tpe(synthetic_problem(objectives=("sm2",)))
+
+
+def test_what_is_missing_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna for all of them, torch for the Gaussian process; nothing is imported before."""
+    problem = synthetic_problem()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        with pytest.raises(ConfigError, match="gp needs torch, .* pip install torch"):
+            Gp(problem)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"tpe needs optuna, .* pip install 'wattloop\[tune\]'"):
+        Tpe(problem)
