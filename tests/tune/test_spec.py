@@ -157,6 +157,15 @@ def test_objects_and_short_forms_do_in_python() -> None:
     assert spec.strategy.name == "nsga2"  # a front, and no strategy was named
 
 
+def test_levers_of_objects_are_kept() -> None:
+    """A hardware parameter that is made in Python is one, also after it was stored."""
+    caps = Choice(values=(150.0, 250.0), lever="gpu/power_limit")
+    spec = spec_from({"parameters": {"cap": caps, "x": [1, 2]}})
+    assert spec_from(spec.to_dict()).space().hardware == ("cap",)
+    with pytest.raises(ConfigError, match=r"parameters\.cap\.lever: 'governor' is no lever"):
+        spec_from({"parameters": {"cap": {"values": [1], "lever": "governor"}}})
+
+
 def test_types_are_kept() -> None:
     """True is not 1 and 1e-3 is a number, though YAML 1.1 says it is a text."""
     spec = spec_from({"parameters": {"a": {"values": [True, 1, "1e-3", "x", None]}}})

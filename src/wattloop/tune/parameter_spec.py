@@ -55,6 +55,7 @@ class ParameterSpec(Strict):
     log: bool = False
     same_as: str | None = None
     when: dict[str, list[Scalar]] = Field(default_factory=dict)
+    lever: str = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -103,6 +104,13 @@ class ParameterSpec(Strict):
             )
         return value
 
+    @field_validator("lever")
+    @classmethod
+    def _lever(cls, value: str) -> str:
+        if value and value != "gpus" and "/" not in value:
+            raise ValueError(f"'{value}' is no lever; write it as gpu/power_limit, or gpus")
+        return value
+
     @model_validator(mode="after")
     def _one_way(self) -> "ParameterSpec":
         ranged = self.min is not None or self.max is not None
@@ -131,13 +139,14 @@ class ParameterSpec(Strict):
             raise ValueError(str(error)) from None
         return self
 
-    def parameter(self, lever: str = "") -> Parameter:
+    def parameter(self) -> Parameter:
         """What it stands for.
 
         Raises:
             ConfigError: it may have no value, such as a minimum above its maximum.
         """
         when = {name: tuple(values) for name, values in self.when.items()}
+        lever = self.lever
         if self.same_as is not None:
             return Linked(same_as=self.same_as, when=when, lever=lever)
         if self.values is not None:
@@ -201,7 +210,8 @@ def _written(parameter: Parameter) -> dict[str, Any]:
     if type(parameter) not in kinds:
         raise ValueError(f"{type(parameter).__name__} has no written form")
     fields = kinds[type(parameter)](parameter)
-    return fields | {"when": {name: list(values) for name, values in parameter.when.items()}}
+    when = {name: list(values) for name, values in parameter.when.items()}
+    return fields | {"when": when, "lever": parameter.lever}
 
 
 def _real_distribution(real: Real) -> str:

@@ -134,7 +134,7 @@ def test_what_is_missing_is_named_with_its_command(monkeypatch: pytest.MonkeyPat
     problem = synthetic_problem()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
-        with pytest.raises(ConfigError, match="gp needs torch, .* pip install torch"):
+        with pytest.raises(ConfigError, match=r"gp needs torch, .* pip install torch"):
             Gp(problem)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"tpe needs optuna, .* pip install 'wattloop\[tune\]'"):
