@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from wattloop.analyze.metrics import Point
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
+from wattloop.core.units import format_duration, format_energy
 from wattloop.tune.objective import NEED_QUALITY, Trained
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -209,7 +210,7 @@ class Ledger:
     def _chosen(self, candidate: Candidate, scores: tuple[float, ...], of: int) -> Chosen:
         quality = self.problem.quality
         names = self.problem.objective.names
-        shown = ", ".join(f"{n} {abs(s):.4g}" for n, s in zip(names, scores, strict=True))
+        shown = ", ".join(f"{n} {_shown(n, s)}" for n, s in zip(names, scores, strict=True))
         good = f" with {quality.metric} {candidate.quality:.4g}" if candidate.quality else ""
         return Chosen(
             candidate=candidate.name,
@@ -228,6 +229,12 @@ def trained(candidate: Candidate) -> Trained:
         epochs=candidate.epochs or None,
         learning_rate=candidate.learning_rate,
     )
+
+
+def _shown(name: str, score: float) -> str:
+    if name == "energy":
+        return format_energy(score)
+    return format_duration(score) if name == "time" else f"{abs(score):.4g}"
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
