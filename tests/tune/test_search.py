@@ -213,13 +213,13 @@ def test_a_full_disk_stops_it_and_nothing_is_lost(begun, monkeypatch):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(b"x")
 
-    monkeypatch.setattr(search_record, "end_trial", end_trial)
-    monkeypatch.setattr(reserve.Reserve, "make", make)
-    search, _, record = begun(Trainings())
-    with pytest.raises(StoreUnwritable, match="No space left"):
-        search.run()
+    with monkeypatch.context() as disk:
+        disk.setattr(search_record, "end_trial", end_trial)
+        disk.setattr(reserve.Reserve, "make", make)
+        search, _, record = begun(Trainings())
+        with pytest.raises(StoreUnwritable, match="No space left"):
+            search.run()
     assert [t.status for t in read_trials(record.store, record.search_id)] == ["paused", "paused"]
-    monkeypatch.undo()
     again = Trainings()
     search, strategy, _ = begun(again)
     search.run()

@@ -39,7 +39,7 @@ class CommandTraining:
 
     Args:
         command: program and arguments.
-        environment: its variables, those of the segment aside.
+        environment: variables added to ours.
         course: what it reports.
         files: its folder.
         pausing: how.
@@ -136,11 +136,11 @@ class CommandTraining:
         self._bell.close()
         self._bell, self._cooperates = Doorbell(self._reports), False
         self._sources = [
-            (LineReader(self._output, skip=True), MetricLines(wanted), False),
             (LineReader(self._reports), MetricLines(wanted), True),
+            (LineReader(self._output, skip=True), MetricLines(wanted), False),
         ]
         if self._metrics_file is not None:
-            reader = LineReader(self._metrics_file, skip=not self._resumed)
+            reader = LineReader(self._metrics_file, skip=True)
             self._sources.append((reader, MetricLines(wanted), True))
         variables = {
             **child_environment(meter.session),
@@ -155,20 +155,23 @@ class CommandTraining:
         return self._program
 
     def _news(self, *, last: bool) -> Iterator[Said]:
-        """What was said since the last look; what is not taken now waits for the next segment."""
+        """What was said since the last look; what is not taken now waits for the next segment.
+
+        What a program prints that reports through `current_trial()` is for people.
+        """
         yield from self._unread
         found: list[Said] = []
         for reader, lines, is_file in self._sources:
             for line in reader.lines(last=last):
                 said = lines.row(line) if is_file else lines.said(line)
-                if said is not None:
+                if said is not None and not (self._cooperates and not is_file):
                     found.append(said)
+                    self._cooperates = self._cooperates or bool(said.event)
         self._unread = iter(found)
         yield from self._unread
 
     def _heard(self, said: Said, meter: SegmentMeter, pace: Pace) -> Status | None:
         """Take note of what it said; how the segment ends with it, if it does."""
-        self._cooperates = self._cooperates or bool(said.event)
         if said.event == "paused":
             return Status.PAUSED if pace.between_steps() else None
         if not self._took(said, meter.now_s()):
@@ -186,8 +189,8 @@ class CommandTraining:
 
     def _took(self, said: Said, at_s: float) -> bool:
         """Take note; whether an epoch has ended."""
-        if said.event == "counts":
-            self.course.counted = True
+        if said.event in ("begins", "counts"):
+            self.course.counted = self.course.counted or said.event == "counts"
             return False
         if said.event == "epoch":
             self.course.end_epoch(at_s)
