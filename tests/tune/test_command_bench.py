@@ -102,6 +102,13 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     assert running(MARK) == []
 
 
+def test_what_a_program_leaves_behind_is_ended(bench):
+    """Promise: also where the program itself has ended."""
+    program = "import subprocess; subprocess.Popen(['sleep', '60'])\nprint('accuracy=1')"
+    assert bench(program).run(segment()).status is Status.ENDED
+    assert running(MARK) == []
+
+
 SAVING = """
 import json, os, signal, sys, time
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Trainings side by side on virtual GPUs, each with the energy of its own."""
 
 import functools
+import time
 
 import pytest
 
@@ -18,6 +19,7 @@ from wattloop.tune.progress import Status
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
+from wattloop.virtual.machine import shared_gpus
 
 
 def made(problem, folder, settings):
@@ -54,10 +56,19 @@ def bench(settings, tmp_path):
 def test_each_training_has_the_energy_of_its_own_gpu(bench, settings):
     """Promise: side by side, energy by device, waiting devices charged, resumed in its order."""
     problem = small_problem(widths=(1, 2, 4))
+    ends_s = []
+
+    class Watch:
+        def begins(self, segment, spent): ...
+
+        def ended(self, segment, progress, spent):
+            ends_s.append(time.monotonic())
+
     with open_store(settings.store_location) as store:
         record = SearchRecord(store, open_search(store, {}, "side by side")[0])
         strategy = Halving(problem, rounds=(2, 4))
-        stopped = Search(record, problem, strategy, bench(problem)).run()
+        begin_s = time.monotonic()
+        stopped = Search(record, problem, strategy, bench(problem), listener=Watch()).run()
         trials = read_trials(store, record.search_id)
     assert strategy.best().candidate == "w4"
     outcomes = [trial.outcome for trial in trials]
@@ -66,6 +77,10 @@ def test_each_training_has_the_energy_of_its_own_gpu(bench, settings):
         # one card at full load, and not two
         assert 300 < outcome["energy_j"] / outcome["time_s"] < 1000
         assert outcome["provenance"] == "simulated"
+    cards = shared_gpus(2)
+    drawn_j = sum(card.true_energy_j(begin_s, ends_s[-1]) for card in cards)
+    charged_j = sum(o["energy_j"] + o["idle_j"] for o in outcomes)
+    assert charged_j == pytest.approx(drawn_j, rel=0.25)  # nothing is paid twice or forgotten
     first, second = trials[:2]
     assert second.settings["asked"] < first.outcome["told"]  # both were under way at once
     assert sum(o["idle_j"] for o in outcomes) > 0

@@ -153,7 +153,8 @@ def test_a_limit_stops_it_and_the_best_stands(begun, limits, said):
 def test_a_budget_ends_a_segment_within_an_epoch(begun):
     """Promise: a long segment does not overrun the budget by more than an epoch."""
     trainings = Trainings(sleep_s=0.05)
-    search, _, _ = begun(trainings, small_problem(limits=Limits(energy_j=5.0), widths=(1,)))
+    problem = small_problem(limits=Limits(energy_j=5.0), widths=(1,))
+    search, _, _ = begun(trainings, problem, Halving(problem, rounds=(7,)))
     search.run()
     assert len(trainings.epochs) < 6
 
