@@ -170,9 +170,9 @@ class ParallelBench:
         with self._changed:
             self._idle_s += max(0.0, end_s - begin_s - own_s)
             self._idle_j += max(0.0, beside_j)
-            for worker in self._workers:
-                if not worker.busy:
-                    self._note_idle(worker)
+            for other in self._workers:
+                if not other.busy:
+                    self._note_idle(other)
             idle_s, self._idle_s = self._idle_s, 0.0
             idle_j, self._idle_j = self._idle_j, 0.0
         return replace(progress, idle_s=idle_s, idle_j=idle_j)
