@@ -25,6 +25,10 @@ from wattloop.tune.strategies import strategy_for
 __all__ = ["Prepared", "fingerprint", "prepared", "problem_without", "resumed"]
 
 
+SPENDING = ("energy", "time", "trials")
+"""Limits of a search that may be raised when it has come to one of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A search that is ready to run, anew or from where it was."""
@@ -132,8 +136,11 @@ def resumed(
 
 
 def fingerprint(spec: SearchSpec, training: Training = COMMAND) -> str:
-    """The same for the same specification and training."""
-    told = {"spec": spec.to_dict(), "function": training.name}
+    """The same for the same specification and training, whatever the search may spend."""
+    written = spec.to_dict()
+    own = written.get("limits") or {}
+    limits = {name: value for name, value in own.items() if name not in SPENDING}
+    told = {"spec": {**written, "limits": limits}, "function": training.name}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
