@@ -66,7 +66,7 @@ def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
         "scope": "gpu",
     }
     experiment, _ = open_search(
-        store, spec.to_dict(), fingerprint(spec, None), name=spec.name, facts=facts
+        store, spec.to_dict(), fingerprint(spec), name=spec.name, facts=facts
     )
     strategy = strategy_for(spec, problem)
     rng = np.random.default_rng(seed)

@@ -102,10 +102,15 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
     assert final["search"]["energy_j"] > final["winner"]["energy_j"]
 
 
-def test_the_same_again_is_a_new_search_only_when_it_is_over(here, capsys):
-    """Promise: a limit stops it and says so; the same command afterwards begins anew."""
+def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
+    """Promise: it says which limit; with another it goes on, with the same it begins anew."""
     assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
     assert "stopped: 1 configuration was allowed" in capsys.readouterr().err
+    assert main(["tune", "run", "s.yaml", "--trials", "2", *COMMAND]) == 0
+    assert "going on with" in capsys.readouterr().err
+    assert trained(here) == [0.1, 0.01]
+    assert main(["tune", "resume", "last", "--trials", "5"]) == 0
+    assert trained(here) == [0.1, 0.01, 0.3]
     assert main(["tune", "run", "s.yaml", "--resume", *COMMAND]) == 2
     assert "no unfinished search" in capsys.readouterr().err
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.tune.small import small_problem
-from wattloop.core.errors import CommandError
+from wattloop.core.errors import CommandError, ConfigError
 from wattloop.tune.command_bench import CommandBench
-from wattloop.tune.problem import Limits
+from wattloop.tune.parameters import Choice
+from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.space import Space
 
 ROOT = Path(__file__).parents[2]
 SEARCH = f"search-{os.getpid()}"
@@ -97,6 +99,13 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     one.run(segment(1))
     assert len(running(MARK)) == 2
     one.let_go("w1")
+    assert running(MARK) == []
+
+
+def test_what_a_program_leaves_behind_is_ended(bench):
+    """Promise: also where the program itself has ended."""
+    program = "import subprocess; subprocess.Popen(['sleep', '60'])\nprint('accuracy=1')"
+    assert bench(program).run(segment()).status is Status.ENDED
     assert running(MARK) == []
 
 
@@ -284,3 +293,35 @@ def test_a_program_whose_search_died_ends_by_itself(bench):
     training._bell.close()  # as the kernel does when its process is killed
     assert training._program.ends_within(10.0)
     assert (training._files.checkpoint / "finally").exists()
+
+
+def test_what_a_reporting_program_prints_is_for_people(bench):
+    """Promise: metrics that it prints beside are not counted twice."""
+    program = """
+from wattloop.tune import current_trial
+trial = current_trial()
+for epoch in range(3):
+    print(f"accuracy={epoch}")
+    trial.report(accuracy=epoch / 10)
+"""
+    progress = bench(program).run(segment())
+    assert [point.quality for point in progress.curve] == [0.0, 0.1, 0.2]
+
+
+def test_a_number_of_gpus_is_what_the_program_sees(bench, monkeypatch):
+    """Promise: so many of the GPUs that the search sees, as variable and placeholder."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
+    program = "import os, sys\nassert os.environ['CUDA_VISIBLE_DEVICES'] == '3,5'\n"
+    program += "assert sys.argv[1] == '2'\nprint('accuracy=1')"
+    space = Space({"gpus": Choice(values=(1, 2), lever="gpus")})
+    problem = Problem(space=space, quality=Quality(metric="accuracy"))
+    one = bench(program, "{gpus}", problem=problem)
+    progress = one.run(segment(levers={"gpus": 2}))
+    assert progress.status is Status.ENDED, progress.message
+
+
+def test_energy_that_nobody_reads_is_refused(bench, settings, tmp_path):
+    """Promise: said before anything is trained, where the search is for the least energy."""
+    one = bench("raise SystemExit(1)", scope="gpu")
+    with pytest.raises(ConfigError, match="the energy of the gpu is not read here"):
+        one.run(segment())

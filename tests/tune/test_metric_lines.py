@@ -51,8 +51,8 @@ def test_rows_of_csv_and_json():
     """Promise: a file with a header, or an object per line."""
     lines = MetricLines("accuracy")
     assert lines.row("epoch,accuracy,note") is None
-    assert lines.row("1,0.5,good") == ({"accuracy": 0.5}, 1, "")
-    assert lines.row("2,,") == ({}, 2, "")
+    assert lines.row("1,0.5,good") == ({"accuracy": 0.5}, 1, "", False)
+    assert lines.row("2,,") == ({}, 2, "", False)
     assert MetricLines("accuracy").row('{"accuracy": 0.7}').metrics == {"accuracy": 0.7}
 
 

@@ -153,7 +153,8 @@ def test_a_limit_stops_it_and_the_best_stands(begun, limits, said):
 def test_a_budget_ends_a_segment_within_an_epoch(begun):
     """Promise: a long segment does not overrun the budget by more than an epoch."""
     trainings = Trainings(sleep_s=0.05)
-    search, _, _ = begun(trainings, small_problem(limits=Limits(energy_j=5.0), widths=(1,)))
+    problem = small_problem(limits=Limits(energy_j=5.0), widths=(1,))
+    search, _, _ = begun(trainings, problem, Halving(problem, rounds=(7,)))
     search.run()
     assert len(trainings.epochs) < 6
 
@@ -213,13 +214,13 @@ def test_a_full_disk_stops_it_and_nothing_is_lost(begun, monkeypatch):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(b"x")
 
-    monkeypatch.setattr(search_record, "end_trial", end_trial)
-    monkeypatch.setattr(reserve.Reserve, "make", make)
-    search, _, record = begun(Trainings())
-    with pytest.raises(StoreUnwritable, match="No space left"):
-        search.run()
+    with monkeypatch.context() as disk:
+        disk.setattr(search_record, "end_trial", end_trial)
+        disk.setattr(reserve.Reserve, "make", make)
+        search, _, record = begun(Trainings())
+        with pytest.raises(StoreUnwritable, match="No space left"):
+            search.run()
     assert [t.status for t in read_trials(record.store, record.search_id)] == ["paused", "paused"]
-    monkeypatch.undo()
     again = Trainings()
     search, strategy, _ = begun(again)
     search.run()

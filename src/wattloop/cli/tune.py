@@ -41,6 +41,15 @@ app = typer.Typer(
 )
 
 
+Energy = Annotated[
+    str | None, typer.Option("--energy", metavar="AMOUNT", help="Budget, such as 2kWh.")
+]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="TIME", help="Deadline, such as 90min or 8h.")
+]
+Trials = Annotated[int | None, typer.Option("--trials", help="Configurations to begin at most.")]
+
+
 @app.command(RUN)
 def run_command(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
@@ -53,16 +62,9 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     target: Annotated[
         float | None, typer.Option("--target", help="Quality that is good enough.")
     ] = None,
-    energy: Annotated[
-        str | None,
-        typer.Option("--energy", metavar="AMOUNT", help="Budget, such as 2kWh."),
-    ] = None,
-    time: Annotated[
-        str | None, typer.Option("--time", metavar="TIME", help="Deadline, such as 90min or 8h.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option("--trials", help="Configurations to begin at most.")
-    ] = None,
+    energy: Energy = None,
+    time: Time = None,
+    trials: Trials = None,
     epochs: Annotated[
         float | None, typer.Option("--epochs", help="Epochs of one training at most.")
     ] = None,
@@ -119,12 +121,15 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
 
 @app.command("resume")
-def resume_command(
+def resume_command(  # noqa: PLR0913 - one parameter per option
     which: Annotated[
         str | None,
         typer.Argument(metavar="[SEARCH]", help="Unless given, the last one that is unfinished."),
     ] = None,
     *,
+    energy: Energy = None,
+    time: Time = None,
+    trials: Trials = None,
     json_file: JsonFile = None,
     interval: Interval = None,
     devices: Devices = None,
@@ -132,13 +137,14 @@ def resume_command(
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
-    """Go on with a search that was stopped or killed."""
+    """Go on with a search that was stopped or killed, within other limits where some are given."""
     from wattloop.cli.chosen import settings_of
     from wattloop.cli.tune_execute import TuneRequest, execute_stored
 
     check_target(json_file, "--json")
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    execute_stored(which, TuneRequest(settings=settings, json_file=json_file))
+    limits = {"energy": energy, "time": time, "trials": trials}
+    execute_stored(which, TuneRequest(settings=settings, limits=limits, json_file=json_file))
 
 
 for word, command in (

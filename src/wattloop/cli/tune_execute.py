@@ -60,7 +60,8 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
     from wattloop.tune.running import resumed
 
     with open_store(request.settings.store_location) as store, progress() as listener:
-        ready = resumed(reference, store, request.settings, listener=listener)
+        limits = {name: value for name, value in request.limits.items() if value is not None}
+        ready = resumed(reference, store, request.settings, limits=limits, listener=listener)
         listener.about(ready.spec)
         _run(ready, store, request)
 
@@ -97,7 +98,11 @@ def _run(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
     say(f"wattloop: {verb} {ready.experiment.experiment_id}")
     for name, reason in ready.without.items():
         say(f"wattloop: the search goes on without {name}: {reason}")
-    stopped = ready.run()
+    try:
+        stopped = ready.run()
+    except (KeyboardInterrupt, SystemExit):
+        say("wattloop: interrupted; 'wattloop tune resume' goes on, what has ended is kept")
+        raise
     if stopped.limit:
         say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
     experiment = find_experiment(store, ready.experiment.experiment_id)

@@ -9,7 +9,7 @@ from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.units import format_duration, format_energy
 
 if TYPE_CHECKING:
-    from wattloop.tune.final import FinalResult, FullRun
+    from wattloop.tune.saving import FinalResult, FullRun
 
 __all__ = ["final_command"]
 

@@ -9,10 +9,11 @@ from wattloop.core.settings import Settings
 from wattloop.measure.configfile import load_settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
+from wattloop.tune.benches import Maker, Training
 from wattloop.tune.final import FinalResult, train_final
 from wattloop.tune.history import CandidateResult, SearchSummary, search_table, summary_of
-from wattloop.tune.running import Maker, Prepared, Training, prepared, resumed
-from wattloop.tune.search_loop import Listener
+from wattloop.tune.listening import Listener
+from wattloop.tune.running import Prepared, prepared, resumed
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from

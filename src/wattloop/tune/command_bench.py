@@ -1,6 +1,5 @@
 """Trainings that are a command: any program that prints or writes its metrics."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,7 +78,6 @@ class CommandBench(TrainingBench):
         if self._metrics_file is not None:
             metrics = command_words([self._metrics_file], named, folder=files.folder)[0]
         variables = {
-            **os.environ,
             **parameter_variables(segment.parameters),
             "WATTLOOP_TRIAL": f"{self._search_id}/{segment.candidate}",
             "WATTLOOP_SEED": str(segment.seed),

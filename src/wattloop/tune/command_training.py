@@ -1,6 +1,6 @@
 """One training that is a program, followed through what it prints and writes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,10 @@ from wattloop.tune.course import Course
 from wattloop.tune.doorbell import Doorbell
 from wattloop.tune.failures import classified_text
 from wattloop.tune.metering import SegmentMeter
-from wattloop.tune.metric_lines import LineReader, MetricLines, Said
+from wattloop.tune.metric_lines import Said
 from wattloop.tune.pace import Pace, behind
 from wattloop.tune.program import Program
+from wattloop.tune.program_news import ProgramNews
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment
 
@@ -39,7 +40,7 @@ class CommandTraining:
 
     Args:
         command: program and arguments.
-        environment: its variables, those of the segment aside.
+        environment: variables added to ours.
         course: what it reports.
         files: its folder.
         pausing: how.
@@ -65,14 +66,13 @@ class CommandTraining:
         self._output = files.folder / "output.log"
         self._reports = files.folder / "reports.jsonl"
         self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
-        self._sources: list[tuple[LineReader, MetricLines, bool]] = []
-        self._unread: Iterator[Said] = iter(())
+        wanted = course.wanted.metric
+        self._news = ProgramNews(wanted, self._reports, self._output, self._metrics_file)
         self._steps: Steps = NoCap()
         files.make()
         self._bell = Doorbell(self._reports)
         self._waiting = False
         """Whether the paused program waits for a word; one that does not is stopped."""
-        self._cooperates = False
         self._anew = False
         """Whether it saved nothing when it was ended, and begins again."""
 
@@ -94,7 +94,7 @@ class CommandTraining:
         over_s = None if most_s is None else meter.now_s() + most_s
         while True:
             ended = program.has_ended()
-            for said in self._news(last=ended):
+            for said in self._news.said(last=ended):
                 status = self._heard(said, meter, pace)
                 if status is not None:
                     self._waiting = said.waits
@@ -134,14 +134,8 @@ class CommandTraining:
         wanted = self.course.wanted.metric
         self._reports.unlink(missing_ok=True)
         self._bell.close()
-        self._bell, self._cooperates = Doorbell(self._reports), False
-        self._sources = [
-            (LineReader(self._output, skip=True), MetricLines(wanted), False),
-            (LineReader(self._reports), MetricLines(wanted), True),
-        ]
-        if self._metrics_file is not None:
-            reader = LineReader(self._metrics_file, skip=not self._resumed)
-            self._sources.append((reader, MetricLines(wanted), True))
+        self._bell = Doorbell(self._reports)
+        self._news = ProgramNews(wanted, self._reports, self._output, self._metrics_file)
         variables = {
             **child_environment(meter.session),
             **self._environment,
@@ -154,21 +148,8 @@ class CommandTraining:
         self._program = Program(self._command, variables, self._output)
         return self._program
 
-    def _news(self, *, last: bool) -> Iterator[Said]:
-        """What was said since the last look; what is not taken now waits for the next segment."""
-        yield from self._unread
-        found: list[Said] = []
-        for reader, lines, is_file in self._sources:
-            for line in reader.lines(last=last):
-                said = lines.row(line) if is_file else lines.said(line)
-                if said is not None:
-                    found.append(said)
-        self._unread = iter(found)
-        yield from self._unread
-
     def _heard(self, said: Said, meter: SegmentMeter, pace: Pace) -> Status | None:
         """Take note of what it said; how the segment ends with it, if it does."""
-        self._cooperates = self._cooperates or bool(said.event)
         if said.event == "paused":
             return Status.PAUSED if pace.between_steps() else None
         if not self._took(said, meter.now_s()):
@@ -179,15 +160,15 @@ class CommandTraining:
 
     def _stopped_anywhere(self, program: Program) -> bool:
         """Pause it within an epoch; one that tells of its steps waits by itself in the next."""
-        if not self._cooperates:
+        if not self._news.cooperates:
             return True
         self._bell.ask_to_pause()
         return False
 
     def _took(self, said: Said, at_s: float) -> bool:
         """Take note; whether an epoch has ended."""
-        if said.event == "counts":
-            self.course.counted = True
+        if said.event in ("begins", "counts"):
+            self.course.counted = self.course.counted or said.event == "counts"
             return False
         if said.event == "epoch":
             self.course.end_epoch(at_s)
@@ -218,7 +199,7 @@ class CommandTraining:
         """End the program, to begin it again from what it saved."""
         in_time = program.end(self._pausing.grace_s)
         self._files.note(self.course.epochs)
-        self._program, self._waiting, self._unread = None, False, iter(())
+        self._program, self._waiting = None, False
         self._resumed = self._files.saved_epochs is not None
         if self._resumed:
             return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]

@@ -2,9 +2,7 @@
 
 import contextvars
 import ctypes
-import math
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,18 +12,17 @@ from wattloop.tune.cap_watch import NoCap, Steps
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.course import Course
 from wattloop.tune.failures import classified
-from wattloop.tune.levers import GPUS
+from wattloop.tune.function_trial import FunctionTrial
 from wattloop.tune.metering import SegmentMeter
 from wattloop.tune.pace import Pace, behind
 from wattloop.tune.progress import Status
 from wattloop.tune.running_trial import trial_here
 from wattloop.tune.seeding import RandomState, seed_everything
-from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment import Segment
 from wattloop.tune.trial import Trial, TrialStopped
 
 __all__ = ["FunctionTraining"]
 
-LOOK_EVERY_S = 0.05
 PATIENCE_S = 10.0
 """How long a function may take to end after it was stopped."""
 
@@ -53,7 +50,7 @@ class FunctionTraining:
         self.course = course
         self._function, self._files = function, files
         self._seed = first.seed
-        self._trial = _FunctionTrial(self, first, resumed=resumed)
+        self._trial = FunctionTrial(self, first, files.checkpoint, resumed=resumed)
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._meter: SegmentMeter | None = None
         self._pace: Pace | None = None
@@ -235,47 +232,3 @@ class FunctionTraining:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(number), ctypes.py_object(TrialStopped)
             )
-
-
-class _FunctionTrial(Trial):
-    def __init__(self, training: FunctionTraining, first: Segment, *, resumed: bool) -> None:
-        self.params = _params(first)
-        self.seed = first.seed
-        self.resumed = resumed
-        self.epochs_done = training.course.epochs
-        self.checkpoint = training._files.checkpoint
-        self._training = training
-        self._look_s = math.inf
-
-    def begins(self, segment: Segment, pace: Pace) -> None:
-        """A segment begins."""
-        self.params = _params(segment)
-        self._look_s = 0.0 if pace.anywhere else math.inf
-
-    def step(self, units: float = 1.0) -> None:
-        """Counted; may pause where the segment ends between two steps."""
-        self._training.step(units)
-        if self._look_s < math.inf:
-            now_s = time.monotonic()
-            if now_s >= self._look_s:
-                self._look_s = now_s + LOOK_EVERY_S
-                self._training.between_steps()
-
-    def expect_steps(self, count: float) -> None:
-        """Told to the search."""
-        self._training.course.steps_each = count
-
-    def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
-        self._training.report(metrics, epoch)
-
-    def _count_epochs(self) -> None:
-        self._training.course.counted = True
-
-    def _end_epoch(self) -> None:
-        self._training.end_epoch()
-
-
-def _params(segment: Segment) -> dict[str, Value]:
-    """The configuration; the number of GPUs is for the function to keep."""
-    count = segment.levers.get(GPUS)
-    return {**segment.parameters, **({} if count is None else {GPUS: count})}

@@ -58,6 +58,11 @@ class SegmentMeter:
         """Now, on the clock of the readings."""
         return self.session.clock.now_s()
 
+    def reads(self) -> bool:
+        """Whether somebody reads the energy that counts, directly or as parts of a node."""
+        read = {channel.domain.scope.value for channel in self.session.channels}
+        return bool(read) if self.scope == Scope.NODE.value else self.scope in read
+
     def energy_j(self, begin_s: float | None = None, end_s: float | None = None) -> float | None:
         """Joules between two moments, the beginning and now unless given."""
         return self.joules(begin_s, end_s).energy_j

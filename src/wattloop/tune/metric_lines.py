@@ -23,7 +23,7 @@ class Said(NamedTuple):
     metrics: dict[str, float]
     epoch: float | None = None
     event: str = ""
-    """`counts` (it says where its epochs end), `epoch` (one has ended), `steps` or `paused`."""
+    """`begins`, `counts` (it says where its epochs end), `epoch` (has ended), `steps`, `paused`."""
     waits: bool = False
     """Whether the program does not go on before it is told to."""
 

@@ -82,9 +82,10 @@ class ParallelBench:
             progress = self._died(worker, segment)
         finally:
             with self._changed:
-                worker.busy, worker.idle_from_s = False, self._now_s()
+                begin_s, end_s = worker.idle_from_s, self._now_s()
+                worker.busy, worker.idle_from_s = False, end_s
                 self._changed.notify_all()
-        return self._charged(progress)
+        return self._charged(progress, worker, begin_s, end_s)
 
     def let_go(self, candidate: str) -> None:
         """Its worker ends it."""
@@ -157,12 +158,21 @@ class ParallelBench:
         domains = {d.name: d.energy_j for d in self._session.between(begin_s, end_s).domains}
         return sum(domains.get(f"gpu:{number}") or 0.0 for number in worker.group)
 
-    def _charged(self, progress: Progress) -> Progress:
-        """With what waiting devices took so far: it is paid for by whoever ends first."""
+    def _charged(
+        self, progress: Progress, worker: "_Worker", begin_s: float, end_s: float
+    ) -> Progress:
+        """With what waiting devices took so far: it is paid for by whoever ends first.
+
+        What its own devices took beside the segment, while its process began, is waiting too.
+        """
+        own_s, own_j = progress.time_s + progress.repeated_s, progress.energy_j or 0.0
+        beside_j = self._energy_j(worker, begin_s, end_s) - own_j - (progress.repeated_j or 0.0)
         with self._changed:
-            for worker in self._workers:
-                if not worker.busy:
-                    self._note_idle(worker)
+            self._idle_s += max(0.0, end_s - begin_s - own_s)
+            self._idle_j += max(0.0, beside_j)
+            for other in self._workers:
+                if not other.busy:
+                    self._note_idle(other)
             idle_s, self._idle_s = self._idle_s, 0.0
             idle_j, self._idle_j = self._idle_j, 0.0
         return replace(progress, idle_s=idle_s, idle_j=idle_j)

@@ -1,9 +1,8 @@
 """From a specification to a search that runs: strategy, bench, record, all put together."""
 
-import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,43 +10,23 @@ from wattloop.core.errors import ConfigError, ExperimentNotFound
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.tune.bench import Bench, BenchParts
+from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_slots import slots_asked
 from wattloop.tune.levers import cannot_be_set
+from wattloop.tune.listening import Listener
 from wattloop.tune.problem import Problem
-from wattloop.tune.search_loop import Listener, Search, Stopped
+from wattloop.tune.search_loop import Search, Stopped
 from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
-from wattloop.tune.trial import Trial
 
-__all__ = ["COMMAND", "Prepared", "Training", "bench_for", "fingerprint", "prepared", "resumed"]
-
-Function = Callable[[Trial], Any]
-Maker = Callable[[BenchParts], Bench]
+__all__ = ["Prepared", "fingerprint", "prepared", "problem_without", "resumed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What trains, where that is not the command of a specification."""
-
-    function: Function | None = None
-    bench: Maker | None = None
-
-    @property
-    def name(self) -> str:
-        """The function's name, or that of what makes the bench; empty for a command."""
-        own = self.function or self.bench
-        if own is None:
-            return ""
-        module = getattr(own, "__module__", "") or ""
-        return f"{module}.{getattr(own, '__qualname__', type(own).__name__)}"
-
-
-COMMAND = Training()
-"""The command of the specification."""
+SPENDING = ("energy", "time", "trials")
+"""Limits of a search that may be raised when it has come to one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +136,11 @@ def resumed(
 
 
 def fingerprint(spec: SearchSpec, training: Training = COMMAND) -> str:
-    """The same for the same specification and training."""
-    told = {"spec": spec.to_dict(), "function": training.name}
+    """The same for the same specification and training, whatever the search may spend."""
+    written = spec.to_dict()
+    own = written.get("limits") or {}
+    limits = {name: value for name, value in own.items() if name not in SPENDING}
+    told = {"spec": {**written, "limits": limits}, "function": training.name}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -205,67 +187,6 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
         )
     default = {n: value for n, value in problem.default.items() if n not in gone}
     return replace(problem, space=Space(kept), default=default)
-
-
-def bench_for(
-    spec: SearchSpec,
-    problem: Problem,
-    settings: Settings,
-    record: SearchRecord,
-    training: Training,
-) -> Bench:
-    """What trains: a bench of one's own, the function, or the specification's command."""
-    facts = record.experiment.facts
-    parts = BenchParts(
-        problem=problem,
-        settings=settings,
-        folder=record.folder,
-        tags=record.tags,
-        scope=facts.get("scope") or spec.scope,
-        search_id=record.search_id,
-    )
-    if training.bench is not None:
-        return training.bench(parts)
-    parallel = facts.get("parallel")
-    if parallel is None:
-        return _plain_bench(spec, training.function, parts, settings)
-    from wattloop.tune.parallel_bench import ParallelBench
-
-    if spec.scope not in (None, ParallelBench.scope):
-        raise ConfigError(
-            f"scope {spec.scope}: trainings side by side can only be told apart by the energy of "
-            "their GPUs; leave out scope, or run one at a time"
-        )
-    own = replace(parts, scope=ParallelBench.scope)
-    make = functools.partial(_plain_bench, spec, training.function, own)
-    asked = slots_asked(str(parallel))
-    if asked is not None:
-        from wattloop.tune.engines.ray_bench import RayBench
-
-        return RayBench(make, settings, slots=asked[0], gpus=asked[1])
-    return ParallelBench(make, settings, device_groups(parallel))
-
-
-def _plain_bench(
-    spec: SearchSpec, function: Function | None, parts: BenchParts, settings: Settings
-) -> Bench:
-    """One training at a time, in this process; `settings` are those of its devices."""
-    options: dict[str, Any] = {"folder": parts.folder, "tags": parts.tags, "scope": parts.scope}
-    if function is not None:
-        from wattloop.tune.function_bench import FunctionBench
-
-        return FunctionBench(function, parts.problem, settings, **options)
-    from wattloop.tune.command_bench import CommandBench
-
-    return CommandBench(
-        spec.command,
-        parts.problem,
-        settings,
-        search_id=parts.search_id,
-        checkpoint=spec.checkpoint,
-        metrics_file=spec.metrics_file,
-        **options,
-    )
 
 
 def _checked(spec: SearchSpec, problem: Problem, training: Training) -> None:

@@ -65,6 +65,7 @@ class ProgramTrial(Trial):
         # in a job of several processes the first one speaks for all
         self._silent = env.get("RANK", "0") not in ("", "0")
         self._bell = None if self._silent else Bell(self._path)
+        self._write({"wattloop": "begins"})
 
     def step(self, units: float = 1.0) -> None:
         """Counted, and said twenty times a second; may wait where the search asks for it."""

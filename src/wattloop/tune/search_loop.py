@@ -7,7 +7,7 @@ trained again.
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
@@ -16,6 +16,7 @@ from wattloop.store.fold import recover
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.bench import Bench, Past, Remembers
+from wattloop.tune.listening import Listener, Silent
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_limits import Spent, allowed, bounded, over
@@ -26,26 +27,6 @@ from wattloop.tune.stored import without_collecting
 from wattloop.tune.strategy import WAIT, Strategy
 
 __all__ = ["Listener", "Search", "Stopped"]
-
-
-class Listener(Protocol):
-    """Told what happens."""
-
-    def begins(self, segment: Segment, spent: Spent) -> None:
-        """A segment is about to be trained."""
-
-    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
-        """A segment has ended and is stored."""
-
-
-class Silent:
-    """Nobody listens."""
-
-    def begins(self, segment: Segment, spent: Spent) -> None:
-        """Nothing to say."""
-
-    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
-        """Nothing to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,14 +57,17 @@ def open_search(
 ) -> tuple[Experiment, bool]:
     """The unfinished search of the same specification, or a new one; whether it is resumed.
 
+    One that ended at a limit is unfinished where other limits are given.
+
     Raises:
         ExperimentNotFound: `only` an unfinished one is wanted, and there is none.
     """
     if resume:
-        known = same_experiments(store, fingerprint)
-        unfinished = [e for e in known if e.kind == KIND and e.status not in OVER]
-        if unfinished:
-            return unfinished[0], True
+        limits = spec.get("limits")
+        for known in same_experiments(store, fingerprint):
+            limited = bool(known.facts.get("stopped")) and known.spec.get("limits") != limits
+            if known.kind == KIND and (known.status not in OVER or limited):
+                return known, True
     if only:
         raise ExperimentNotFound(
             f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"

@@ -20,7 +20,10 @@ from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 
-__all__ = ["Training", "TrainingBench"]
+__all__ = ["Training", "TrainingBench", "needs_energy"]
+
+WITHOUT = {"time", "quality"}
+"""Objectives that do not ask for energy."""
 
 
 class Training(Protocol):
@@ -138,6 +141,12 @@ class TrainingBench(ABC):
             in_process=self.in_process,
         )
         self.scope = self.scope or meter.scope
+        if needs_energy(self._problem) and not meter.reads():
+            meter.end(failed=True)
+            raise ConfigError(
+                f"the energy of the {self.scope or 'machine'} is not read here, and the search is "
+                "for the least of it; 'wattloop devices' says what can be read, 'scope' chooses"
+            )
         ended = Ended(status=Status.KILLED, message="interrupted")
         steps = watch_for(segment.cap, self._board, meter.session, self._settings, self._cap_rules)
         try:
@@ -187,3 +196,8 @@ class TrainingBench(ABC):
         training = self._begin(segment, course, files, resumed=saved is not None)
         self._trainings[segment.candidate] = training
         return training
+
+
+def needs_energy(problem: Problem) -> bool:
+    """Whether a search makes no sense without knowing its energy."""
+    return problem.limits.energy_j is not None or not set(problem.objective.names) <= WITHOUT

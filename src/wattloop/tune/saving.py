@@ -1,0 +1,113 @@
+"""What the winner of a search saves against the default, and when the search has paid."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from wattloop.control.lever import Setting
+from wattloop.tune.problem import Problem
+from wattloop.tune.segment import Value
+from wattloop.tune.summary import SearchSummary
+
+__all__ = ["FinalResult", "FullRun", "compared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullRun:
+    """One configuration trained in full.
+
+    Attributes:
+        energy_j, time_s: to the target where there is one and it was reached, else to its end.
+        uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
+        from_search: whether the search had trained it in full already.
+    """
+
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting]
+    status: str
+    quality: float | None
+    reached: bool
+    epochs: float
+    time_s: float
+    energy_j: float | None
+    uncertainty_j: float
+    provenance: str
+    run_id: str | None = None
+    message: str = ""
+    from_search: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalResult:
+    """Whether the search has paid.
+
+    Attributes:
+        saved_j: energy of a run of the default minus that of the winner, with its half-width; None
+            when one of the two is not known or not good enough to compare.
+        break_even_runs: after so many runs the energy spent searching is saved; None when nothing
+            is saved.
+        certain: whether the saving is larger than its uncertainty.
+    """
+
+    final_id: str
+    search: SearchSummary
+    winner: FullRun
+    default: FullRun | None
+    saved_j: float | None
+    saved_uncertainty_j: float
+    saved_s: float | None
+    break_even_runs: float | None
+    certain: bool
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "search": self.search.to_dict()}
+
+
+def compared(
+    final_id: str,
+    search: SearchSummary,
+    winner: FullRun,
+    default: FullRun | None,
+    problem: Problem,
+) -> FinalResult:
+    """Whether the winner saves anything, and when that has paid for the search."""
+    result = FinalResult(
+        final_id=final_id,
+        search=search,
+        winner=winner,
+        default=default,
+        saved_j=None,
+        saved_uncertainty_j=0.0,
+        saved_s=None,
+        break_even_runs=None,
+        certain=False,
+        why="",
+    )
+    if default is None:
+        return replace(result, why="no default configuration is stated to compare with")
+    if default is winner:
+        return replace(result, saved_j=0.0, saved_s=0.0, why="the default is the best")
+    if winner.energy_j is None or default.energy_j is None:
+        return replace(result, why="the energy of one of the two could not be read")
+    target = problem.quality.target
+    if target is not None and not winner.reached:
+        return replace(result, why="the winner did not reach the target when trained in full")
+    if target is not None and not default.reached:
+        why = "the default does not reach the target, so its energy is no measure"
+        return replace(result, why=why)
+    saved_j = default.energy_j - winner.energy_j
+    uncertainty_j = (default.uncertainty_j**2 + winner.uncertainty_j**2) ** 0.5
+    runs = None
+    if saved_j > 0 and search.energy_j is not None:
+        runs = search.energy_j / saved_j
+    return replace(
+        result,
+        saved_j=saved_j,
+        saved_uncertainty_j=uncertainty_j,
+        saved_s=default.time_s - winner.time_s,
+        break_even_runs=runs,
+        certain=saved_j > uncertainty_j,
+        why="" if saved_j > 0 else "nothing is saved",
+    )

@@ -1,0 +1,145 @@
+"""Stored searches as candidates, tables and summaries."""
+
+import pytest
+
+from wattloop.store.experiments import Experiment, create_experiment
+from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial
+from wattloop.tune.history import candidates_of, search_table, summary_of
+from wattloop.tune.problem import Quality
+from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
+from wattloop.tune.segment import Segment
+
+QUALITY = Quality(metric="accuracy", target=0.8)
+
+
+def point(epoch, quality, time_s, energy_j):
+    return EpochPoint(epoch=epoch, quality=quality, time_s=time_s, energy_j=energy_j)
+
+
+@pytest.fixture
+def search(store):
+    """Writes segments of one search, in order."""
+    facts = {
+        "quality": {"metric": "accuracy", "maximize": True, "target": 0.8},
+        "default": {"epochs": 1},
+        "best": {"candidate": "b", "parameters": {"epochs": 2}, "why": "cheapest"},
+        "scope": "gpu",
+    }
+    experiment = Experiment(experiment_id="search-1", kind="search", name="h", facts=facts)
+    create_experiment(store, experiment)
+
+    def add(candidate, epochs, progress=None, **options):
+        key = f"{candidate}/{len(candidates_of(store, 'search-1'))}/{epochs}/{id(options)}"
+        given = {"key": key, "candidate": candidate, "parameters": {"epochs": epochs}}
+        segment = Segment(**given, **options)
+        begun = begin_trial(store, "search-1", key, {"segment": segment.to_dict(), "asked": 0})
+        if progress is not None:
+            record = TrialRecord(
+                key=key,
+                number=begun.number,
+                status=progress.status.value,
+                settings=begun.settings,
+                outcome={**progress.to_dict(), "told": 1},
+                run_id=progress.run_id,
+            )
+            end_trial(store, "search-1", record)
+        return experiment
+
+    return add
+
+
+def fill(search):
+    measured = {"provenance": "measured", "run_id": "r"}
+    search(
+        "a",
+        1,
+        Progress(
+            status=Status.PAUSED,
+            time_s=10.0,
+            energy_j=100.0,
+            uncertainty_j=3.0,
+            epochs=1,
+            quality=0.5,
+            best=0.5,
+            curve=(point(1, 0.5, 10.0, 100.0),),
+            **measured,
+        ),
+    )
+    search(
+        "b",
+        2,
+        Progress(
+            status=Status.REACHED,
+            time_s=8.0,
+            energy_j=60.0,
+            epochs=2,
+            quality=0.85,
+            best=0.85,
+            curve=(point(1, 0.4, 4.0, 30.0), point(2, 0.85, 8.0, 60.0)),
+            cap=CapFound(cap_w=250.0),
+            metrics={"loss": 0.2},
+            **measured,
+        ),
+    )
+    search(
+        "a",
+        1,
+        Progress(
+            status=Status.PAUSED,
+            time_s=20.0,
+            energy_j=200.0,
+            uncertainty_j=4.0,
+            epochs=3,
+            quality=0.9,
+            best=0.9,
+            repeated_j=7.0,
+            idle_j=11.0,
+            message="slow",
+            curve=(point(2, 0.82, 19.0, 190.0), point(3, 0.9, 30.0, 300.0)),
+            provenance="estimated",
+            run_id="r",
+        ),
+    )
+    search("c", 3, Progress(status=Status.FAILED, time_s=1.0, message="no such layer"))
+    return search("d", 4)
+
+
+def test_segments_become_candidates(search, store):
+    """Promise: costs add up, quality is the last, the way to the target is from the curve."""
+    fill(search)
+    a, b, c, d = candidates_of(store, "search-1", QUALITY)
+    assert (a.segments, a.time_s, a.energy_j, a.epochs) == (2, 30.0, 300.0, 3)
+    assert a.uncertainty_j == 5.0
+    assert (a.quality, a.best, a.reached) == (0.9, 0.9, True)
+    assert (a.to_target_s, a.to_target_j) == (19.0, 190.0)
+    assert (a.repeated_j, a.idle_j) == (7.0, 11.0)
+    assert a.provenance == "estimated"
+    assert a.messages == ["slow"]
+    assert b.levers == {"power_limit": 250.0}
+    assert b.to_target_j == 60.0
+    assert (c.status, c.energy_j, c.good) == ("failed", None, False)
+    assert (d.status, d.segments, d.good) == ("running", 0, False)
+
+
+def test_a_table_has_every_column_in_every_row(search, store):
+    """Promise: a parameter that is called as a result keeps a column of its own."""
+    fill(search)
+    rows = search_table(store, "search-1")
+    assert [row["parameter.epochs"] for row in rows] == [1, 2, 3, 4]
+    assert [row["epochs"] for row in rows] == [3, 2, 0, 0]
+    assert [row["loss"] for row in rows] == [None, 0.2, None, None]
+    assert len({tuple(row) for row in rows}) == 1
+    assert rows[0]["power_w"] == 10.0
+    assert rows[2]["power_w"] is None
+
+
+def test_a_summary_says_what_was_spent_and_saved(search, store):
+    """Promise: repetitions and waiting devices are in; the saving is to the same quality."""
+    summary = summary_of(store, fill(search))
+    assert summary.energy_j == 300.0 + 60.0 + 7.0 + 11.0
+    assert (summary.repeated_j, summary.idle_j) == (7.0, 11.0)
+    assert (summary.candidates, summary.segments, summary.failed) == (4, 4, 1)
+    assert summary.best.candidate == "b"
+    assert summary.default.candidate == "a"
+    assert summary.saved_j == 190.0 - 60.0
+    assert summary.provenance == "estimated, measured"
