@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.parameters import Choice
+from wattloop.tune.parameters import Choice, Parameter
 from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.replay.bench import BATCH
 from wattloop.tune.replay.policy import DefaultCapPolicy, Policy, RacePolicy, SearchPolicy
 from wattloop.tune.replay.workload import Workload
 from wattloop.tune.replay.zeus import ZeusPolicy
-from wattloop.tune.segment import CAP_LEVER, CapSearch
+from wattloop.tune.segment import CAP_LEVER, CapSearch, Value
 from wattloop.tune.space import Space
 from wattloop.tune.strategies import strategy_named
 from wattloop.tune.strategies.race import Race
@@ -44,8 +44,8 @@ def replay_problem(workload: Workload, seed: int, *, caps: bool = True) -> Probl
     """What a strategy is told: batch sizes, and a cap to be found inside trainings; with `caps`
     False, the caps are a parameter like any other.
     """
-    space = {BATCH: Choice(values=workload.batch_sizes)}
-    default = {BATCH: workload.default}
+    space: dict[str, Parameter] = {BATCH: Choice(values=workload.batch_sizes)}
+    default: dict[str, Value] = {BATCH: workload.default}
     if not caps:
         limits = sorted({cap_w for curve in workload.curves.values() for cap_w in curve.caps_w})
         space[CAP_LEVER] = Choice(values=tuple(limits), lever="gpu/power_limit")

@@ -1,7 +1,7 @@
 """A job that is run again and again: who decides, each time, how."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wattloop.tune.progress import Progress
@@ -71,16 +71,15 @@ class SearchPolicy:
         strategy = self._make()
         close_j = _searched(strategy, bench)
         best = strategy.best()
-        if best is None:
-            return Served(bench.total_j, failures=1)
-        self._chosen = bench.trained[best.candidate]
-        winner = best.candidate
-        if winner not in bench.reached:  # it only chose; the job is still to be done
-            winner = "final"
-            _train(bench, *self._chosen, winner)
-        if winner not in bench.reached:
-            return Served(bench.total_j, failures=1)
-        return Served(bench.total_j, bench.spent_j[winner], *self._chosen, close_j=close_j)
+        if best is not None and best.candidate in bench.reached:
+            self._chosen = bench.trained[best.candidate]
+            spent_j = bench.spent_j[best.candidate]
+            return Served(bench.total_j, spent_j, *self._chosen, close_j=close_j)
+        # The job is still to be done: with its choice, or the default where there is none.
+        default = (self.workload.default, self.workload.curves[self.workload.default].caps_w[-1])
+        self._chosen = default if best is None else bench.trained[best.candidate]
+        done = _trained(bench, self._chosen)
+        return replace(done, failures=done.failures + (best is None))
 
 
 class RacePolicy:

@@ -42,6 +42,8 @@ MOST_WINDOWS = 8
 ERROR = 0.02
 WORTH = 2.0
 """A rung must promise so many times its cost: the most promising of many promises too much."""
+SHORT = 4.0
+"""Epochs."""
 RUNG = 1.5
 """The next rung of one that does not lead: so many times the epochs."""
 CHUNK = 1.3
@@ -232,7 +234,7 @@ class Race(Strategy):
         for index, runner in enumerate(self.runners):
             if index == leader or runner.fault or runner.name in self._busy:
                 continue
-            if standings.tells_nothing_yet(index, leader):
+            if standings.tells_nothing_yet(index, leader) or self._too_short_for(index, leader):
                 continue
             epochs = self._rung_epochs(index)
             if standings.energy_j(index, epochs - runner.epochs) > room_j:
@@ -242,6 +244,11 @@ class Race(Strategy):
             if ratio > WORTH and (best is None or ratio > best[0]):
                 best = (ratio, index)
         return None if best is None else best[1]
+
+    def _too_short_for(self, index: int, leader: int) -> bool:
+        """In a job of few epochs one of another is dear, and only a cheaper one can win by much."""
+        epochs = math.exp(self.standings.need.value(leader))
+        return epochs <= SHORT and self.standings.dearer(index, leader)
 
     def _room_j(self, leader: int) -> float:
         """What may still be spent on others than the leader."""

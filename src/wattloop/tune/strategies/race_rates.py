@@ -70,10 +70,8 @@ def picked(losses: Sequence[RateLoss]) -> Picked | None:
     if len(stable) < 3:
         return Picked(stable[-1].rate, -1) if stable else None
     falls = [a.loss - b.loss for a, b in itertools.pairwise(stable)]
-    smooth = [
-        sum(falls[max(i - 1, 0) : i + 2]) / len(falls[max(i - 1, 0) : i + 2])
-        for i in range(len(falls))
-    ]
+    padded = [0.0, *falls, 0.0]
+    smooth = [(a + 2 * b + c) / 4 for a, b, c in zip(padded[:-2], falls, padded[2:], strict=True)]
     best = max(range(len(smooth)), key=smooth.__getitem__)
     if smooth[best] <= 0:
         return None

@@ -30,6 +30,7 @@ CAP_ERROR = 0.1
 CAP_TRIES = 2
 HOPELESS = 3.0
 """Standard deviations by which a candidate is behind when it is given up."""
+AS_MUCH = 0.02
 FAILED = 1.0
 """A training that fails needed at least so much more (logarithm) than the best."""
 SURE = 4
@@ -131,6 +132,10 @@ class Standings:
         more, spread = self.rates.against(index, leader)
         deviation = math.sqrt(self.degree**2 * variance + spread)
         return (self.degree * mean + more - 0.05) / max(deviation, 1e-9)
+
+    def dearer(self, index: int, leader: int) -> bool:
+        """Whether an epoch of it was seen to cost about as much as one of the leader, or more."""
+        return self._known[index] and self.rates.against(index, leader)[0] > -AS_MUCH
 
     def tells_nothing_yet(self, index: int, leader: int) -> bool:
         """Whether it is ahead in quality, so that the leader's own progress tells more."""
