@@ -10,7 +10,6 @@ from typing import Any
 from scenarios import lstm_household, resnet18_images, transformer_text
 from scenarios.scenario import Scenario
 from tune_h200_course import Clock, Course, Runner
-from wattloop.core.records import Scope
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Until
@@ -36,7 +35,7 @@ def scenario_runs(
     place = found.data["scenarios"].setdefault(name, {"trainings": []})
     place["facts"] = _facts(scenario)
     made = replace(scenario.training(device), stopping=scenario.stopping)
-    energy = SessionEnergy(Scope.GPU if device.type == "cuda" else None, name=f"tune_h200 {name}")
+    energy = SessionEnergy("gpu" if device.type == "cuda" else None, name=f"tune_h200 {name}")
     try:
         _warm_up(made, scenario, energy)
         for kind, seed in _planned(chosen):
