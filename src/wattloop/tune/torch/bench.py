@@ -194,7 +194,6 @@ class TorchBench:
                 error=self._error, longest_s=self._longest_s,
             )  # fmt: skip
             candidate.put_back(before)
-        candidate.counts.explorations += 1
         account.epochs, account.best = self._so_far(candidate, batch_size)
 
     def _so_far(self, candidate: Candidate, batch_size: int) -> tuple[float, float | None]:
@@ -257,7 +256,7 @@ class TorchBench:
         """Sweep rates, and see how good the model is after that."""
         assert segment.rates is not None
         begin_s = self._energy.now_s()
-        swept = sweep_rates(self._training, candidate, segment.rates, batch_size)
+        swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)
         _wait_for(self._device)
         account.stretches.append(
             Stretch(begin_s, self._energy.now_s(), swept.samples, finite=True, loss=math.nan)
