@@ -37,7 +37,8 @@ def scenario_runs(
     made = replace(scenario.training(device), stopping=scenario.stopping)
     energy = SessionEnergy("gpu" if device.type == "cuda" else None, name=f"tune_h200 {name}")
     try:
-        _warm_up(made, scenario, energy)
+        if not chosen.quick:
+            _warm_up(made, scenario, energy)
         for kind, seed in _planned(chosen):
             done = any(t["kind"] == kind and t["seed"] == seed for t in place["trainings"])
             if done or clock.over:
@@ -124,7 +125,7 @@ def _vanilla(runner: Runner, scenario: Scenario, seed: int) -> None:
 
 def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: bool) -> None:
     problem = scenario.problem(seed, alpha=alpha)
-    sizes: dict[str, Any] = {"rates": 6, "epochs": 1, "last_epochs": 1} if quick else {}
+    sizes: dict[str, Any] = {"rates": 4, "epochs": 1, "last_epochs": 1} if quick else {}
     stopping = scenario.stopping
     strategy = Sm2(
         problem,
