@@ -63,8 +63,8 @@ class Course:
     sweeps: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
-        return asdict(self)
+        """For the JSON file, which has no infinities."""
+        return dict(_finite(asdict(self)))
 
     @property
     def said(self) -> str:
@@ -77,6 +77,14 @@ class Course:
             f"{self.epochs:g} epochs of {self.parameters.get('batch_size')}{rate}"
             f"{'' if self.finished else ' (UNFINISHED)'} {self.message}"
         )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Runner:

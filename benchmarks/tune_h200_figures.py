@@ -36,7 +36,7 @@ def _swept(sweep: Mapping[str, Any]) -> Any:
     window = None if pick is None else (pick["window"]["low"], pick["window"]["high"])
     return SweptRates(
         label=f"batch {sweep['label']}",
-        # JSON has no infinity of its own: Python writes Infinity and reads it back.
+        # JSON has no infinity: a rate that broke the model has no loss there.
         losses=[(r["rate"], math.inf if r["loss"] is None else r["loss"]) for r in sweep["rates"]],
         window=window,
         rate=None if pick is None else pick["rate"],

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.core.records import Scope
 from wattloop.tune.torch.energy import SessionEnergy
 
 __all__ = ["loader_rows"]
@@ -40,7 +39,7 @@ def loader_rows(device: Any, *, quick: bool = False) -> list[dict[str, Any]]:
     ]
     if not quick:
         ways.insert(1, ("DataLoader, 8 workers", lambda size: loaded(size, 8)))
-    energy = SessionEnergy(Scope.GPU if cuda else None, name="tune_h200 loader")
+    energy = SessionEnergy("gpu" if cuda else None, name="tune_h200 loader")
     rows = []
     try:
         for size in (128, 1024):

@@ -10,7 +10,6 @@ from typing import Any
 from scenarios import lstm_household, resnet18_images, transformer_text
 from scenarios.scenario import Scenario
 from tune_h200_course import Clock, Course, Runner
-from wattloop.core.records import Scope
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Until
@@ -36,9 +35,10 @@ def scenario_runs(
     place = found.data["scenarios"].setdefault(name, {"trainings": []})
     place["facts"] = _facts(scenario)
     made = replace(scenario.training(device), stopping=scenario.stopping)
-    energy = SessionEnergy(Scope.GPU if device.type == "cuda" else None, name=f"tune_h200 {name}")
+    energy = SessionEnergy("gpu" if device.type == "cuda" else None, name=f"tune_h200 {name}")
     try:
-        _warm_up(made, scenario, energy)
+        if not chosen.quick:
+            _warm_up(made, scenario, energy)
         for kind, seed in _planned(chosen):
             done = any(t["kind"] == kind and t["seed"] == seed for t in place["trainings"])
             if done or clock.over:
@@ -125,7 +125,7 @@ def _vanilla(runner: Runner, scenario: Scenario, seed: int) -> None:
 
 def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: bool) -> None:
     problem = scenario.problem(seed, alpha=alpha)
-    sizes: dict[str, Any] = {"rates": 6, "epochs": 1, "last_epochs": 1} if quick else {}
+    sizes: dict[str, Any] = {"rates": 4, "epochs": 1, "last_epochs": 1} if quick else {}
     stopping = scenario.stopping
     strategy = Sm2(
         problem,

@@ -24,7 +24,7 @@ def scenario(*, quick: bool = False) -> Scenario:
     """The real one on a GPU; `quick` is a small network on a short series."""
     days, width = (10, 8) if quick else (1_000, 128)
     sizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-    sizes = (64, 128, 256) if quick else sizes
+    sizes = (128, 256) if quick else sizes
     return Scenario(
         name="lstm",
         title="LSTM, household",

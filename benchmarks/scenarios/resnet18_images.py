@@ -23,9 +23,9 @@ AT_ONCE = 5_000
 
 def scenario(*, quick: bool = False) -> Scenario:
     """The real one on a GPU; `quick` is a small network on few images."""
-    images, tests, width = (128, 64, 2) if quick else (50_000, 10_000, 64)
+    images, tests, width = (64, 32, 2) if quick else (50_000, 10_000, 64)
     sizes = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-    sizes = (32, 64, 128) if quick else sizes
+    sizes = (32, 64) if quick else sizes
     return Scenario(
         name="resnet18",
         title="ResNet-18, images",

@@ -27,7 +27,7 @@ def scenario(*, quick: bool = False) -> Scenario:
     most, vocabulary, width, layers, length = (
         (16_000, 256, 16, 1, 16) if quick else (1_500_000, 8_192, 256, 4, 128)
     )
-    sizes = (64, 128, 256) if quick else (16, 32, 64, 128, 256, 512, 1024, 2048)
+    sizes = (128, 256) if quick else (16, 32, 64, 128, 256, 512, 1024, 2048)
     return Scenario(
         name="transformer",
         title="Transformer, source text",

@@ -26,15 +26,15 @@ def run(tmp_path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
     """Promise: all scenarios and searches run anywhere, and files become the page."""
     file = tmp_path / "found.json"
-    done = run(tmp_path, "--quick", "--json", str(file))
+    done = run(tmp_path, "--quick", "--seeds", "1", "--json", str(file))
     assert done.returncode == 0, done.stderr
     data = json.loads(file.read_text())
     assert {bar["name"] for bar in data["bars"]} >= {"parity_sm2_lstm", "parity_race_resnet18"}
     for name, found in data["scenarios"].items():
         kinds = [(t["kind"], t["seed"]) for t in found["trainings"]]
         assert kinds == [
-            *(("vanilla", 0), ("vanilla", 1)),
-            *(("sm2-0.75", 0), ("race", 0), ("sm2-1", 0)),
+            *(("vanilla", 0), ("sm2-0.75", 0)),
+            *(("race", 0), ("sm2-1", 0)),
         ], name
         for training in found["trainings"]:
             if training["kind"] != "race":  # so short a training may never reach a target

@@ -1,7 +1,6 @@
 import math
 import random
 import time
-from dataclasses import dataclass
 
 import pytest
 
@@ -10,12 +9,14 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 import numpy as np  # noqa: E402 - after the check for torch
 
 from wattloop.core.errors import ConfigError  # noqa: E402
+from wattloop.tune.bench import Past  # noqa: E402
 from wattloop.tune.early_stopping import EarlyStopping  # noqa: E402
+from wattloop.tune.metering import Joules  # noqa: E402
 from wattloop.tune.problem import Quality  # noqa: E402
 from wattloop.tune.progress import Status  # noqa: E402
-from wattloop.tune.segment import RateSweep, Segment, Until  # noqa: E402
+from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402
 from wattloop.tune.torch.bench import TorchBench  # noqa: E402
-from wattloop.tune.torch.energy import Joules, SessionEnergy  # noqa: E402
+from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402
 from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402
 from wattloop.tune.torch.training import Training  # noqa: E402
 
@@ -27,6 +28,7 @@ class Sensor:
     """50 W, read with an error at each edge as of a sensor that changes every 2 ms."""
 
     run_id = "steady"
+    session = None
 
     def __init__(self, edge_s: float = 0.002) -> None:
         self.edge_s = edge_s
@@ -320,11 +322,9 @@ def test_a_metric_that_is_never_given_is_said() -> None:
 def test_levers_are_refused() -> None:
     """Promise: what this bench cannot set is not silently left out."""
     assert bench().run(segment(1, levers={"cap": 200})).status is Status.NOT_SUPPORTED
-
-
-@dataclass
-class Past:
-    epochs: float
+    without = bench().run(segment(1, cap=CapSearch()))
+    assert without.status is Status.PAUSED
+    assert without.cap.cap_w is None and "LeverBoard" in without.cap.reason
 
 
 def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
@@ -336,11 +336,12 @@ def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
     first.run(segment(3))  # the kill came before the search noted this one
     del first
     again = bench(checkpoints=tmp_path)
-    again.recall({"a": Past(2.0)})
-    again.run(segment(4))
+    again.recall({"a": Past(epochs=2.0, time_s=7.0, energy_j=90.0)})
+    gone_on = again.run(segment(4))
     assert same(weights(whole), weights(again))
+    assert gone_on.curve[0].energy_j > 90 and gone_on.curve[0].time_s > 7
     lost = bench(checkpoints=tmp_path / "other")
-    lost.recall({"a": Past(2.0)})
+    lost.recall({"a": Past(epochs=2.0)})
     with pytest.raises(ConfigError, match="no checkpoint of 'a' after 2 epochs"):
         lost.run(segment(4))
     again.let_go("a")

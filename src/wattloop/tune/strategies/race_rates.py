@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattloop.tune.parameters import Choice, Integer, Parameter, Real
 from wattloop.tune.progress import RateLoss
@@ -14,6 +14,8 @@ __all__ = ["MOST_SWEEPS", "Picked", "first_sweep", "picked", "usable", "widened"
 COUNT = 13
 STEPS = 10
 """Optimizer steps at each rate: with fewer, what looks stable is not."""
+MOST_DATA = 0.5
+"""Of an epoch: at large batches so many steps would be several epochs."""
 MOST_SWEEPS = 3
 BLOWN = 1.5
 """A loss this many times the least so far, and all after it, comes from a rate that is too high."""
@@ -55,7 +57,7 @@ def first_sweep(
             low, high = max(low, least), min(high, most)
         elif least > 0 and math.isfinite(most) and least < most:
             low, high = least, most
-    return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS)
+    return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS, data_share=MOST_DATA)
 
 
 def picked(losses: Sequence[RateLoss]) -> Picked | None:
@@ -90,7 +92,7 @@ def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | No
         low, high = sweep.high / 3, min(sweep.high * 10, most)
     if (edge < 0 and low >= sweep.low) or (edge > 0 and high <= sweep.high):
         return None
-    return RateSweep(low=low, high=high, count=sweep.count, steps_each=sweep.steps_each)
+    return replace(sweep, low=low, high=high)
 
 
 def usable(rate: float, parameter: Parameter) -> float:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from wattloop.tune.progress import EpochPoint, Progress, RateLoss, Status
+from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.torch.candidate import Candidate, Counts
 from wattloop.tune.torch.energy import EnergySource
 from wattloop.tune.torch.epochs import Stretch
@@ -31,6 +31,7 @@ class Account:
     quality: float | None = None
     best: float | None = None
     rates: tuple[RateLoss, ...] = ()
+    cap: CapFound | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     stretches: list[Stretch] = field(default_factory=list)
     evaluations: list[Stretch] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Account:
             quality=self.quality,
             best=self.best,
             curve=curve,
+            cap=self.cap,
             rates=self.rates,
             metrics=self.metrics | self._parts(energy, data_samples),
             provenance=used.provenance,

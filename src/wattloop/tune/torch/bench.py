@@ -12,10 +12,13 @@ import gc
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from wattloop.core.errors import ConfigError
-from wattloop.core.records import Scope
+from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.tune.bench import Past
+from wattloop.tune.cap_watch import NoCap, Steps, watch_for
+from wattloop.tune.levers import LeverBoard
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
@@ -44,6 +47,9 @@ class TorchBench:
             the energy of an epoch is at most this.
         longest_s: but not for longer than this.
         checkpoints: folder for candidates, so that a killed search can go on; None for none.
+        board: sets levers and power caps; without one a segment with levers is refused, and no
+            cap is looked for. The bench closes it.
+        cap_rules: how long probes for a power cap last.
     """
 
     def __init__(
@@ -55,16 +61,19 @@ class TorchBench:
         error: float = 0.02,
         longest_s: float = 5.0,
         checkpoints: str | Path | None = None,
+        board: LeverBoard | None = None,
+        cap_rules: PilotRules | None = None,
     ) -> None:
         self._training = training
         self._quality = quality
         self._device = training.data.device
-        scope = Scope.GPU if self._device.type == "cuda" else None
+        scope = "gpu" if self._device.type == "cuda" else None
         self._energy = SessionEnergy(scope) if energy is None else energy
         self._error, self._longest_s = error, longest_s
         self._files = None if checkpoints is None else Checkpoints(Path(checkpoints))
         self._candidates: dict[str, Candidate] = {}
-        self._recalled: dict[str, float] = {}
+        self._board, self._cap_rules = board, cap_rules
+        self._recalled: dict[str, Past] = {}
 
     def run(self, segment: Segment) -> Progress:
         """Train, from where this candidate was paused, until the segment ends.
@@ -72,20 +81,23 @@ class TorchBench:
         Raises:
             ConfigError: the segment, the training or the checkpoints are not as they must be.
         """
-        if segment.levers or segment.cap is not None:
-            said = "this bench sets no power caps or clocks; leave them out of the space"
-            return Progress(status=Status.NOT_SUPPORTED, message=said)
+        refused = self._set_levers(segment)
+        if refused is not None:
+            return refused
         account = Account(begin_s=self._energy.now_s())
+        steps = self._watch(segment)
         try:
             candidate = self._candidate(segment)
             account.candidate = candidate
             with candidate.in_charge():
-                self._train(candidate, segment, account)
+                self._train(candidate, segment, account, steps)
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a training that fails is a result
             account.status = _fault(error)
             account.message = f"{type(error).__name__}: {error}"
+        finally:
+            account.cap = steps.found()
         if account.status in (Status.OUT_OF_MEMORY, Status.FAILED):
             account.candidate = None
             self._drop(segment.candidate)
@@ -102,14 +114,18 @@ class TorchBench:
         if self._files is not None:
             self._files.forget(candidate)
 
-    def recall(self, pasts: "Mapping[str, HasEpochs]") -> None:
+    def recall(self, pasts: Mapping[str, Past]) -> None:
         """Candidates of a search that was killed, by name, go on from their checkpoints."""
-        self._recalled = {name: past.epochs for name, past in pasts.items() if past.epochs}
+        self._recalled.update(pasts)
 
     def close(self) -> None:
-        """Let all candidates go; checkpoints stay."""
+        """Let all candidates go and put levers back; checkpoints stay."""
         self._candidates.clear()
-        self._energy.close()
+        try:
+            if self._board is not None:
+                self._board.close()
+        finally:
+            self._energy.close()
 
     def model(self, candidate: str) -> Any:
         """The model of a candidate that is alive."""
@@ -122,24 +138,49 @@ class TorchBench:
         if found is not None:
             return found
         found = Candidate.begin(self._training, segment, self._device)
-        epochs = self._recalled.pop(segment.candidate, 0.0)
-        if epochs:
+        past = self._recalled.pop(segment.candidate, Past())
+        if past.epochs:
             if self._files is None:
                 raise ConfigError(
-                    f"{segment.candidate!r} was trained for {epochs:g} epochs before; give the "
-                    "folder with its checkpoints"
+                    f"{segment.candidate!r} was trained for {past.epochs:g} epochs before; give "
+                    "the folder with its checkpoints"
                 )
-            found.load_dict(self._files.load(found.name, epochs))
+            found.load_dict(self._files.load(found.name, past.epochs))
+        found.counts.time_s, found.counts.energy_j = past.time_s, past.energy_j
         self._candidates[segment.candidate] = found
         return found
 
-    def _train(self, candidate: Candidate, segment: Segment, account: Account) -> None:
+    def _set_levers(self, segment: Segment) -> Progress | None:
+        """Levers of the segment; what to answer when they cannot be set."""
+        if self._board is None:
+            if not segment.levers:
+                return None
+            said = f"levers ({', '.join(segment.levers)}) need a LeverBoard: give the bench one"
+            return Progress(status=Status.NOT_SUPPORTED, message=said)
+        try:
+            self._board.set(segment.levers)
+        except (ConfigError, LeverError) as error:
+            return Progress(status=Status.NOT_SET, message=str(error))
+        return None
+
+    def _watch(self, segment: Segment) -> Steps:
+        """Who looks for a cap beside the training; the training goes on without where none can."""
+        session = self._energy.session
+        if segment.cap is None:
+            return NoCap()
+        if self._board is None or session is None:
+            return NoCap("this bench was given no LeverBoard, so no cap can be set")
+        return watch_for(segment.cap, self._board, session, session.settings, self._cap_rules)
+
+    def _train(
+        self, candidate: Candidate, segment: Segment, account: Account, steps: Steps
+    ) -> None:
         batch_size = self._training.batch_of(segment)
         before = candidate.snapshot()
         if segment.learning_rate is not None:
             candidate.set_rate(segment.learning_rate)
         if segment.rates is None:
-            self._epochs(candidate, segment, batch_size, account)
+            self._epochs(candidate, segment, batch_size, account, steps)
         else:
             self._explore(candidate, segment, batch_size, account)
         if segment.keep and account.status.good:
@@ -153,7 +194,6 @@ class TorchBench:
                 error=self._error, longest_s=self._longest_s,
             )  # fmt: skip
             candidate.put_back(before)
-        candidate.counts.explorations += 1
         account.epochs, account.best = self._so_far(candidate, batch_size)
 
     def _so_far(self, candidate: Candidate, batch_size: int) -> tuple[float, float | None]:
@@ -162,15 +202,20 @@ class TorchBench:
         return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
 
     def _epochs(
-        self, candidate: Candidate, segment: Segment, batch_size: int, account: Account
+        self,
+        candidate: Candidate,
+        segment: Segment,
+        batch_size: int,
+        account: Account,
+        steps: Steps,
     ) -> None:
-        counts, steps = candidate.counts, self._training.data.steps(batch_size)
+        counts, steps_all = candidate.counts, self._training.data.steps(batch_size)
         bounds = Bounds(
             segment.until,
             self._quality,
             self._training.stopping,
             counts,
-            steps=steps,
+            steps=steps_all,
             energy=self._energy,
             begin_s=account.begin_s,
         )
@@ -178,15 +223,21 @@ class TorchBench:
         status = bounds.before()
         while status is None:
             stretch = trained_epoch(
-                self._training, candidate, batch_size, self._energy, stop=bounds.inside
+                self._training,
+                candidate,
+                batch_size,
+                self._energy,
+                stop=bounds.inside,
+                told=steps.step,
             )
+            steps.epoch()
             account.stretches.append(stretch)
             account.metrics["loss"] = stretch.loss
             if not stretch.finite:
                 account.status = Status.DIVERGED
                 account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
                 return
-            if counts.steps < steps:
+            if counts.steps < steps_all:
                 return
             quality = self._evaluate(candidate, account)
             if quality is None:
@@ -205,7 +256,7 @@ class TorchBench:
         """Sweep rates, and see how good the model is after that."""
         assert segment.rates is not None
         begin_s = self._energy.now_s()
-        swept = sweep_rates(self._training, candidate, segment.rates, batch_size)
+        swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)
         _wait_for(self._device)
         account.stretches.append(
             Stretch(begin_s, self._energy.now_s(), swept.samples, finite=True, loss=math.nan)
@@ -252,14 +303,6 @@ class TorchBench:
             import torch
 
             torch.cuda.empty_cache()
-
-
-class HasEpochs(Protocol):
-    """`tune.bench.Past`, as far as it is needed here."""
-
-    @property
-    def epochs(self) -> float:
-        """Trained and kept."""
 
 
 def _fault(error: Exception) -> Status:

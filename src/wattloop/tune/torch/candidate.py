@@ -24,7 +24,6 @@ class Counts:
         rate: the learning rate now.
         quality, best: the metric at the end, and the best of all epochs.
         since_gain: epochs since the best counted as a gain.
-        explorations: begun so far; each takes its data in an order of its own.
         time_s, energy_j: of everything that was run for it.
     """
 
@@ -35,7 +34,6 @@ class Counts:
     best: float | None = None
     gained: float | None = None
     since_gain: int = 0
-    explorations: int = 0
     time_s: float = 0.0
     energy_j: float | None = 0.0
 

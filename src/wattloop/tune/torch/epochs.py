@@ -43,6 +43,7 @@ def trained_epoch(
     *,
     number: int | None = None,
     stop: Callable[[int], bool] | None = None,
+    told: Callable[[float], None] | None = None,
 ) -> Stretch:
     """Train to the end of an epoch, or until losses are no numbers any more.
 
@@ -56,6 +57,7 @@ def trained_epoch(
         energy: whose clock is read.
         number: of the epoch's order; the candidate's own next one unless given.
         stop: asked after each step, with the steps of this epoch so far, whether to end here.
+        told: called after each step with its share of the work, 1.
     """
     candidate.model.train()
     stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
@@ -65,6 +67,8 @@ def trained_epoch(
     for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order, first=steps):
         samples += int(next(leaves(batch)).shape[0])
         steps += 1
+        if told is not None:
+            told(1.0)
         if not watch.add(stepper.step(batch)) or (stop is not None and stop(steps)):
             break
     if number is None:

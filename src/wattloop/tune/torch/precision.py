@@ -7,8 +7,9 @@ the same steps, which count for nothing, until the sum is known to the error tha
 import functools
 from collections.abc import Sequence
 
+from wattloop.tune.metering import Joules
 from wattloop.tune.torch.candidate import Candidate
-from wattloop.tune.torch.energy import EnergySource, Joules
+from wattloop.tune.torch.energy import EnergySource, relative_error
 from wattloop.tune.torch.epochs import Stretch, joined, trained_epoch
 from wattloop.tune.torch.training import Training
 
@@ -94,4 +95,4 @@ def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
 
 def _error(energy: EnergySource, stretches: Sequence[Stretch]) -> float | None:
     energy.settle(stretches[-1].end_s)
-    return summed([energy.between(s.begin_s, s.end_s) for s in stretches]).error
+    return relative_error(summed([energy.between(s.begin_s, s.end_s) for s in stretches]))

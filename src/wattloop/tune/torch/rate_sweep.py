@@ -9,6 +9,7 @@ broken model.
 import itertools
 import math
 import statistics
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -51,23 +52,36 @@ def swept_rates(sweep: RateSweep) -> list[float]:
 
 
 def sweep_rates(
-    training: Training, candidate: Candidate, sweep: RateSweep, batch_size: int
+    training: Training, candidate: Candidate, sweep: RateSweep, batch_size: int, key: str
 ) -> Swept:
-    """Sweep; the candidate is changed by it, so take a snapshot first."""
+    """Sweep; the candidate is changed by it, so take a snapshot first.
+
+    Args:
+        training: what it is made of.
+        candidate: what is trained.
+        sweep: the rates.
+        batch_size: samples in a batch.
+        key: of the segment; each has an order of data of its own, the same when it is run again.
+    """
     candidate.model.train()
-    sweeper = _Sweeper(training, candidate, sweep, batch_size)
+    sweeper = _Sweeper(training, candidate, sweep, batch_size, key)
     return sweeper.cyclic() if sweep.cyclic else sweeper.blockwise()
 
 
 class _Sweeper:
     def __init__(
-        self, training: Training, candidate: Candidate, sweep: RateSweep, batch_size: int
+        self,
+        training: Training,
+        candidate: Candidate,
+        sweep: RateSweep,
+        batch_size: int,
+        key: str,
     ) -> None:
         self._candidate = candidate
         self._stepper = Stepper(training, candidate)
         self._sweep = sweep
         self._batch_size = batch_size
-        self._number = FIRST_ORDER + candidate.counts.explorations
+        self._number = FIRST_ORDER + zlib.crc32(key.encode())
         self._data = training.data
         steps = training.data.steps(batch_size)
         share = 1.0 if sweep.data_share is None else sweep.data_share
@@ -139,7 +153,7 @@ class _Sweeper:
             yield from self._data.epoch(
                 self._batch_size,
                 seed=self._candidate.seed,
-                number=self._number + FIRST_ORDER * again,
+                number=self._number + 2**32 * again,
                 most=per_pass,
             )
 
