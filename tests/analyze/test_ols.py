@@ -175,6 +175,14 @@ def test_rows_left_out_reveal_what_r2_hides():
     assert any("overfitted" in w for w in found.warnings)
 
 
+def test_an_exact_fit_is_not_believed():
+    """Errors of rounding look like significance; it is said that they are not."""
+    rows = [{"p": n % 3, "q": n % 2, "energy_j": 2.0 * (n % 3) + n % 2} for n in range(12)]
+    found = regression(table_of(rows, name="t"))
+    assert found.r2 == pytest.approx(1)
+    assert any("the fit is exact" in w for w in found.warnings)
+
+
 def test_the_parameter_that_matters_has_the_largest_share():
     """The second table: F and partial eta squared by leaving one out."""
     found = regression(table_of(greenscreen_runs(200), name="g"), "energy_wh")

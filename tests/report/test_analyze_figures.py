@@ -123,6 +123,15 @@ def test_very_many_points_are_thinned_and_it_is_said():
     assert "of 3000 runs drawn" in text_of(charts)
 
 
+def test_a_single_column_is_drawn_by_cluster():
+    """One main component has no plane."""
+    rows = [{"cap": n % 2, "energy_j": float(n % 5)} for n in range(20)]
+    found = clusters(table_of(rows, name="t"), "results", k=3)
+    charts = cluster_figures(found)
+    assert list(charts) == ["clusters-2d", "clusters-columns"]
+    assert found.projection.shape == (20, 1)
+
+
 def test_odd_names_of_columns_do_not_break_a_figure():
     """Dots, brackets and quotes mean something to a chart; here they are names."""
     rows = [

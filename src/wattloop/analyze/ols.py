@@ -227,6 +227,8 @@ def _warnings(design: Design, rows: int, r2: float, cv_r2: float | None) -> tupl
         )
     if cv_r2 is not None and r2 - cv_r2 > 0.2:
         said.append(f"R2 falls from {r2:.3f} to {cv_r2:.3f} on rows left out: overfitted")
+    if r2 > 1 - 1e-12:
+        said.append("the fit is exact: errors, t and p are those of rounding")
     for group in design.aliased:
         what = " and ".join(group) if len(group) > 1 else f"{group[0]} and the mean"
         said.append(

@@ -19,6 +19,7 @@ from wattloop.analyze.roles import (
     energy_of,
     epoch_time_of,
     epochs_of,
+    find,
     power_of,
     quality_of,
 )
@@ -163,6 +164,9 @@ def _epoch_energy(
     table: Table, energy: str | None, epochs: str | float | None, *, whole: bool
 ) -> tuple[Quantity, str]:
     """Joules of a mean epoch (or of the run), and how they were come by."""
+    of_epoch = find(table, lambda _, words: {"energy", "epoch"} <= words)
+    if energy is None and not whole and of_epoch is not None:
+        energy = of_epoch
     power, seconds = power_of(table), epoch_time_of(table)
     if energy is None and not whole and power is not None and seconds is not None:
         values = power.values * seconds.values

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wattloop.analyze.epoch_rows import fold_epochs
 from wattloop.analyze.reading import read_csv, table_of
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table
@@ -24,7 +25,7 @@ def read_source(request: Request) -> Table:
     place = user_path(request.source)
     if place.suffix.lower() in (".csv", ".tsv", ".txt") or place.is_file():
         chosen = listed(request.parameters), listed(request.results)
-        table = read_csv(request.source, *chosen)
+        table = fold_epochs(read_csv(request.source, *chosen))
     else:
         table = _stored(request)
     table = with_energy(table)

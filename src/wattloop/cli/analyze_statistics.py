@@ -7,7 +7,7 @@ import typer
 
 from wattloop.cli.analyze_request import Request, listed, with_request
 from wattloop.cli.analyze_source import read_source
-from wattloop.cli.analyze_view import check_targets, show
+from wattloop.cli.analyze_view import check_targets, show, working
 from wattloop.core.errors import ConfigError
 
 __all__ = ["clusters_command", "correlation_command", "importance_command", "ols_command"]
@@ -32,7 +32,8 @@ def ols_command(
 
     check_targets(request)
     table = read_source(request)
-    found = regression(table, target, numeric=listed(numeric) or ())
+    with working("regression"):
+        found = regression(table, target, numeric=listed(numeric) or ())
 
     def figures() -> Mapping[str, Any]:
         from wattloop.report.figures.regression import regression_figures
@@ -55,7 +56,8 @@ def correlation_command(
 
     check_targets(request)
     table = read_source(request)
-    found = correlations(table, target)
+    with working("correlation"):
+        found = correlations(table, target)
 
     def figures() -> Mapping[str, Any]:
         from wattloop.report.figures.correlation import correlation_figures
@@ -90,7 +92,8 @@ def clusters_command(
     if dimensions not in (2, 3):
         raise ConfigError(f"--dimensions {dimensions}: give 2 or 3")
     table = read_source(request)
-    found = clusters(table, strategy, k=k)
+    with working("clustering"):
+        found = clusters(table, strategy, k=k)
 
     def figures() -> Mapping[str, Any]:
         from wattloop.report.figures.clusters import cluster_figures
@@ -116,7 +119,8 @@ def importance_command(
 
     check_targets(request)
     table = read_source(request)
-    found = importances(table, target, method=method)
+    with working("weighing parameters"):
+        found = importances(table, target, method=method)
 
     def figures() -> Mapping[str, Any]:
         from wattloop.report.figures.regression import importance_figures

@@ -3,17 +3,25 @@
 import csv
 import io
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from wattloop.analyze.findings import Findings, cell
 from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request
-from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.output import (
+    check_target,
+    is_terminal,
+    print_table,
+    say,
+    write_json,
+    write_text,
+)
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
-__all__ = ["check_targets", "show"]
+__all__ = ["check_targets", "show", "working"]
 
 
 def check_targets(request: Request) -> None:
@@ -32,6 +40,18 @@ def check_targets(request: Request) -> None:
     if user_path(request.figure).suffix.lower() not in FORMATS:
         raise ConfigError(f"--figure {request.figure}: end it with {', '.join(FORMATS)}")
     needs_libraries()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say at a terminal that it goes on: loading a library alone takes seconds."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield
 
 
 def show(
@@ -95,5 +115,6 @@ def _draw(target: str, table: Table, found: Findings, charts: Mapping[str, Any])
         say("wattloop: nothing to draw")
         return
     notes = [table.source] if table.source else []
-    save_one(charts, user_path(target), title=found.title, notes=[*notes, *found.notes])
+    with working("drawing"):
+        save_one(charts, user_path(target), title=found.title, notes=[*notes, *found.notes])
     say(f"wattloop: figure in {target}")

@@ -42,7 +42,7 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
     height = max(min(CELL_PX * len(lines), 640), 120)
     chart = (
         alt.Chart(alt.Data(values=rows))
-        .mark_rect(stroke="white", strokeWidth=0.4)
+        .mark_rect(stroke="white", strokeWidth=0.4 if len(lines) < MOST_LINES else 0)
         .encode(
             x=alt.X(
                 "level:N",
@@ -65,11 +65,14 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
                     domain=order, range=[PALETTE[n % 2 * 6] for n in range(len(order))]
                 ),
             ),
-            opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1])),
+            opacity=alt.Opacity(
+                "share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 1])
+            ),
             tooltip=["run:N", "level:N", alt.Tooltip("value:Q", title=found.metric)],
         )
         .properties(width=CELL_PX * len(levels), height=height)
     )
     ends = f"from {found.values[-1]:.4g} (top) to {found.values[0]:.4g}"
-    said = f"{len(found.runs)} runs by {titled(found.metric)}, {ends}"
+    each = f"; a line is the mean of {len(lines[0])}" if len(lines[0]) > 1 else ""
+    said = f"{len(found.runs)} runs by {titled(found.metric)}, {ends}{each}"
     return {"matrix": styled(chart, "Configuration matrix", said)}
