@@ -22,12 +22,14 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
 
-demo: $(STAMP)  ## measure a real small training; find the best power cap on a virtual GPU
+demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model
 	@mkdir -p $(dir $(DEMO_STORE))
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
 	WATTLOOP_STORE=$(DEMO_STORE) WATTLOOP_STATE_DIR=$(dir $(DEMO_STORE))state \
 	    WATTLOOP_VIRTUAL_STATE=$(dir $(DEMO_STORE))virtual WATTLOOP_VIRTUAL_GPUS=1 \
 	    $(BIN)/wattloop cap find --new --metric eds -- $(BIN)/python -m wattloop.virtual.train
+	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/python examples/tune_digits.py
+	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop tune show
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from wattloop.store.database import open_store
+from wattloop.tune.history import search_table
 from wattloop.virtual.timeline import FileTimeline
 
 ROOT = Path(__file__).parents[1]
@@ -77,3 +79,56 @@ def test_the_sweep_of_the_virtual_node_runs_as_real_processes(tmp_path: Path) ->
     assert "170 W" in energy
     cards = FileTimeline(state)
     assert {cards.segments(gpu)[-1].limit_w for gpu in range(8)} == {260}
+
+
+def searched(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """An example with a store of its own, on the estimate."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP_")}
+    return subprocess.run(
+        [sys.executable, *words],
+        env={
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+            "WATTLOOP_METERS": "estimate",
+            "XDG_RUNTIME_DIR": str(tmp_path),
+            "OMP_NUM_THREADS": "1",  # small matrices: threads wait for each other
+        },
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+
+def test_tune_digits_finds_a_configuration_that_is_good_enough(tmp_path: Path) -> None:
+    """Promise: twenty lines search a real model on a CPU, and name the winner and why."""
+    done = searched(tmp_path, str(ROOT / "examples" / "tune_digits.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{'batch_size': ")
+    assert "- good enough after " in done.stdout
+    with open_store(str(tmp_path / "runs.db")) as store:
+        rows = search_table(store, "last")
+    assert rows[0]["batch_size"] == 16  # the default runs first
+    assert any(row["reached"] for row in rows)
+    assert all(row["energy_j"] > 0 and row["provenance"] == "estimated" for row in rows)
+
+
+def test_tune_digits_is_twenty_lines_and_is_what_the_documents_show() -> None:
+    """Promise: README and docs/tune.md show the file itself."""
+    text = (ROOT / "examples" / "tune_digits.py").read_text()
+    code = text.partition('"""\n\n')[2]
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 21
+    for page in ("README.md", "docs/tune.md"):
+        assert f"```python\n{code}```" in (ROOT / page).read_text()
+
+
+def test_the_program_of_digits_yaml_is_searched_as_it_is(tmp_path: Path) -> None:
+    """Promise: a program that knows nothing of Wattloop is tuned from a file, shown in docs."""
+    spec = (ROOT / "examples" / "digits.yaml").read_text()
+    shown = spec[spec.index("name: digits") :]
+    assert f"```yaml\n{shown}```" in (ROOT / "docs" / "tune.md").read_text()
+    short = ["--target", "0.5", "--trials", "2"]
+    done = searched(tmp_path, "-m", "wattloop", "tune", "run", "examples/digits.yaml", *short)
+    assert done.returncode == 0, done.stderr
+    assert "best: batch_size=" in done.stdout
+    assert "good enough" in done.stdout
