@@ -16,7 +16,7 @@ from wattloop.store.schema import trials as trials_table
 from wattloop.store.text import json_text
 from wattloop.store.trial_records import TrialRecord
 from wattloop.tune.progress import EpochPoint, Progress, Status
-from wattloop.tune.running import fingerprint
+from wattloop.tune.running import Training, fingerprint
 from wattloop.tune.search_record import open_search
 from wattloop.tune.segment import Segment
 from wattloop.tune.spec import SearchSpec, spec_from
@@ -66,7 +66,7 @@ def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
         "scope": "gpu",
     }
     experiment, _ = open_search(
-        store, spec.to_dict(), fingerprint(spec, None), name=spec.name, facts=facts
+        store, spec.to_dict(), fingerprint(spec, Training()), name=spec.name, facts=facts
     )
     strategy = strategy_for(spec, problem)
     rng = np.random.default_rng(seed)
