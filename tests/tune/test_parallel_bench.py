@@ -2,6 +2,7 @@
 
 import functools
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,26 @@ def test_a_worker_that_dies_is_replaced(bench):
     assert progress.energy_j > 0
     again = Segment(key="b", candidate="b", parameters={"width": 1}, until=Until(epochs=1))
     assert one.run(again).status is Status.PAUSED
+
+
+def test_others_of_a_worker_that_died_go_on(settings, tmp_path):
+    """Promise: what they had is trained again at its own cost, and counts once."""
+    problem = small_problem(widths=(13, 1))
+    one = ParallelBench(functools.partial(made, problem, tmp_path / "files"), settings, [("0",)])
+    try:
+        paused = Segment(
+            key="b1", candidate="b", parameters={"width": 1}, until=Until(epochs=2), seed=1
+        )
+        first = one.run(paused)
+        assert one.run(Segment(key="a", candidate="a", parameters={"width": 13})).status == "killed"
+        again = one.run(replace(paused, key="b2", until=Until(epochs=3)))
+    finally:
+        one.close()
+    assert (again.status, again.epochs) == (Status.PAUSED, 3)
+    assert [point.epoch for point in again.curve] == [3]
+    assert again.time_s < first.time_s
+    assert again.repeated_s > again.time_s
+    assert again.repeated_j > 0
 
 
 @pytest.mark.parametrize("asked", ["", "0;", "0,0", "a", "0;0"])

@@ -4,26 +4,21 @@ Power is read per device, so every segment has its energy from its own devices; 
 while they wait is charged to the search.
 """
 
-import multiprocessing
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
 from wattloop.tune.bench import Bench, Past
 from wattloop.tune.metering import scoped
-from wattloop.tune.parallel_worker import group_settings, work
+from wattloop.tune.parallel_worker import Worker, group_settings
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 
 __all__ = ["ParallelBench"]
-
-END_S = 20.0
-"""How long a worker may take to end its trainings and put levers back."""
 
 
 class ParallelBench:
@@ -56,10 +51,13 @@ class ParallelBench:
         )
         self._check(named)
         self._changed = threading.Condition()
-        self._homes: dict[str, _Worker] = {}
+        self._homes: dict[str, Worker] = {}
         self._pasts: dict[str, Past] = {}
+        """How far candidates are."""
+        self._untold: set[str] = set()
+        """Of these, whose worker does not know it."""
         now_s = self._now_s()
-        self._workers = [_Worker(make, settings, group, now_s) for group in groups]
+        self._workers = [Worker(make, settings, group, now_s) for group in groups]
         self._idle_s, self._idle_j = 0.0, 0.0
         self._closed = False
 
@@ -71,13 +69,14 @@ class ParallelBench:
     def recall(self, pasts: Mapping[str, Past]) -> None:
         """Workers are told when they first see a candidate."""
         self._pasts.update(pasts)
+        self._untold.update(pasts)
 
     def run(self, segment: Segment) -> Progress:
         """Train on the candidate's devices. A worker that dies is `killed`; the others go on."""
         worker = self._taken(segment.candidate)
         try:
-            past = self._pasts.pop(segment.candidate, None)
-            progress = worker.asked("run", segment, past)
+            progress = worker.asked("run", segment, self._past(segment.candidate))
+            self._note(segment, progress)
         except EOFError:
             progress = self._died(worker, segment)
         finally:
@@ -130,7 +129,7 @@ class ParallelBench:
     def _now_s(self) -> float:
         return self._session.clock.now_s()
 
-    def _taken(self, candidate: str) -> "_Worker":
+    def _taken(self, candidate: str) -> Worker:
         """The candidate's own worker, or a free one; what it drew while it waited is noted."""
         with self._changed:
             while True:
@@ -146,7 +145,20 @@ class ParallelBench:
                     return worker
                 self._changed.wait()
 
-    def _note_idle(self, worker: "_Worker") -> None:
+    def _past(self, candidate: str) -> Past | None:
+        """How far it is, where its worker has to be told."""
+        with self._changed:
+            if candidate not in self._untold:
+                return None
+            self._untold.discard(candidate)
+            return self._pasts[candidate]
+
+    def _note(self, segment: Segment, progress: Progress) -> None:
+        with self._changed:
+            past = self._pasts.get(segment.candidate, Past())
+            self._pasts[segment.candidate] = past.after(segment, progress)
+
+    def _note_idle(self, worker: Worker) -> None:
         now_s = self._now_s()
         waited_s = now_s - worker.idle_from_s
         if waited_s > 0:
@@ -154,12 +166,12 @@ class ParallelBench:
             self._idle_j += self._energy_j(worker, worker.idle_from_s, now_s)
         worker.idle_from_s = now_s
 
-    def _energy_j(self, worker: "_Worker", begin_s: float, end_s: float) -> float:
+    def _energy_j(self, worker: Worker, begin_s: float, end_s: float) -> float:
         domains = {d.name: d.energy_j for d in self._session.between(begin_s, end_s).domains}
         return sum(domains.get(f"gpu:{number}") or 0.0 for number in worker.group)
 
     def _charged(
-        self, progress: Progress, worker: "_Worker", begin_s: float, end_s: float
+        self, progress: Progress, worker: Worker, begin_s: float, end_s: float
     ) -> Progress:
         """With what waiting devices took so far: it is paid for by whoever ends first.
 
@@ -177,7 +189,7 @@ class ParallelBench:
             idle_j, self._idle_j = self._idle_j, 0.0
         return replace(progress, idle_s=idle_s, idle_j=idle_j)
 
-    def _died(self, worker: "_Worker", segment: Segment) -> Progress:
+    def _died(self, worker: Worker, segment: Segment) -> Progress:
         """What its devices took is known all the same; another worker takes its place."""
         begin_s = worker.idle_from_s
         end_s = self._now_s()
@@ -186,7 +198,10 @@ class ParallelBench:
         own = window._replace(domains=tuple(d for d in window.domains if d.name in mine))
         joules = scoped(own, self.scope, self._settings)
         with self._changed:
+            lost = {name for name, w in self._homes.items() if w is worker}
             self._homes = {name: w for name, w in self._homes.items() if w is not worker}
+            # those that are asked for again are trained again to where they were, at that cost
+            self._untold |= lost & self._pasts.keys()
             if not self._closed:
                 worker.start()
         return Progress(
@@ -197,58 +212,3 @@ class ParallelBench:
             provenance=joules.provenance,
             message=f"the worker of GPU {','.join(worker.group)} died; with it all that it trained",
         )
-
-
-class _Worker:
-    """A process and the pipe to it."""
-
-    def __init__(
-        self,
-        make: Callable[[Settings], Bench],
-        settings: Settings,
-        group: Sequence[str],
-        now_s: float,
-    ) -> None:
-        self._make, self._settings, self.group = make, settings, tuple(group)
-        self.busy = False
-        self.idle_from_s = now_s
-        self.start()
-
-    def start(self) -> None:
-        """Begin it, also again after it died."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=work,
-            args=(theirs, self._make, self._settings, self.group),
-            name=f"wattloop-gpu-{'-'.join(self.group)}",
-            daemon=False,
-        )
-        self._process.start()
-        theirs.close()
-
-    def asked(self, *words: Any) -> Any:
-        """Its answer; raises what it raised, EOFError when it died."""
-        try:
-            self._pipe.send(words)
-            kind, answer = self._pipe.recv()
-        except (BrokenPipeError, ConnectionResetError, OSError):
-            raise EOFError from None
-        if kind == "refused":
-            raise ConfigError(answer)
-        if kind == "failed":
-            raise RuntimeError(f"the worker of GPU {','.join(self.group)}: {answer}")
-        return answer
-
-    def end(self) -> None:
-        """Let it put everything back, and end it."""
-        with suppress(OSError):
-            if self.busy:
-                self._process.terminate()  # it is in the middle of a training
-            else:
-                self._pipe.send(("end",))
-        self._process.join(END_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._pipe.close()

@@ -7,6 +7,7 @@ from wattloop.store.experiments import Experiment
 from wattloop.tune.running import problem_without
 from wattloop.tune.search_record import OVER, SearchRecord
 from wattloop.tune.spec import spec_from
+from wattloop.tune.stored import without_collecting
 from wattloop.tune.strategies import strategy_for
 from wattloop.tune.strategy import Chosen
 
@@ -26,7 +27,8 @@ def chosen_now(store: Store, experiment: Experiment, settings: Settings) -> Chos
         spec = spec_from(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
         strategy = strategy_for(spec, problem)
-        strategy.recall(SearchRecord(store, experiment).story().events)
+        with without_collecting():
+            strategy.recall(SearchRecord(store, experiment).story().events)
         return strategy.best()
     except WattloopError:
         return None if not known else Chosen(**known)
