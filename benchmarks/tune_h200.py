@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def parsed() -> argparse.Namespace:
         "--seconds", type=float, help="begin no segment after so long; what is done is kept"
     )
     parser.add_argument("--cpu", action="store_true", help="on the CPU, to try the program")
-    parser.add_argument("--work", default="/tmp", help="folder for the journal of the measurement")
+    parser.add_argument(
+        "--work", default=tempfile.gettempdir(), help="folder for the journal of the measurement"
+    )
     chosen = parser.parse_args()
     chosen.cpu = chosen.cpu or chosen.quick
     return chosen

@@ -274,6 +274,8 @@ def test_blocks_of_steps_at_one_rate() -> None:
     rates = [r.rate for r in bench().run(segment(rates=scarce, keep=False, batch_size=8)).rates]
     assert len(rates) == 6
     assert rates[0] == pytest.approx(1e-3) and rates[-1] == pytest.approx(1.0)
+    none = bench().run(segment(rates=scarce, keep=False, batch_size=128))
+    assert none.rates == () and none.status is Status.PAUSED
 
 
 def test_a_new_rate_holds_from_there_on() -> None:

@@ -188,7 +188,7 @@ class TorchBench:
             return
         # A training that diverged is put back, too: it may go on at another rate.
         candidate.put_back(before)
-        if account.status.good and account.stretches:
+        if account.status.good and any(stretch.samples for stretch in account.stretches):
             account.stretches += sharpened(
                 self._training, candidate, batch_size, self._energy, account.stretches,
                 error=self._error, longest_s=self._longest_s,

@@ -119,15 +119,16 @@ class _Sweeper:
         """`steps_each` steps at one rate after the other; the second half of them counts.
 
         Where the share of the data does not suffice for all, fewer rates are tried, not fewer
-        steps: a loss after too few steps says nothing of a rate.
+        steps: a loss after too few steps says nothing of a rate. Where it does not even suffice
+        for three, none is.
         """
         import torch
 
         each = max(1, self._sweep.steps_each)
         rates = swept_rates(self._sweep)
         if self._sweep.data_share is not None:
-            affordable = max(3, self._steps // each)
-            rates = _thinned(rates, affordable)
+            affordable = self._steps // each
+            rates = _thinned(rates, affordable) if affordable >= 3 else []
         batches = self._batches(self._data.steps(self._batch_size))
         seen: dict[float, list[float]] = {rate: [] for rate in swept_rates(self._sweep)}
         for position, rate in enumerate(rates):
