@@ -134,3 +134,28 @@ def test_how_far_an_epoch_is():
     assert one.epochs_now == 1.5
     one.steps = 50
     assert 1.9 < one.epochs_now < 2
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_last_word_is_no_epoch_of_its_own(counted):
+    """Promise: a training that reports and then returns its metrics has not trained once more."""
+    one = course(counted=counted)
+    for _ in range(2):
+        one.report({"accuracy": 0.5}, None, 0.0)
+        if counted:
+            one.end_epoch(0.0)
+    one.conclude({"accuracy": 0.5, "size": 3.0}, 1.0)
+    assert one.epochs == 2
+    assert one.metrics["size"] == 3.0
+    if counted:
+        one.conclude({"accuracy": 0.7}, 2.0)
+        assert epochs_of(one) == [(1, 0.5), (2, 0.7)]
+        assert one.best == 0.7
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_only_word_is_an_epoch(counted):
+    """Promise: a training that only returns its metrics has trained once."""
+    one = course(counted=counted)
+    one.conclude({"accuracy": 0.5}, 1.0)
+    assert epochs_of(one) == [(1, 0.5)]

@@ -172,3 +172,17 @@ def test_a_trial_outside_of_a_search_is_silent(monkeypatch):
     assert trial.checkpoint.is_dir()
     with pytest.raises(ConfigError, match="no parameter 'lr'"):
         trial["lr"]
+
+
+def test_a_training_that_stops_early_has_trained_its_last_epoch(bench):
+    """Promise: leaving the loop after a report loses neither the epoch nor its quality."""
+
+    def train(trial):
+        for epoch in trial.epochs(10):
+            trial.report(accuracy=epoch / 10)
+            if epoch == 3:
+                break
+
+    progress = bench(train).run(segment())
+    assert (progress.status, progress.epochs, progress.quality) == (Status.ENDED, 4, 0.3)
+    assert progress.curve[-1].energy_j is not None

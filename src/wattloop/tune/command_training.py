@@ -102,6 +102,7 @@ class CommandTraining:
                 if said.waits:
                     self._bell.go_on()
             if ended:
+                self.course.finish(meter.now_s())
                 return self._own_end(program, pace.over())
             if pace.between_steps() and self._stopped_anywhere(program):
                 return self._paused(program, Status.PAUSED, pace.over())

@@ -106,6 +106,28 @@ class Course:
         """The training has come to the end of an epoch, whatever it reported."""
         self._end(math.floor(self.epochs + CLOSE) + 1.0, at_s)
 
+    def finish(self, at_s: float) -> None:
+        """The training has ended; one that left its loop has ended its last epoch with that."""
+        if self._pending is not None:
+            self.end_epoch(at_s)
+
+    def conclude(self, metrics: Mapping[str, float], at_s: float) -> None:
+        """What a training says when it has ended: of its last epoch, or its only word."""
+        self.finish(at_s)
+        again = self.epochs > 0 and (
+            self.counted or metrics.get(self.wanted.metric) == self.quality
+        )
+        if not again:
+            self.report(metrics, None, at_s)
+            if self.counted and self._pending is not None:
+                self._end(1.0, at_s)
+            return
+        counted, self.counted = self.counted, True  # no epoch of its own
+        self.report(metrics, None, at_s)
+        self.counted = counted
+        if self._pending is not None:
+            self._end(self.epochs, at_s)
+
     def verdict(self, until: Until, time_s: float, energy_j: float | None) -> Status | None:
         """How the segment ends here, at the end of an epoch; None when it goes on."""
         if self.diverged:

@@ -19,7 +19,7 @@ from wattloop.tune.progress import Status
 from wattloop.tune.running_trial import trial_here
 from wattloop.tune.seeding import RandomState, seed_everything
 from wattloop.tune.segment import Segment
-from wattloop.tune.trial import Trial, TrialStopped
+from wattloop.tune.trial import Trial, TrialStopped, numbers_of
 
 __all__ = ["FunctionTraining"]
 
@@ -182,19 +182,12 @@ class FunctionTraining:
             self._end(status, message)
 
     def _last_report(self, returned: Mapping[str, Any]) -> None:
-        """What the function returned, where it did not report it already."""
-        from wattloop.tune.trial import numbers_of
-
         assert self._meter is not None
-        metrics = numbers_of(returned)
-        if self.course.counted or self.course.metrics.get(self.course.wanted.metric) != metrics.get(
-            self.course.wanted.metric
-        ):
-            counted, self.course.counted = self.course.counted, False
-            epoch = self.course.epochs if counted and self.course.epochs else None
-            self.course.report(metrics, epoch, self._meter.now_s())
+        self.course.conclude(numbers_of(returned), self._meter.now_s())
 
     def _own_end(self) -> tuple[Status, str]:
+        if self._meter is not None:
+            self.course.finish(self._meter.now_s())
         if self.course.diverged:
             return Status.DIVERGED, self.course.diverged
         if self.course.wanted.metric and not self.course.seen:
