@@ -40,17 +40,19 @@ def execute(request: TuneRequest) -> None:
     spec = spec_of(request)
     for note in spec.notes:
         say(f"wattloop: {request.spec_file}: {note}")
-    with open_store(request.settings.store_location) as store, progress(spec) as listener:
-        ready = prepared(
-            spec,
-            store,
-            request.settings,
-            resume=not request.new,
-            resume_only=request.resume_only,
-            parallel=request.parallel,
-            listener=listener,
-        )
-        _run(ready, store, request)
+    with open_store(request.settings.store_location) as store:
+        with progress(spec) as listener:
+            ready = prepared(
+                spec,
+                store,
+                request.settings,
+                resume=not request.new,
+                resume_only=request.resume_only,
+                parallel=request.parallel,
+                listener=listener,
+            )
+            _run(ready)
+        _show(ready, store, request)
 
 
 def execute_stored(reference: str | None, request: TuneRequest) -> None:
@@ -59,11 +61,13 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
     from wattloop.store.database import open_store
     from wattloop.tune.running import resumed
 
-    with open_store(request.settings.store_location) as store, progress() as listener:
-        limits = {name: value for name, value in request.limits.items() if value is not None}
-        ready = resumed(reference, store, request.settings, limits=limits, listener=listener)
-        listener.about(ready.spec)
-        _run(ready, store, request)
+    limits = {name: value for name, value in request.limits.items() if value is not None}
+    with open_store(request.settings.store_location) as store:
+        with progress() as listener:
+            ready = resumed(reference, store, request.settings, limits=limits, listener=listener)
+            listener.about(ready.spec)
+            _run(ready)
+        _show(ready, store, request)
 
 
 def spec_of(request: TuneRequest) -> "SearchSpec":
@@ -82,18 +86,20 @@ def spec_of(request: TuneRequest) -> "SearchSpec":
     limits = {name: value for name, value in request.limits.items() if value is not None}
     if limits:
         own = data.get("limits")
-        data["limits"] = {**(own if isinstance(own, Mapping) else {}), **limits}
+        known = dict(own) if isinstance(own, Mapping) else {}
+        if "time" in limits:
+            known.pop("deadline", None)  # another word for it
+        if "trials" in limits:
+            data.pop("run_cap", None)
+        data["limits"] = {**known, **limits}
     if request.target is not None:
         metric = data.get("metric")
-        known = metric if isinstance(metric, Mapping) else {"name": metric}
-        data["metric"] = {**known, "target": request.target}
+        written = metric if isinstance(metric, Mapping) else {"name": metric}
+        data["metric"] = {**written, "target": request.target}
     return spec_from(data, source)
 
 
-def _run(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
-    from wattloop.cli.tune_view import print_summary, result_dict
-    from wattloop.store.experiments import find_experiment
-
+def _run(ready: "Prepared") -> None:
     verb = "going on with" if ready.is_resumed else "beginning"
     say(f"wattloop: {verb} {ready.experiment.experiment_id}")
     for name, reason in ready.without.items():
@@ -105,6 +111,12 @@ def _run(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
         raise
     if stopped.limit:
         say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
+
+
+def _show(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
+    from wattloop.cli.tune_view import print_summary, result_dict
+    from wattloop.store.experiments import find_experiment
+
     experiment = find_experiment(store, ready.experiment.experiment_id)
     if request.json_file is not None:
         write_json(result_dict(store, experiment), request.json_file)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.output import check_target, print_table, write_json
 from wattloop.core.units import format_duration, format_energy
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ def final_command(
 ) -> None:
     """Train the best configuration in full, measure it, and say when the search has paid."""
     from wattloop.cli.chosen import settings_of
+    from wattloop.cli.tune_progress import busy
     from wattloop.store.database import open_store
     from wattloop.tune.final import train_final
 
     check_target(json_file, "--json")
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    with open_store(settings.store_location) as place:
-        say(f"wattloop: training the best configuration of {which} in full")
+    what = f"training the best configuration of {which} in full, and the default beside it"
+    with open_store(settings.store_location) as place, busy(what):
         result = train_final(which, place, settings, to_the_end=to_the_end)
     if json_file is not None:
         write_json(result.to_dict(), json_file)

@@ -15,7 +15,7 @@ from wattloop.tune.segment import Segment
 if TYPE_CHECKING:
     from wattloop.tune.spec import SearchSpec
 
-__all__ = ["Watcher", "progress"]
+__all__ = ["Watcher", "busy", "progress"]
 
 FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
 
@@ -33,6 +33,23 @@ def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _OnTerminal(spec, bar, bar.add_task("", total=None))
+
+
+@contextmanager
+def busy(text: str) -> Iterator[None]:
+    """A line with the time that passes on a terminal; elsewhere the line alone."""
+    if not is_terminal(sys.stderr):
+        say(f"wattloop: {text}")
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(text, total=None)
+        yield
 
 
 class Watcher:
