@@ -1,5 +1,7 @@
 """Searches in one call."""
 
+from pathlib import Path
+
 import pytest
 
 from wattloop.core.errors import ConfigError, StoreError
@@ -60,6 +62,7 @@ def test_the_winner_is_proven(settings):
         import time
 
         for epoch in trial.epochs(12):
+            (trial.checkpoint / "model").write_text(str(epoch))
             time.sleep(0.02)
             trial.report(accuracy=1 - 1 / (1 + (epoch + 1) * trial["lr"] * 10))
 
@@ -70,6 +73,9 @@ def test_the_winner_is_proven(settings):
     assert final.saved_j > 0
     assert final.break_even_runs == pytest.approx(result.summary.energy_j / final.saved_j)
     assert final.winner.run_id is not None
+    assert (Path(final.winner.files) / "model").exists()
+    folders = Path(f"{settings.store_location}.journals", result.search_id).glob("*/checkpoint/*")
+    assert list(folders) == []  # of trainings that nobody goes on with
 
 
 def test_a_default_that_is_best_saves_nothing(settings):

@@ -52,6 +52,8 @@ def print_final(result: "FinalResult") -> None:
     if result.default is not None and result.default is not result.winner:
         rows.append(_row("default", result.default))
     print_table(("run", "configuration", "quality", "epochs", "energy", "time", "where from"), rows)
+    if result.winner.files:
+        print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
     print(said(result))  # noqa: T201 - the answer
 
 

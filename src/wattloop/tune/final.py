@@ -1,6 +1,7 @@
 """The winner of a search trained in full, and what it saves against the default configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
@@ -21,6 +22,7 @@ from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.candidate_results import candidates_from
+from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.running import problem_without
@@ -157,7 +159,9 @@ class _Runs:
             )
             end_trial(self._store, identity, record)
             recover(self._store, close_journal)
-        return _full(segment, progress, record, self._problem)
+        files = CandidateFiles(self._record.folder, name).checkpoint
+        full = _full(segment, progress, record, self._problem)
+        return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")
 
 
 def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:

@@ -20,6 +20,7 @@ class FullRun:
         energy_j, time_s: to the target where there is one and it was reached, else to its end.
         uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
         from_search: whether the search had trained it in full already.
+        files: the folder in which it saved something.
     """
 
     parameters: Mapping[str, Value]
@@ -35,6 +36,7 @@ class FullRun:
     run_id: str | None = None
     message: str = ""
     from_search: bool = False
+    files: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

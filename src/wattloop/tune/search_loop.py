@@ -152,7 +152,10 @@ class Search:
             if not len(slots):
                 if asked == "wait" and not limit:
                     raise StrategyError("the strategy waits, and nothing is under way")
-                return limit or allowed(self._problem.limits, self.spent)
+                limit = limit or allowed(self._problem.limits, self.spent)
+                if not limit:  # nobody will go on with any of them
+                    self._let_all_go()
+                return limit
             for segment, progress in slots.ended():
                 self._end(segment.key, progress)
 
@@ -222,6 +225,11 @@ class Search:
             self._bench.let_go(segment.candidate)
         for candidate in self._kept - self._wanted():
             self._kept.discard(candidate)
+            self._bench.let_go(candidate)
+
+    def _let_all_go(self) -> None:
+        kept, self._kept = self._kept, set()
+        for candidate in kept:
             self._bench.let_go(candidate)
 
     def _note_scope(self) -> None:
