@@ -47,7 +47,7 @@ size. Every strategy is run {seeds} times on each by `wattloop tune replay`; a t
 those recorded, drawn by chance, and its energy is that of the table at its cap. D is one training
 with the default batch size at the highest cap; the oracle knows the batch size and cap with the
 least mean energy. Everything is counted: windows, probes of caps, trainings given up. Bars are of
-medians over the problems; `failures` is the sum.
+medians over the problems; `failures` is the sum, `within_5pct_share` of all problems and seeds.
 
 `zeus` is the published policy, re-implemented (exploration with pruning in two rounds, Thompson
 sampling, every limit profiled for 5 s, cost = energy, stop at twice the least cost); it explores
