@@ -17,16 +17,10 @@ import math
 from wattloop.core.errors import ConfigError, StrategyError
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.segment import Segment
 from wattloop.tune.strategies.race_memory import Memory
-from wattloop.tune.strategies.race_rates import (
-    MOST_SWEEPS,
-    first_sweep,
-    picked,
-    usable,
-    widened,
-)
 from wattloop.tune.strategies.race_runner import Runner
+from wattloop.tune.strategies.race_segments import Segments
 from wattloop.tune.strategies.race_standings import HOPELESS, Standings
 from wattloop.tune.strategies.race_start import starters
 from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
@@ -36,10 +30,6 @@ __all__ = ["Race"]
 RUNS = 6.0
 BUDGET = 0.5
 START = 24
-WINDOW_S = 2.0
-"""A window over which the energy of an epoch is measured; more of them until it is known."""
-MOST_WINDOWS = 8
-ERROR = 0.02
 WORTH = 2.0
 """A rung must promise so many times its cost: the most promising of many promises too much."""
 SHORT = 4.0
@@ -96,8 +86,7 @@ class Race(Strategy):
         self.standings = Standings(problem, self.configurations, self.runners, past)
         self._busy: dict[str, str] = {}
         self._picked: int | None = None
-        self._windows = True
-        self._sweeps = problem.rate is not None
+        self._segments = Segments(problem)
 
     # -- the contract ----------------------------------------------------------------------
 
@@ -118,7 +107,7 @@ class Race(Strategy):
         if segment.rates is not None and (
             progress.status.alive or progress.status is Status.NOT_SUPPORTED
         ):
-            self._take_rates(runner, segment.rates, progress)
+            self._segments.swept(runner, segment.rates, progress)
         else:
             self._take(runner, segment, progress)
         self.standings.refresh()
@@ -154,8 +143,7 @@ class Race(Strategy):
 
     def _take(self, runner: Runner, segment: Segment, progress: Progress) -> None:
         runner.take(segment, progress, self.problem.quality)
-        if segment.until.anywhere and progress.status.good:
-            self._windows = self._windows and runner.epoch is not None
+        self._segments.windowed(runner, segment, progress)
         if progress.status is Status.ENDED:
             if runner.reached is None and self.problem.quality.target is not None:
                 runner.fault = "came to its end below the target"
@@ -168,23 +156,6 @@ class Race(Strategy):
                 runner.reached = runner.epochs
             else:
                 runner.fault = "below the target after all epochs it may have"
-
-    def _take_rates(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
-        """The rate at which the loss falls fastest; another sweep where that is at the edge."""
-        runner.spent_j += progress.energy_j or 0.0
-        runner.sweeps += 1
-        if progress.status is Status.NOT_SUPPORTED:
-            self._sweeps = False
-            return
-        assert self.problem.rate is not None
-        parameter = self.problem.space.parameters[self.problem.rate]
-        found = picked(progress.rates)
-        runner.sweep = None
-        if found is None:
-            return
-        runner.learning_rate = usable(found.rate, parameter)
-        if found.edge and runner.sweeps < MOST_SWEEPS:
-            runner.sweep = widened(sweep, found.edge, parameter)
 
     def _at_limit(self, runner: Runner) -> bool:
         most = self.problem.limits.epochs
@@ -208,11 +179,11 @@ class Race(Strategy):
             return self._train_again()
         default = self.runners[0]
         if not default.fault and not default.points:
-            return WAIT if self._busy else self._rung(default, 1.0)
+            return WAIT if self._busy else self._segments.next(default, 1.0)
         if not self.standings.costs:
             waiting = [r for r in self.runners if not r.fault and r.name not in self._busy]
             if waiting and not self._busy:
-                return self._rung(waiting[0], 1.0)
+                return self._segments.next(waiting[0], 1.0)
             return WAIT if self._busy else None
         leader = self.standings.leader(self.runs)
         runner = self.runners[leader]
@@ -220,11 +191,11 @@ class Race(Strategy):
             return WAIT if self._busy else None
         challenger = self._challenger(leader)
         if challenger is not None:
-            return self._rung(self.runners[challenger], self._rung_epochs(challenger))
+            return self._segments.next(self.runners[challenger], self._rung_epochs(challenger))
         if runner.name in self._busy:
             return WAIT
         further = max(math.floor(runner.epochs) + 1, math.ceil(CHUNK * runner.epochs))
-        return self._rung(runner, further)
+        return self._segments.next(runner, further)
 
     def _challenger(self, leader: int) -> int | None:
         """The one whose next rung is most worth its cost; None when none is."""
@@ -274,7 +245,9 @@ class Race(Strategy):
         if runner.reached is not None:
             return None
         expected = math.exp(self.standings.need.value(self._picked))
-        return self._rung(runner, math.ceil(max(CHUNK * runner.epochs, LONGER * expected, 1.0)))
+        return self._segments.next(
+            runner, math.ceil(max(CHUNK * runner.epochs, LONGER * expected, 1.0))
+        )
 
     def _promising(self, leader: int) -> int:
         """The leader, or one that saves more later than it loses now."""
@@ -284,49 +257,6 @@ class Race(Strategy):
                 saving, loss = self.standings.full_run(index, leader)
                 best = max(best, (self.runs * saving / WORTH - loss, index))
         return best[1]
-
-    # -- segments --------------------------------------------------------------------------
-
-    def _rung(self, runner: Runner, epochs: float) -> Segment:
-        """The next segment of a candidate on its way to so many epochs."""
-        most = self.problem.limits.epochs
-        cap, rates = None, self._sweep(runner)
-        until = Until(epochs=epochs if most is None else min(epochs, most))
-        if rates is None and self._wants_window(runner):
-            share = None if most is None else min(1.0, most)
-            until = Until(epochs=share, time_s=WINDOW_S, anywhere=True)
-        elif rates is None and self.standings.wants_cap(runner):
-            cap = self.problem.cap
-        return Segment(
-            key=f"{runner.name}/{runner.segments}",
-            candidate=runner.name,
-            parameters=runner.parameters,
-            levers=dict(runner.levers),
-            until=until,
-            seed=self.problem.seed,
-            keep=rates is None,
-            cap=cap,
-            rates=rates,
-            learning_rate=runner.learning_rate,
-        )
-
-    def _sweep(self, runner: Runner) -> RateSweep | None:
-        """The sweep of learning rates that is due."""
-        rate = self.problem.rate
-        if not self._sweeps or rate is None or runner.points:
-            return None
-        if runner.sweep is None and runner.sweeps == 0 and runner.learning_rate is None:
-            runner.sweep = first_sweep(runner.parameters, rate, self.problem.space.parameters[rate])
-        return runner.sweep
-
-    def _wants_window(self, runner: Runner) -> bool:
-        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
-            return False
-        epoch = runner.epoch
-        windows = runner.segments - runner.sweeps
-        if epoch is None:
-            return windows == 0
-        return epoch.error > ERROR and windows < MOST_WINDOWS
 
     def _remembered(self, memory: Memory) -> list[tuple[int, Runner]]:
         past = []

@@ -14,26 +14,20 @@ from wattloop.tune.strategies.race_belief import (
     covariance,
     expected_saving,
 )
-from wattloop.tune.strategies.race_course import SEED_ERROR, Course
+from wattloop.tune.strategies.race_needs import Needs
 from wattloop.tune.strategies.race_runner import Epoch, Runner
+from wattloop.tune.strategies.race_segments import wants_cap
 
-__all__ = ["CAP_TRIES", "Standings"]
+__all__ = ["HOPELESS", "Standings"]
 
-SPREAD_EPOCHS = 0.8
-"""Of the logarithm of epochs to the target, between configurations far from each other."""
 SPREAD_RATE = 1.5
-"""Of the logarithm of what an epoch costs."""
-LEVEL = 3.0
-"""Of the logarithm of the epochs that any training of the problem needs."""
+"""Of the logarithm of what an epoch costs, between configurations far from each other."""
 CAP_ERROR = 0.1
 """How much the gain by a cap differs from one configuration to another."""
-CAP_TRIES = 2
 HOPELESS = 3.0
 """Standard deviations by which a candidate is behind when it is given up."""
 AS_MUCH = 0.02
-FAILED = 1.0
-"""A training that fails needed at least so much more (logarithm) than the best."""
-SURE = 4
+"""Epochs whose costs differ by less cost the same."""
 SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
 """Objectives that are above 0 and grow with the epochs; others are raced by their energy."""
 
@@ -54,11 +48,9 @@ class Standings:
         past: Sequence[tuple[int, Runner]] = (),
     ) -> None:
         self.problem, self.runners, self.past = problem, runners, list(past)
-        self.course = Course(problem)
+        self._needs = Needs(problem, configurations)
+        self._course = self._needs.course
         space = problem.space
-        # Epochs to the target do not depend on caps and clocks; what an epoch costs does.
-        own = [name for name in space.varied if name not in (*space.hardware, problem.rate)]
-        self._near_epochs = covariance(space, own, configurations, SPREAD_EPOCHS) + LEVEL**2
         self._near_rates = covariance(space, space.varied, configurations, SPREAD_RATE)
         one = Epoch(1.0, 1.0, 0.0)
         self.degree = math.log2(self._score(one, 2.0) / self._score(one, 1.0))
@@ -67,14 +59,10 @@ class Standings:
 
     def refresh(self) -> None:
         """Think again, with everything that was told."""
-        course = self.course
         every = [*enumerate(self.runners), *self.past]
-        self._curves = [(index, runner) for index, runner in every if runner.points]
-        if course.first is None:
-            course.first = next((r.best for _, r in self._curves if r.best is not None), None)
-        self._hub = max(self._curves, key=lambda c: course.share_of(c[1]), default=None)
-        self._told = [(runner, self._tells(index, runner)) for index, runner in self._curves]
-        self.need = self._epochs_belief()
+        self._needs.take([(index, runner) for index, runner in every if runner.points])
+        self.need = self._needs.belief()
+        """Of the logarithm of epochs to the target."""
         self.rates, self._known = self._rates_belief()
         self.costs = {
             index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
@@ -98,13 +86,13 @@ class Standings:
         runner, ahead = self.runners[index], self._furthest(leader)
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
-        limit = self.course.share_of(ahead)
+        limit = self._course.share_of(ahead)
         if runner.points and runner.best is not None:
-            share = self.course.share_after(self.course.share_of(runner), epochs / runner.epochs)
+            share = self._course.share_after(self._course.share_of(runner), epochs / runner.epochs)
         else:
             later = epochs / (max(ahead.epochs, 1e-3) * math.exp(mean))
-            share = self.course.share_after(limit, later)
-        after = self._epochs_belief((index, epochs, min(share, limit)))
+            share = self._course.share_after(limit, later)
+        after = self._needs.belief((index, runner, epochs, min(share, limit)))
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         saving = expected_saving(self.degree * mean + more, math.sqrt(learned))
@@ -141,9 +129,7 @@ class Standings:
         """Whether it is ahead in quality, so that the leader's own progress tells more."""
         runner = self.runners[index]
         ahead = self._furthest(leader)
-        return bool(runner.points) and self.course.share_of(runner) >= self.course.share_of(ahead)
-
-    # -- epochs ----------------------------------------------------------------------------
+        return bool(runner.points) and self._course.share_of(runner) >= self._course.share_of(ahead)
 
     def full_run(self, index: int, leader: int) -> tuple[float, float]:
         """If it is trained to the target once more in place of the leader: the share of a
@@ -151,7 +137,8 @@ class Standings:
         """
         mean, variance = self.need.against(index, leader)
         more, spread = self.rates.against(index, leader)
-        after = self._epochs_belief((index, math.exp(self.need.value(index)), 1.0))
+        epochs = math.exp(self.need.value(index))
+        after = self._needs.belief((index, self.runners[index], epochs, 1.0))
         _, left = after.against(index, leader)
         learned = max(variance - left, 0.0) * self.degree**2 + spread
         ahead = self.degree * mean + more
@@ -162,73 +149,6 @@ class Standings:
     def knows_rate(self, index: int) -> bool:
         """Whether it was measured what an epoch costs."""
         return self._known[index]
-
-    def _epochs_belief(self, further: tuple[int, float, float] | None = None) -> Belief:
-        """Of the logarithm of epochs to the target.
-
-        `further`: as it would be, but for its mean, with one candidate after so many epochs, so far
-        along.
-        """
-        if self._hub is None:
-            return believe(self._near_epochs, ())
-        hub = self._hub[0]
-        without = None if further is None else self.runners[further[0]]
-        seen = [one for runner, told in self._told if runner is not without for one in told]
-        if further is not None:
-            index, epochs, share = further
-            seen.append(Seen(index, None, 0.0, self.course.own_variance(epochs, share)))
-            if index != hub:
-                seen.append(Seen(index, hub, 0.0, self.course.compared_variance(epochs, share)))
-        return believe(self._near_epochs, seen)
-
-    def _tells(self, index: int, runner: Runner) -> list[Seen]:
-        """What a training says of the epochs that its configuration needs."""
-        assert self._hub is not None
-        found = None if index == self._hub[0] else self._compared(index, runner)
-        return [self._own(index, runner), *([] if found is None else [found])]
-
-    def _own(self, index: int, runner: Runner) -> Seen:
-        """What its own curve says."""
-        guess = math.log(self.course.needed(runner))
-        if runner.reached is not None:
-            # The usual spread counts as much as SURE trainings that were seen.
-            spread2 = (SURE * SEED_ERROR**2 + runner.spread2) / (SURE + runner.trainings - 1)
-            return Seen(index, None, guess, spread2 / runner.trainings)
-        share = self.course.share_of(runner)
-        return Seen(index, None, guess, self.course.own_variance(runner.epochs, share))
-
-    def _compared(self, index: int, runner: Runner) -> Seen | None:
-        """Epochs to the best quality that it and the one that is furthest have both reached."""
-        assert self._hub is not None
-        hub, other = self._hub
-        quality = self.problem.quality
-        if other.best is None:
-            return None
-        begun, at_first = other.first
-        level = runner.best
-        if level is None:  # it has not even come to the first level
-            guess = self.course.guess(runner.epochs, None) - self.course.guess(begun, at_first)
-            ratio = max(guess, math.log((runner.epochs + 0.5) / begun))
-            return Seen(index, hub, ratio, self.course.compared_variance(1.0, 0.0))
-        if quality.better(level, other.best):
-            level = other.best
-        if quality.target is not None and quality.reached(level):
-            level = quality.target
-        one, two = runner.epochs_to(level, quality), other.epochs_to(level, quality)
-        if one is None or two is None:
-            return None
-        share = self.course.share(level, min(one, two))
-        ratio = math.log(one / two)
-        if quality.better(at_first, level):
-            # The other one passed this level somewhere in its first epoch.
-            ratio = max(ratio, self.course.guess(one, level) - self.course.guess(begun, at_first))
-        # It may have trained on without getting any further, where the other one got further.
-        later = other.epochs_beyond(level, quality)
-        if later is not None:
-            ratio = max(ratio, math.log(runner.epochs / later))
-        if runner.fault and runner.reached is None and not runner.slow:
-            ratio = max(ratio, FAILED)
-        return Seen(index, hub, ratio, self.course.compared_variance(min(one, two), share))
 
     # -- what an epoch costs ---------------------------------------------------------------
 
@@ -249,16 +169,12 @@ class Standings:
             if epoch is None:
                 continue
             rate, error = self._score(epoch), epoch.error
-            if self.wants_cap(runner):
+            if wants_cap(self.problem, runner):
                 rate, error = rate * usual, CAP_ERROR
             seen.append(Seen(index, None, math.log(rate), error**2 + 1e-6))
         known = {one.one for one in seen}
         belief = believe(self._near_rates, seen, seen[0].value if seen else 0.0)
         return belief, [index in known for index in range(len(self.runners))]
-
-    def wants_cap(self, runner: Runner) -> bool:
-        """Whether its best cap is still to be looked for."""
-        return self.problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
 
     def _score(self, epoch: Epoch, epochs: float = 1.0) -> float:
         objective = self.problem.objective
@@ -272,12 +188,12 @@ class Standings:
     # -- who -------------------------------------------------------------------------------
 
     def _learned(self, index: int) -> bool:
-        return any(one == index for one, _ in self._curves)
+        return any(one == index for one, _ in self._needs.curves)
 
     def _furthest(self, index: int) -> Runner:
         """The training of a configuration that has come furthest, in this search or before."""
-        own = [runner for one, runner in self._curves if one == index]
-        return max(own, key=self.course.share_of, default=self.runners[index])
+        own = [runner for one, runner in self._needs.curves if one == index]
+        return max(own, key=self._course.share_of, default=self.runners[index])
 
     def _done(self, index: int) -> float:
         """The part of its training that is behind it."""

@@ -1,0 +1,93 @@
+"""The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
+
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.strategies.race_rates import MOST_SWEEPS, first_sweep, picked, usable, widened
+from wattloop.tune.strategies.race_runner import Runner
+
+__all__ = ["Segments", "wants_cap"]
+
+CAP_TRIES = 2
+WINDOW_S = 2.0
+"""A window over which the energy of an epoch is measured; more of them until it is known."""
+MOST_WINDOWS = 8
+ERROR = 0.02
+
+
+def wants_cap(problem: Problem, runner: Runner) -> bool:
+    """Whether its best cap is still to be looked for."""
+    return problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
+
+
+class Segments:
+    """Makes segments, as far as the bench is known to be able to run them."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._windows = True
+        self._sweeps = problem.rate is not None
+
+    def next(self, runner: Runner, epochs: float) -> Segment:
+        """On the way to so many epochs."""
+        most = self.problem.limits.epochs
+        cap, rates = None, self._sweep(runner)
+        until = Until(epochs=epochs if most is None else min(epochs, most))
+        if rates is None and self._wants_window(runner):
+            share = None if most is None else min(1.0, most)
+            until = Until(epochs=share, time_s=WINDOW_S, anywhere=True)
+        elif rates is None and wants_cap(self.problem, runner):
+            cap = self.problem.cap
+        return Segment(
+            key=f"{runner.name}/{runner.segments}",
+            candidate=runner.name,
+            parameters=runner.parameters,
+            levers=dict(runner.levers),
+            until=until,
+            seed=self.problem.seed,
+            keep=rates is None,
+            cap=cap,
+            rates=rates,
+            learning_rate=runner.learning_rate,
+        )
+
+    def windowed(self, runner: Runner, segment: Segment, progress: Progress) -> None:
+        """A bench that says nothing about parts of an epoch is not asked for them again."""
+        if segment.until.anywhere and progress.status.good:
+            self._windows = self._windows and runner.epoch is not None
+
+    def swept(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
+        """The rate at which the loss falls fastest; another sweep where that is at the edge."""
+        runner.spent_j += progress.energy_j or 0.0
+        runner.sweeps += 1
+        runner.sweep = None
+        if progress.status is Status.NOT_SUPPORTED:
+            self._sweeps = False
+            return
+        assert self.problem.rate is not None
+        parameter = self.problem.space.parameters[self.problem.rate]
+        found = picked(progress.rates)
+        if found is None:
+            return
+        runner.learning_rate = usable(found.rate, parameter)
+        if found.edge and runner.sweeps < MOST_SWEEPS:
+            runner.sweep = widened(sweep, found.edge, parameter)
+
+    def _sweep(self, runner: Runner) -> RateSweep | None:
+        """The sweep of learning rates that is due."""
+        rate = self.problem.rate
+        if not self._sweeps or rate is None or runner.points:
+            return None
+        if runner.sweep is None and runner.sweeps == 0 and runner.learning_rate is None:
+            parameter = self.problem.space.parameters[rate]
+            runner.sweep = first_sweep(runner.parameters, rate, parameter)
+        return runner.sweep
+
+    def _wants_window(self, runner: Runner) -> bool:
+        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
+            return False
+        epoch = runner.epoch
+        windows = runner.segments - runner.sweeps
+        if epoch is None:
+            return windows == 0
+        return epoch.error > ERROR and windows < MOST_WINDOWS
