@@ -20,6 +20,7 @@ def test_train_digits_prints_energy_per_epoch(tmp_path: Path) -> None:
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
         "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "OMP_NUM_THREADS": "1",  # on a busy machine threads wait for each other
     }
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "train_digits.py")],
