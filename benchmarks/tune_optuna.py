@@ -5,15 +5,19 @@
 Run by tune_overhead.py, in a process of its own each time; `fill` makes the database.
 """
 
+import json
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import MetaData, insert
+
 from wattloop.store.database import Store
 from wattloop.store.trial_records import each_trial
 
 STUDY = "ten thousand"
+BEGUN = datetime(2026, 1, 1)
 
 
 def fill(database: Path, store: Store, search_id: str) -> None:
@@ -24,7 +28,6 @@ def fill(database: Path, store: Store, search_id: str) -> None:
         FloatDistribution,
         IntDistribution,
     )
-    from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions: dict[str, Any] = {
@@ -35,28 +38,76 @@ def fill(database: Path, store: Store, search_id: str) -> None:
         "dropout": FloatDistribution(0.0, 0.6),
         "precision": CategoricalDistribution(["fp32", "bf16"]),
     }
-    # nobody waits for a disk while it is filled; how it is read does not depend on that
-    storage = optuna.storages.RDBStorage(
-        f"sqlite:///{database}", engine_kwargs={"isolation_level": "AUTOCOMMIT"}
-    )
-    study = optuna.create_study(storage=storage, study_name=STUDY, direction="minimize")
-    begun = datetime(2026, 1, 1)
-    for record in each_trial(store, search_id):
-        outcome, segment = record.outcome, record.settings["segment"]
+    storage = optuna.storages.RDBStorage(f"sqlite:///{database}")
+    optuna.create_study(storage=storage, study_name=STUDY, direction="minimize")
+    # row by row through the storage it would take half an hour; read back it is the same
+    tables = MetaData()
+    tables.reflect(storage.engine)
+    rows = _rows(store, search_id, distributions)
+    with storage.engine.begin() as connection:
+        for name, found in rows.items():
+            connection.execute(insert(tables.tables[name]), found)
+
+
+def _rows(
+    store: Store, search_id: str, distributions: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """What Optuna's own tables hold of each trial."""
+    from optuna.distributions import distribution_to_json
+
+    written = {name: distribution_to_json(kind) for name, kind in distributions.items()}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "trials": [],
+        "trial_params": [],
+        "trial_values": [],
+        "trial_intermediate_values": [],
+        "trial_user_attributes": [],
+    }
+    for number, record in enumerate(each_trial(store, search_id)):
+        outcome, trial_id = record.outcome, number + 1
         failed = outcome["status"] == "diverged"
-        trial = create_trial(
-            state=TrialState.FAIL if failed else TrialState.COMPLETE,
-            value=None if failed else outcome["energy_j"],
-            params=segment["parameters"],
-            distributions=distributions,
-            intermediate_values={
-                int(point["epoch"]): point["quality"] for point in outcome["curve"]
-            },
-            user_attrs={"accuracy": outcome["best"]},
+        rows["trials"].append(
+            {
+                "trial_id": trial_id,
+                "number": number,
+                "study_id": 1,
+                "state": "FAIL" if failed else "COMPLETE",
+                "datetime_start": BEGUN,
+                "datetime_complete": BEGUN + timedelta(seconds=outcome["time_s"]),
+            }
         )
-        trial.datetime_start = begun
-        trial.datetime_complete = begun + timedelta(seconds=outcome["time_s"])
-        study.add_trial(trial)
+        for name, value in record.settings["segment"]["parameters"].items():
+            rows["trial_params"].append(
+                {
+                    "trial_id": trial_id,
+                    "param_name": name,
+                    "param_value": distributions[name].to_internal_repr(value),
+                    "distribution_json": written[name],
+                }
+            )
+        for point in outcome["curve"]:
+            rows["trial_intermediate_values"].append(
+                {
+                    "trial_id": trial_id,
+                    "step": int(point["epoch"]),
+                    "intermediate_value": point["quality"],
+                    "intermediate_value_type": "FINITE",
+                }
+            )
+        if failed:
+            continue
+        rows["trial_values"].append(
+            {
+                "trial_id": trial_id,
+                "objective": 0,
+                "value": outcome["energy_j"],
+                "value_type": "FINITE",
+            }
+        )
+        rows["trial_user_attributes"].append(
+            {"trial_id": trial_id, "key": "accuracy", "value_json": json.dumps(outcome["best"])}
+        )
+    return rows
 
 
 def main() -> None:

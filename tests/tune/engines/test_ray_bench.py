@@ -211,7 +211,8 @@ def test_candidates_of_one_slot_set_its_levers_in_turn(cluster: Settings, tmp_pa
         gpus=1,
         cpus=0,
     )
-    (gpu,) = bench._slots[0].facts.devices
+    facts = bench._slots[0].facts
+    (gpu,) = facts.devices
     card = shared_gpus(4)[int(gpu.partition(":")[2])]
     before_w = card.now().limit_w
     wanted = [("a", 400, 1), ("b", 500, 1), ("a", 400, 2)]
@@ -224,8 +225,10 @@ def test_candidates_of_one_slot_set_its_levers_in_turn(cluster: Settings, tmp_pa
             assert (done.status, done.message) == (Status.PAUSED, "")
             assert done.metrics["limit_w"] == watts
             assert card.now().limit_w == before_w
+        assert any(Path(facts.scratch).iterdir())
     finally:
         bench.close()
+    assert not Path(facts.scratch).exists(), "nothing is left on the worker"
 
 
 @pytest.mark.parametrize(

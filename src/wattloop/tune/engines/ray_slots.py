@@ -21,6 +21,8 @@ RESERVE_S = 60.0
 ANSWER_S = 30.0
 """A place answers within milliseconds; one that does not by then is lost."""
 
+CLOSE_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -70,6 +72,7 @@ class Slot:
         for training in self.trainings.values():
             self.ray.kill(training)
         self.trainings.clear()
+        self.ray.wait([self.place.close.remote()], timeout=CLOSE_S)
         self.ray.kill(self.place)
 
 
@@ -154,12 +157,18 @@ def reserved(ray: Any, bundle: Bundle, count: int, settings: Settings, scope: st
                 "for fewer or smaller slots, or start more workers"
             )
         facts = _all(ray, waiting)
-        _check(facts, scope)
     except BaseException:
         for place in places:
             ray.kill(place)
         raise
-    return [Slot(ray, *found) for found in zip(places, facts, strict=True)]
+    slots = [Slot(ray, *found) for found in zip(places, facts, strict=True)]
+    try:
+        _check(facts, scope)
+    except ConfigError:
+        for slot in slots:
+            slot.abandon()
+        raise
+    return slots
 
 
 class _RayPlace(Place):

@@ -50,6 +50,7 @@ class PlaceFacts:
         host: the machine's own name.
         visible: variables that show a process the place's GPUs and no others.
         devices: domains that are read; empty for all of the machine.
+        scratch: a folder there for what trainings need while they run.
         version: of Wattloop there.
         python: its version.
     """
@@ -58,6 +59,7 @@ class PlaceFacts:
     host: str
     visible: Mapping[str, str]
     devices: tuple[str, ...]
+    scratch: str
     version: str = __version__
     python: str = platform.python_version()
 
@@ -82,7 +84,13 @@ class Place:
             self._settings = self._settings._replace(devices=_gpu_domains(visible))
         self._session = Session.open(self._settings, name="held", in_process=False, keep=False)
         self._since_s = self._session.clock.now_s()
-        return PlaceFacts(node, platform.node(), visible, self._settings.devices)
+        self._scratch = tempfile.mkdtemp(prefix="wattloop-slot-")
+        return PlaceFacts(node, platform.node(), visible, self._settings.devices, self._scratch)
+
+    def close(self) -> None:
+        """End measuring, and leave nothing behind."""
+        self._session.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def lap(self) -> Lap:
         """What the devices took since the last call."""
@@ -113,7 +121,7 @@ class WorkerTraining:
         self._make = make
         self._pasts = pasts
         # Runs are kept by the search alone: journals of this machine are not its store's.
-        self._scratch = Path(tempfile.mkdtemp(prefix="wattloop-training-"))
+        self._scratch = Path(tempfile.mkdtemp(dir=facts.scratch))
         self._settings = settings._replace(
             devices=facts.devices, store=str(self._scratch / "runs.db")
         )
