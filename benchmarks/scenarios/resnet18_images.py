@@ -1,8 +1,9 @@
 """ResNet-18 on generated images: ten classes of marks, turned, scaled, moved, among others.
 
-Every class has eight marks (smooth random patterns); an image shows one of them in any colour,
-turned by up to 40 degrees, scaled and moved, besides two marks that belong to no class, under
-noise. Nothing but the pattern tells the class, so the network has to learn all 80 in all positions.
+Every class has four marks (smooth random patterns); an image shows one of them in any colour,
+turned by up to 40 degrees, scaled and moved, besides a mark that belongs to no class, under noise.
+Nothing but the pattern tells the class, so the network has to learn all 40 in all positions. With
+eight marks, two others and twice the noise a rate of 0.1 learnt nothing from one seed of two.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ from wattloop.tune.torch.training import Training
 
 __all__ = ["generated_images", "resnet18", "scenario"]
 
-CLASSES, MARKS, OTHERS = 10, 8, 24
+CLASSES, MARKS, OTHERS = 10, 4, 24
 SIDE, MARK_SIDE = 32, 16
-NOISE = 1.0
+NOISE = 0.5
 AT_ONCE = 5_000
 
 
@@ -33,12 +34,12 @@ def scenario(*, quick: bool = False) -> Scenario:
         maximize=True,
         batch_sizes=sizes,
         batch_size=128 if not quick else 64,
-        rate=0.1,
+        rate=0.05,
         low=1e-3,
         high=1.0,
         optimizer="SGD, momentum 0.9, weight decay 5e-4",
         tolerance=0.01,
-        stopping=EarlyStopping(patience=4, least_gain=1e-3, most_epochs=2 if quick else 30),
+        stopping=EarlyStopping(patience=3, least_gain=1e-3, most_epochs=2 if quick else 20),
         training=lambda device: _training(device, images, tests, width, sizes[0]),
         facts={"training images": images, "test images": tests, "classes": CLASSES},
     )
@@ -92,7 +93,7 @@ def generated_images(count: int, seed: int, device: Any, kind: Any) -> tuple[Any
 
 
 def _marks(device: Any) -> Any:
-    """Smooth patterns of mean 0 within a disc: 80 of classes, then those of none."""
+    """Smooth patterns of mean 0 within a disc: those of classes, then those of none."""
     import torch
     from torch.nn import functional
 
@@ -129,9 +130,8 @@ def _drawn(marks: Any, labels: Any, draw: Any, device: Any) -> Any:
 
     own = torch.randint(MARKS, (count,), generator=draw, device=device)
     picture = placed(labels * MARKS + own)
-    for _ in range(2):
-        other = torch.randint(OTHERS, (count,), generator=draw, device=device)
-        picture = picture + placed(CLASSES * MARKS + other)
+    other = torch.randint(OTHERS, (count,), generator=draw, device=device)
+    picture = picture + placed(CLASSES * MARKS + other)
     noise = torch.randn(count, 3, SIDE, SIDE, generator=draw, device=device)
     return picture + NOISE * noise
 
