@@ -34,7 +34,7 @@ one vanilla training; the document's table has it the other way round in its sec
 (1.11 is 16.4 Wh of vanilla over 14.8 Wh of the search).
 
 One search of each kind and {seeds} vanilla trainings per scenario: differences in quality of about
-the spread of vanilla are no differences.
+the spread of vanilla are no differences.{missing}
 """
 
 
@@ -60,6 +60,7 @@ def page_of(files: Sequence[Mapping[str, Any]]) -> Page:
         TEXT.format(
             provenance=", ".join(sorted(provenances)) or "not measured",
             seeds="-".join(str(s) for s in sorted(seeds)),
+            missing=_missing(scenarios),
         ),
         packages=("wattloop",),
         versions=data.get("versions", {}),
@@ -67,6 +68,11 @@ def page_of(files: Sequence[Mapping[str, Any]]) -> Page:
         made=data.get("made", ""),
         details=data,
     )
+
+
+def _missing(scenarios: Mapping[str, Any]) -> str:
+    absent = [name for name in PAPER if name not in scenarios]
+    return f" Not measured yet: {', '.join(absent)}." if absent else ""
 
 
 def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
