@@ -109,8 +109,25 @@ def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
     fresh = Claim("new job", tmp_path)
     assert fresh.take({"run_id": "fresh"})
     fresh.release()
-    assert {json.loads(p.read_text())["run_id"] for p in tmp_path.iterdir()} == {"held", "fresh"}
+    left = {json.loads(p.read_text())["run_id"] for p in tmp_path.glob("*.claim")}
+    assert left == {"held", "fresh"}
     held.release()
+
+
+def test_old_claims_are_looked_for_once_an_hour(tmp_path: Path) -> None:
+    """The end of a run does not get slower with the number of runs of the day."""
+    first = Claim("first", tmp_path)
+    assert first.take({"run_id": "first"})
+    first.release()  # looks, and notes that it has
+    (old,) = tmp_path.glob("*.claim")
+    os.utime(old, (0, 0))
+    for asked_s, there in ((0, True), (3601, False)):
+        note = tmp_path / "tidied"
+        os.utime(note, (note.stat().st_mtime - asked_s,) * 2)
+        second = Claim("second", tmp_path)
+        assert second.take({"run_id": "second"})
+        second.release()
+        assert old.exists() is there
 
 
 def test_folder_of_somebody_else_is_not_used(
