@@ -245,9 +245,20 @@ def test_an_experiment_of_another_kind_is_refused(folder, capsys):
             store, replace(experiment, experiment_id="bench-1", kind="bench", name="b")
         )
     code, _, err = run(capsys, "ols", "bench-1")
-    assert (code, "bench-1 is a bench; name a search or a sweep" in err) == (2, True)
+    assert (code, "no search or sweep yet" in err) == (2, True)
     code, _, err = run(capsys, "ols", "last")
-    assert (code, "no search and no sweep yet" in err) == (2, True)
+    assert (code, "no search or sweep yet" in err) == (2, True)
+
+
+def test_a_search_and_its_final_training_may_have_one_name(folder, capsys):
+    """What was trained in the end is no search: the name means the search."""
+    stored_search(folder)
+    experiment, _ = made_sweep()
+    with open_store(str(folder / "runs.db")) as store:
+        final = replace(experiment, experiment_id="final-1", kind="final", name="mine")
+        create_experiment(store, final)
+    code, _, err = run(capsys, "pareto", "mine")
+    assert code == 0, err
 
 
 def test_a_missing_library_names_the_command_that_installs_it(folder, capsys, monkeypatch):

@@ -7,7 +7,7 @@ from wattloop.analyze.reading import read_csv, table_of
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request, listed
-from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def read_source(request: Request) -> Table:
 
 def _stored(request: Request) -> Table:
     from wattloop.cli.runs_store import opened_if_any
+    from wattloop.store.experiments import find_experiment
 
     with opened_if_any(request.store, request.config) as store:
         if store is None:
@@ -43,27 +44,12 @@ def _stored(request: Request) -> Table:
                 f"{request.source}: no such file, and nothing is stored yet; "
                 "name a CSV file, or run 'wattloop tune' or 'wattloop sweep' first"
             )
-        experiment = _experiment(store, request.source)
+        experiment = find_experiment(store, request.source, SEARCH, SWEEP)
         if experiment.kind == SEARCH:
             from wattloop.cli.analyze_search import search_rows_table
 
             return search_rows_table(store, experiment, request)
         return _sweep(store, experiment, request)
-
-
-def _experiment(store: "Store", reference: str) -> "Experiment":
-    """The newest search or sweep for `last`."""
-    from wattloop.store.experiments import find_experiment, list_experiments
-
-    if reference == "last":
-        known = [e for e in list_experiments(store) if e.kind in (SWEEP, SEARCH)]
-        if not known:
-            raise ExperimentNotFound(f"{store.where}: no search and no sweep yet")
-        return known[0]
-    found = find_experiment(store, reference)
-    if found.kind not in (SWEEP, SEARCH):
-        raise ConfigError(f"{found.experiment_id} is a {found.kind}; name a search or a sweep")
-    return found
 
 
 def _sweep(store: "Store", experiment: "Experiment", request: Request) -> Table:

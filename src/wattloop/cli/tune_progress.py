@@ -89,7 +89,10 @@ class _OnTerminal(Watcher):
 
     def begins(self, segment: Segment, spent: Spent) -> None:
         """What is trained now, and what was spent."""
-        parts = [f"{spent.candidates} configurations", self._energy(spent)]
+        parts = [
+            f"{spent.candidates} configuration{'s' * (spent.candidates != 1)}",
+            self._energy(spent),
+        ]
         if self._limits.time_s is not None:
             left_s = max(0.0, self._limits.time_s - spent.elapsed_s)
             parts.append(f"{format_duration(left_s)} left")

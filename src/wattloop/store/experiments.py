@@ -72,14 +72,19 @@ def create_experiment(store: Store, experiment: Experiment) -> None:
         connection.execute(insert(experiments).values(**_columns(experiment)))
 
 
-def find_experiment(store: Store, reference: str, kind: str | None = None) -> Experiment:
-    """The experiment with this identifier, the only one that begins or ends with it, or `last`.
+def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
+    """The experiment with this identifier or name, the only one that begins or ends so, or `last`.
+
+    Args:
+        store: where to look.
+        reference: as people write it.
+        kinds: only experiments of these; of any kind when none is given.
 
     Raises:
         ExperimentNotFound: none, or several.
     """
-    known = list_experiments(store, kind)
-    what = kind or "experiment"
+    known = list_experiments(store, *kinds)
+    what = " or ".join(kinds) or "experiment"
     if not known:
         raise ExperimentNotFound(f"{store.where}: no {what} yet")
     if reference == "last":
@@ -100,11 +105,11 @@ def find_experiment(store: Store, reference: str, kind: str | None = None) -> Ex
     raise ExperimentNotFound(f"{reference!r} could be any of {several}; give more of it")
 
 
-def list_experiments(store: Store, kind: str | None = None) -> list[Experiment]:
-    """Experiments, newest first."""
+def list_experiments(store: Store, *kinds: str) -> list[Experiment]:
+    """Experiments of these kinds, or all, newest first."""
     query = select(experiments.c.body, experiments.c.status)
-    if kind is not None:
-        query = query.where(experiments.c.kind == kind)
+    if kinds:
+        query = query.where(experiments.c.kind.in_(kinds))
     query = query.order_by(experiments.c.created_wall_s.desc(), experiments.c.experiment_id.desc())
     with store.reading() as connection:
         if store.read_only and not inspect(connection).has_table(experiments.name):
