@@ -25,11 +25,12 @@ def chosen_now(
 ) -> Chosen | None:
     """What its strategy would choose, told everything that is stored (`records`, where read).
 
-    A search that is over has written it down. One whose specification cannot be read any more has
-    none, and no error: looking at a search must not fail.
+    A search that has ended or was interrupted has written it down; one that runs or was killed has
+    not. One whose specification cannot be read any more has none, and no error: looking at a search
+    must not fail.
     """
     known = experiment.facts.get("best")
-    if experiment.status in OVER:
+    if known or experiment.status in OVER:
         return None if not known else Chosen(**known)
     try:
         spec = spec_from(experiment.spec)
@@ -39,4 +40,4 @@ def chosen_now(
             strategy.recall(SearchRecord(store, experiment).story(records).events)
         return strategy.best()
     except WattloopError:
-        return None if not known else Chosen(**known)
+        return None
