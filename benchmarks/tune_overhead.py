@@ -85,7 +85,7 @@ class Bench:
         """Trials of each kind, in turns."""
         ways = ["nothing", "wattloop", *(["optuna"] if self._optuna else [])]
         probe = self._cost("nothing", units=10)
-        units = max(1, round(10 * seconds / probe.inside_s))
+        units = max(1, round(10 * seconds / (EPOCHS * probe.epoch_cpu_s)))
         found: dict[str, list[Cost]] = {way: [] for way in ways}
         for _ in range(pairs):
             for way in ways:

@@ -28,9 +28,10 @@ is.
   that only shows as slower training. Runs without a tuner differ by {spread:.1f}% among each other.
 
 **Ten thousand trials.** A random search over six parameters with five epochs each, written as a
-search writes it ({size:.0f} MB in SQLite), unfinished. Each row is a whole process, from its start
+search writes it ({size:.0f} MB in SQLite), interrupted. Each row is a whole process, from its start
 with all imports to its exit; the shortest of {repeats}. `resume` ends where the next training would
-begin: the strategy has been told of every trial. Optuna's rows are the same trials in its
+begin: the strategy has been told of every trial. (`show` and `best` do the same for a search that
+was killed, and then take as long as that.) Optuna's rows are the same trials in its
 RDB storage, with `study.get_trials()`, `study.best_trial` and `study.ask()` of a new process.
 """
 

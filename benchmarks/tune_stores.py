@@ -12,6 +12,7 @@ import numpy as np
 from sqlalchemy import insert
 
 from wattloop.store.database import Store
+from wattloop.store.experiments import set_experiment_status
 from wattloop.store.schema import trials as trials_table
 from wattloop.store.text import json_text
 from wattloop.store.trial_records import TrialRecord
@@ -57,7 +58,7 @@ def many_trials_spec(strategy: str = "random", **limits: float) -> SearchSpec:
 
 
 def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
-    """An unfinished search with `count` trials that have ended; its identifier."""
+    """A search that was interrupted after `count` trials; its identifier."""
     problem = spec.problem()
     facts = {
         "quality": asdict(problem.quality),
@@ -81,6 +82,9 @@ def fill(store: Store, spec: SearchSpec, count: int, seed: int = 0) -> str:
         rows.append(_row(experiment.experiment_id, segment, progress, number))
     with store.writing() as connection:
         connection.execute(insert(trials_table), rows)
+    best = strategy.best()
+    facts = {"best": None if best is None else asdict(best), "elapsed_s": 100.0 * count}
+    set_experiment_status(store, experiment.experiment_id, "interrupted", facts)
     return experiment.experiment_id
 
 

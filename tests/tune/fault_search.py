@@ -95,6 +95,13 @@ def status(folder: Path) -> str:
         return only.status
 
 
+def best_written(folder: Path) -> object:
+    """What the search has written down as its best."""
+    with open_store(folder / "runs.db") as store:
+        (only,) = list_experiments(store)
+        return only.facts.get("best")
+
+
 def begun(folder: Path) -> list[str]:
     """Segments that were trained, in order."""
     lines = (folder / "log").read_text().splitlines()

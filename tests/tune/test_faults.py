@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tune.fault_search import (
+    best_written,
     exit_code,
     in_child,
     paid_twice,
@@ -68,6 +69,12 @@ def test_interrupted(tmp_path: Path, whole: Path, number: int, slots: int) -> No
     os.kill(pid, number)
     assert exit_code(pid) == 128 + number
     assert status(tmp_path) == "interrupted"
+    assert best_written(tmp_path) is not None
+    pid = in_child(lambda: search(tmp_path, slots, during=lambda _: time.sleep(0.1)))
+    wait_for(tmp_path, 1, pid)
+    os.kill(pid, signal.SIGKILL)
+    exit_code(pid)
+    assert best_written(tmp_path) is None, "of before it went on"
     search(tmp_path, slots)
     assert paid_twice(tmp_path) == []
     assert winner(tmp_path) == winner(whole)

@@ -75,7 +75,7 @@ def best_command(
     check_target(json_file, "--json")
     with opened(store, config) as place:
         experiment = tune_view.stored_search(place, which)
-        summary = tune_view.summary_now(place, experiment)
+        _, summary = tune_view.looked_at(place, experiment)
         if json_file is not None:
             write_json(tune_view.best_dict(summary), json_file)
         if json_file != "-":

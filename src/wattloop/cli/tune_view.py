@@ -9,28 +9,30 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.hardware.host import Host
 from wattloop.store.experiments import RUNNING, Experiment, find_experiment
 from wattloop.store.tables import iso_time
+from wattloop.store.trial_records import read_trials
 from wattloop.trials.claim import is_claimed
 from wattloop.tune.history import (
     CandidateResult,
     SearchSummary,
-    candidates_of,
+    candidates_from,
     parameter_columns,
     quality_of,
     summary_of,
 )
+from wattloop.tune.stored import without_collecting
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
 
 __all__ = [
     "best_dict",
+    "looked_at",
     "print_best",
     "print_candidates",
     "print_list",
     "print_summary",
     "result_dict",
     "stored_search",
-    "summary_now",
 ]
 
 UNKNOWN = "-"
@@ -49,22 +51,28 @@ def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
     return experiment
 
 
-def summary_now(
-    store: "Store", experiment: Experiment, candidates: Sequence[CandidateResult] | None = None
-) -> SearchSummary:
-    """The summary with the best as it stands, also of a search that goes on or was killed."""
+def looked_at(
+    store: "Store", experiment: Experiment
+) -> tuple[list[CandidateResult], SearchSummary]:
+    """Its candidates, and the summary with the best as it stands.
+
+    Also of a search that goes on or was killed. Its trials are read once: there may be many.
+    """
     from wattloop.measure.configfile import load_settings
     from wattloop.tune.standing import chosen_now
 
-    best = chosen_now(store, experiment, load_settings())
-    return summary_of(store, experiment, candidates, None if best is None else asdict(best))
+    with without_collecting():
+        records = read_trials(store, experiment.experiment_id)
+        found = candidates_from(records, quality_of(experiment.facts))
+        best = chosen_now(store, experiment, load_settings(), records)
+    return found, summary_of(store, experiment, found, None if best is None else asdict(best))
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
     """A search as plain data: summary, candidates, what it was asked to do."""
-    found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
+    found, summary = looked_at(store, experiment)
     return {
-        **summary_now(store, experiment, found).to_dict(),
+        **summary.to_dict(),
         "created": iso_time(experiment.created_wall_s),
         "metric": experiment.facts.get("quality"),
         "objective": experiment.facts.get("objective"),
@@ -95,8 +103,7 @@ def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
 
 def print_summary(store: "Store", experiment: Experiment) -> None:
     """The candidates and what was found."""
-    found = candidates_of(store, experiment.experiment_id, quality_of(experiment.facts))
-    summary = summary_now(store, experiment, found)
+    found, summary = looked_at(store, experiment)
     print_candidates(found, summary, experiment)
     print_best(summary, experiment)
 

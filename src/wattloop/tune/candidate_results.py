@@ -12,7 +12,7 @@ from wattloop.store.trial_records import TrialRecord, each_trial
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CAP_LEVER, Value
-from wattloop.tune.stored import unreadable
+from wattloop.tune.stored import unreadable, without_collecting
 
 __all__ = ["CandidateResult", "candidates_from", "candidates_of", "parameter_columns"]
 
@@ -80,7 +80,8 @@ def candidates_of(
     store: Store, search_id: str, quality: Quality | None = None
 ) -> list[CandidateResult]:
     """Every candidate of a stored search, in the order in which they were begun."""
-    return candidates_from(each_trial(store, search_id), quality)
+    with without_collecting():
+        return candidates_from(each_trial(store, search_id), quality)
 
 
 def candidates_from(

@@ -8,6 +8,7 @@
 from wattloop.tune.candidate_results import (
     RESULTS,
     CandidateResult,
+    candidates_from,
     candidates_of,
     parameter_columns,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "RESULTS",
     "CandidateResult",
     "SearchSummary",
+    "candidates_from",
     "candidates_of",
     "parameter_columns",
     "quality_of",

@@ -125,7 +125,7 @@ class Search:
         self._kept = {name for name in self._pasts if name in wanted}
         if isinstance(self._bench, Remembers) and story.events:
             self._bench.recall(self._recalled(wanted))
-        self._record.running()
+        self._record.running({"best": None})  # what an interruption wrote is of before
 
     def _recalled(self, wanted: set[str]) -> Mapping[str, Past]:
         pasts = {name: self._pasts.get(name, Past()) for name in wanted}

@@ -5,7 +5,7 @@ to where it was by doing them again, also where several segments were under way 
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,11 +133,13 @@ class SearchRecord:
         """For checkpoints and output."""
         return search_folder(self.store, self.search_id)
 
-    def story(self) -> Story:
-        """Everything so far."""
+    def story(self, records: Iterable[TrialRecord] | None = None) -> Story:
+        """Everything so far; from `records` of its trials, where they were read already."""
         story = Story()
         numbered: list[tuple[int, Event]] = []
-        for record in each_trial(self.store, self.search_id):
+        if records is None:
+            records = each_trial(self.store, self.search_id)
+        for record in records:
             try:
                 numbered += self._events(record, story)
             except (KeyError, TypeError, ValueError) as error:

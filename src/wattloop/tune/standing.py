@@ -1,9 +1,12 @@
 """The best configuration of a search as it stands, also of one that was killed."""
 
+from collections.abc import Iterable
+
 from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
+from wattloop.store.trial_records import TrialRecord
 from wattloop.tune.running import problem_without
 from wattloop.tune.search_record import OVER, SearchRecord
 from wattloop.tune.spec import spec_from
@@ -14,21 +17,27 @@ from wattloop.tune.strategy import Chosen
 __all__ = ["chosen_now"]
 
 
-def chosen_now(store: Store, experiment: Experiment, settings: Settings) -> Chosen | None:
-    """What its strategy would choose, told everything that is stored.
+def chosen_now(
+    store: Store,
+    experiment: Experiment,
+    settings: Settings,
+    records: Iterable[TrialRecord] | None = None,
+) -> Chosen | None:
+    """What its strategy would choose, told everything that is stored (`records`, where read).
 
-    A search that is over has written it down. One whose specification cannot be read any more has
-    none, and no error: looking at a search must not fail.
+    A search that has ended or was interrupted has written it down; one that runs or was killed has
+    not. One whose specification cannot be read any more has none, and no error: looking at a search
+    must not fail.
     """
     known = experiment.facts.get("best")
-    if experiment.status in OVER:
+    if known or experiment.status in OVER:
         return None if not known else Chosen(**known)
     try:
         spec = spec_from(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
         strategy = strategy_for(spec, problem)
         with without_collecting():
-            strategy.recall(SearchRecord(store, experiment).story().events)
+            strategy.recall(SearchRecord(store, experiment).story(records).events)
         return strategy.best()
     except WattloopError:
-        return None if not known else Chosen(**known)
+        return None
