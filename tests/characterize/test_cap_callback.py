@@ -121,11 +121,13 @@ def test_a_gpu_that_is_lost_in_mid_probe_is_given_up():
         train(tuner, gpus, lambda: lever(0).read() == 300)
         gpus[1].inject(Fault.LOST)
         train(tuner, gpus[:1], lambda: tuner.fault is not None)
-        assert "GPU energy" in tuner.fault
+        first = tuner.fault.partition(";")[0]
+        # no energy any more, or a probe that has just ended and a lever that refuses the next
+        assert "GPU energy" in first or "fallen off the bus" in first
         train(tuner, gpus[:1], lambda: "wattloop restore" in tuner.fault)
         assert lever(0).read() == 700
         gpus[1].inject(Fault.NONE)
-    assert "GPU energy" in tuner.fault  # what came first is still there
+    assert tuner.fault.startswith(first)  # what came first is still there
     assert "wattloop restore" in tuner.fault
     restore()
     assert limits() == [700, 700]
