@@ -90,4 +90,6 @@ class Segments:
         windows = runner.segments - runner.sweeps
         if epoch is None:
             return windows == 0
+        if runner.started is None and runner.start is None and windows < 2:
+            return True  # the first window may hold a start
         return epoch.error > ERROR and windows < MOST_WINDOWS
