@@ -50,6 +50,16 @@ def test_without_a_target_the_winner_is_trained_to_the_limit():
     assert race.best() is not None
 
 
+def test_without_a_meter_time_is_spent():
+    """Then the budget is kept in seconds, and nobody is told of joules."""
+    metered, blind = (SyntheticBench(noise=0.0, metered=known) for known in (True, False))
+    for bench in (metered, blind):
+        race = Race(bench.problem)
+        played(race, bench)
+    assert " s each" in race.best().why
+    assert blind.epochs_trained < 2 * metered.epochs_trained
+
+
 def trainings(strategy: Strategy, run) -> list[Segment]:
     """Every segment that is asked for; `run` makes its progress."""
     asked = []

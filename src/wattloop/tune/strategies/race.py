@@ -123,7 +123,8 @@ class Race(Strategy):
             return None
         runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
         epoch = runner.epoch
-        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} J each"
+        unit = "J" if runner.metered else "s"
+        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} {unit} each"
         others = sum(bool(r.points) for r in self.runners) - 1
         return Chosen(
             candidate=runner.name,

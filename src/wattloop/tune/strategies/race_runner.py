@@ -8,7 +8,15 @@ from wattloop.control.lever import Setting
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, Progress
 from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
-from wattloop.tune.strategies.race_stretch import Epoch, Start, Stretch, opened, started, trained
+from wattloop.tune.strategies.race_stretch import (
+    Epoch,
+    Start,
+    Stretch,
+    opened,
+    spent_j,
+    started,
+    trained,
+)
 
 __all__ = ["Runner"]
 
@@ -30,6 +38,7 @@ class Runner:
         learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
         segments: asked for so far.
         spent_j: by all segments.
+        metered: whether energy could be read; without, seconds stand in for joules.
         fault: why it is out of the race; empty while it is in.
         slow: whether that was for its cost alone.
         reached: epochs after which it was good enough.
@@ -55,6 +64,7 @@ class Runner:
     sweeps: int = 0
     segments: int = 0
     spent_j: float = 0.0
+    metered: bool = True
     fault: str = ""
     slow: bool = False
     reached: float | None = None
@@ -118,7 +128,8 @@ class Runner:
 
     def take(self, segment: Segment, progress: Progress, quality: Quality) -> None:
         """What came of a segment of ordinary training."""
-        self.spent_j += progress.energy_j or 0.0
+        self.spent_j += spent_j(progress)
+        self.metered = self.metered and progress.energy_j is not None
         if not segment.keep:
             return
         before, self.epochs = self.epochs, max(self.epochs, progress.epochs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from wattloop.tune.progress import Progress
 
-__all__ = ["Epoch", "Start", "Stretch", "opened", "started", "trained"]
+__all__ = ["Epoch", "Start", "Stretch", "opened", "spent_j", "started", "trained"]
 
 LEAST_SHARE = 1e-6
 """Of an epoch; less is none."""
@@ -75,9 +75,12 @@ class Stretch:
 
 def trained(progress: Progress, epochs: float) -> Stretch:
     """A segment of so many epochs."""
-    # Without a meter time stands in for energy: shorter is all that can be asked for.
-    energy_j = progress.time_s if progress.energy_j is None else progress.energy_j
-    return Stretch(epochs, energy_j, progress.time_s, progress.uncertainty_j)
+    return Stretch(epochs, spent_j(progress), progress.time_s, progress.uncertainty_j)
+
+
+def spent_j(progress: Progress) -> float:
+    """Without a meter time stands in for energy: shorter is all that can be asked for."""
+    return progress.time_s if progress.energy_j is None else progress.energy_j
 
 
 def opened(progress: Progress, epochs: float, before: Stretch) -> tuple[Stretch, Stretch]:
@@ -95,14 +98,14 @@ def opened(progress: Progress, epochs: float, before: Stretch) -> tuple[Stretch,
     first = progress.curve[0]
     time_s = first.time_s - before.time_s
     told_j = first.time_s if progress.energy_j is None else first.energy_j
-    spent_j = None if told_j is None else told_j - before.energy_j
-    if spent_j is None or not 0 < spent_j < whole.energy_j:
+    own_j = None if told_j is None else told_j - before.energy_j
+    if own_j is None or not 0 < own_j < whole.energy_j:
         return whole, Stretch()
-    share = spent_j / whole.energy_j
-    one = Stretch(first.epoch, spent_j, time_s, whole.error_j * math.sqrt(share))
+    share = own_j / whole.energy_j
+    one = Stretch(first.epoch, own_j, time_s, whole.error_j * math.sqrt(share))
     rest = Stretch(
         epochs - one.epochs,
-        whole.energy_j - spent_j,
+        whole.energy_j - own_j,
         max(whole.time_s - time_s, 0.0),
         whole.error_j * math.sqrt(1 - share),
     )
