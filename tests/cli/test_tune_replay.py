@@ -50,7 +50,7 @@ def test_a_problem_that_is_left_out_is_named(tmp_path, capsys):
     options = ["--strategy", "default-cap", "--seeds", "1", "--json", "-"]
     assert main(["tune", "replay", *tables.options, *options]) == 0
     shown = capsys.readouterr()
-    assert "e/m on x1 is left out" in shown.err
+    assert "e/m (sgd) on x1 is left out" in shown.err
     assert json.loads(shown.out)["left_out"][0]["dataset"] == "e"
 
 

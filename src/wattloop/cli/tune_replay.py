@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -76,7 +77,7 @@ def replay_command(
             raise ConfigError(f"{name} {value}: give at least 1")
     workloads, left_out = read_workloads(power, train, problems)
     for one in left_out:
-        say(f"wattloop: {one.dataset}/{one.network} on {one.gpu} is left out: {one.reason}")
+        say(f"wattloop: {one.name} is left out: {one.reason}")
     scripts = CapScripts(noise / 100)
     with _progress(len(workloads) * seeds) as advance:
         entries = [
@@ -99,10 +100,7 @@ def replay_command(
             "recurrences": recurrences,
             "problems": [entry.to_dict() for entry in entries],
             "medians": found,
-            "left_out": [
-                {"gpu": x.gpu, "dataset": x.dataset, "network": x.network, "reason": x.reason}
-                for x in left_out
-            ],
+            "left_out": [asdict(one) for one in left_out],
         }
         write_json(data, json_file)
     if json_file != "-":

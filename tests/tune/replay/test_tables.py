@@ -69,6 +69,27 @@ def test_one_cap_is_enough(tmp_path):
     assert workload.curves[32].caps_w == (100.0,)
 
 
+def test_the_same_problem_twice_counts_once(tmp_path):
+    """Else it would count twice in the medians; another target is another problem."""
+    row = PROBLEMS.splitlines()[1]
+    found, _ = read(tmp_path, problems=f"{PROBLEMS}{row}\n{row.replace('0.8', '0.5')}\n")
+    assert [workload.wanted.target for workload in found] == [0.8, 0.5]
+
+
+@pytest.mark.parametrize(("text", "maximize"), [("1.0", True), ("True", True), ("0.0", False)])
+def test_directions_as_other_programs_write_them(tmp_path, text, maximize):
+    """A column that has passed through floats is still 1 or 0."""
+    target = "0.8" if maximize else "0.5"
+    (workload,), _ = read(tmp_path, problems=PROBLEMS.replace("0.8,1,", f"{target},{text},"))
+    assert workload.wanted.maximize is maximize
+
+
+def test_what_is_left_out_is_named_with_its_optimizer(tmp_path):
+    """Two problems of one network may differ in nothing else."""
+    _, (left,) = read(tmp_path, problems=PROBLEMS + "d,n,sgd,0.8,1,20,32\n")
+    assert left.name == "d/n (sgd) on x1"
+
+
 def test_a_problem_without_rows_is_left_out(tmp_path):
     """It is named with the reason; the others are replayed."""
     found, left_out = read(tmp_path, problems=PROBLEMS + "e,m,sgd,0.5,1,10,8\n")

@@ -50,6 +50,16 @@ def test_without_a_target_the_winner_is_trained_to_the_limit():
     assert race.best() is not None
 
 
+def test_without_a_meter_time_is_spent():
+    """Then the budget is kept in seconds, and nobody is told of joules."""
+    metered, blind = (SyntheticBench(noise=0.0, metered=known) for known in (True, False))
+    for bench in (metered, blind):
+        race = Race(bench.problem)
+        played(race, bench)
+    assert " s each" in race.best().why
+    assert blind.epochs_trained < 2 * metered.epochs_trained
+
+
 def trainings(strategy: Strategy, run) -> list[Segment]:
     """Every segment that is asked for; `run` makes its progress."""
     asked = []
@@ -106,6 +116,71 @@ class Linear:
             curve=curve,
             cap=found,
         )
+
+
+class Starting:
+    """Trainings that pause at the ends of epochs only, and take `start_j` to begin."""
+
+    def __init__(self, needed, epoch_j, start_j):
+        self.needed, self.epoch_j, self.start_j = needed, epoch_j, start_j
+        self.epochs: dict[str, int] = {}
+
+    def __call__(self, segment: Segment) -> Progress:
+        size = segment.parameters["batch_size"]
+        begin = self.epochs.get(segment.candidate, 0)
+        wanted = begin + 1 if segment.until.anywhere else round(segment.until.epochs)
+        end = min(wanted, self.needed[size])
+        self.epochs[segment.candidate] = end
+        curve = tuple(
+            EpochPoint(
+                epoch=n,
+                quality=0.9 * n / self.needed[size],
+                time_s=n,
+                energy_j=self.start_j + n * self.epoch_j[size],
+            )
+            for n in range(begin + 1, end + 1)
+        )
+        return Progress(
+            status=Status.REACHED if end >= self.needed[size] else Status.PAUSED,
+            time_s=end - begin,
+            energy_j=(end - begin) * self.epoch_j[size] + (0.0 if begin else self.start_j),
+            epochs=end,
+            quality=curve[-1].quality,
+            best=curve[-1].quality,
+            curve=curve,
+        )
+
+
+def test_a_start_is_no_part_of_an_epoch():
+    """Imports and data are paid once: epochs are compared without them."""
+    race = Race(batches())
+    trainings(race, Starting({16: 30, 64: 30, 256: 30}, {16: 12.0, 64: 10.0, 256: 2.0}, 50.0))
+    assert race.best().parameters == {"batch_size": 256}
+    default, winner = (r for r in race.runners if r.parameters["batch_size"] in (64, 256))
+    assert default.epoch.energy_j == pytest.approx(10.0)
+    assert winner.epoch.energy_j == pytest.approx(2.0)
+    assert race.standings.start.energy_j == pytest.approx(50.0)
+
+
+def test_the_start_of_one_is_assumed_of_another():
+    """After one epoch of a second candidate its own start cannot be told, the first one's can."""
+    race, bench = Race(batches()), Starting({16: 30, 64: 30, 256: 30}, {64: 10.0, 256: 2.0}, 200.0)
+    first = race.ask()
+    while first.parameters["batch_size"] == 64:
+        race.tell(first, bench(first))
+        first = race.ask()
+    bench.epoch_j[first.parameters["batch_size"]] = 50.0
+    race.tell(first, bench(first))
+    other = next(r for r in race.runners if r.name == first.candidate)
+    assert other.epochs == 1
+    assert other.epoch.energy_j == pytest.approx(50.0)
+
+
+def test_others_are_not_started_for_less_than_that_costs():
+    """A start that takes more than any saving is worth leaves the default alone."""
+    bench = Starting({16: 8, 64: 10, 256: 14}, {16: 12.0, 64: 10.0, 256: 6.0}, 10_000.0)
+    asked = trainings(Race(batches()), bench)
+    assert {segment.parameters["batch_size"] for segment in asked} == {64}
 
 
 def test_joules_decide_not_epochs():

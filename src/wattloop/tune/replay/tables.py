@@ -44,7 +44,10 @@ PROBLEM_COLUMNS = (
     "max_epochs",
     "default_batch_size",
 )
-YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+YES = {
+    **dict.fromkeys(("1", "1.0", "true", "yes"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no"), False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,13 @@ class LeftOut:
     gpu: str
     dataset: str
     network: str
+    optimizer: str
     reason: str
+
+    @property
+    def name(self) -> str:
+        """For people; the optimizer tells problems of one network apart."""
+        return f"{self.dataset}/{self.network} ({self.optimizer}) on {self.gpu}"
 
 
 class _Problem(NamedTuple):
@@ -76,7 +85,7 @@ def read_workloads(
     Raises:
         ConfigError: a file or column is missing, a cell is no number, or nothing can be replayed.
     """
-    wanted = list(_read_problems(problems))
+    wanted = list(dict.fromkeys(_read_problems(problems)))  # the same twice counts once
     recorded = _read_train(train)
     found: list[Workload] = []
     left: list[LeftOut] = []
@@ -90,11 +99,11 @@ def read_workloads(
         for problem in wanted:
             joined = _join(gpu, problem, curves[problem.key], recorded[problem.key])
             if isinstance(joined, str):
-                left.append(LeftOut(gpu, problem.key[0], problem.key[1], joined))
+                left.append(LeftOut(gpu, *problem.key, joined))
             else:
                 found.append(joined)
     if not found:
-        why = "; ".join(f"{x.dataset}/{x.network} on {x.gpu}: {x.reason}" for x in left)
+        why = "; ".join(f"{x.name}: {x.reason}" for x in left)
         raise ConfigError(f"nothing to replay: {why or f'{problems} has no problems'}")
     return found, left
 

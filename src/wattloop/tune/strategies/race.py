@@ -38,6 +38,8 @@ RUNG = 1.5
 """The next rung of one that does not lead: so many times the epochs."""
 CHUNK = 1.3
 """The leader is looked at again after so many times the epochs."""
+LONG_S = 60.0
+"""In an epoch of this length the start of a training, some seconds, does not matter."""
 LONGER = 1.2
 """A job that is known is left alone until it takes so many times the epochs it usually does."""
 
@@ -121,7 +123,8 @@ class Race(Strategy):
             return None
         runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
         epoch = runner.epoch
-        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} J each"
+        unit = "J" if runner.metered else "s"
+        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} {unit} each"
         others = sum(bool(r.points) for r in self.runners) - 1
         return Chosen(
             candidate=runner.name,
@@ -178,8 +181,10 @@ class Race(Strategy):
         if self._again and self.standings.costs:
             return self._train_again()
         default = self.runners[0]
-        if not default.fault and not default.points:
-            return WAIT if self._busy else self._segments.next(default, 1.0)
+        if not default.fault and (not default.points or self._start_unknown()):
+            if self._busy:
+                return WAIT
+            return self._segments.next(default, math.floor(default.epochs) + 1.0)
         if not self.standings.costs:
             waiting = [r for r in self.runners if not r.fault and r.name not in self._busy]
             if waiting and not self._busy:
@@ -196,6 +201,14 @@ class Race(Strategy):
             return WAIT
         further = max(math.floor(runner.epochs) + 1, math.ceil(CHUNK * runner.epochs))
         return self._segments.next(runner, further)
+
+    def _start_unknown(self) -> bool:
+        """Whether the default's only epoch may be mostly its start."""
+        default = self.runners[0]
+        if default.opening.epochs < 1 or default.opening.time_s >= LONG_S:
+            return False
+        # In the second epoch a cap may be looked for; then the third is the first to compare with.
+        return default.started is None and default.reached is None and default.epochs < 3
 
     def _challenger(self, leader: int) -> int | None:
         """The one whose next rung is most worth its cost; None when none is."""

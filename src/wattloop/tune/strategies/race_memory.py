@@ -8,7 +8,8 @@ from typing import Any
 from wattloop.tune.progress import CapFound
 from wattloop.tune.segment import Value
 from wattloop.tune.space import configuration_key
-from wattloop.tune.strategies.race_runner import Runner, Stretch
+from wattloop.tune.strategies.race_runner import Runner
+from wattloop.tune.strategies.race_stretch import Start, Stretch
 
 __all__ = ["Memory"]
 
@@ -72,18 +73,16 @@ def _folded(known: Runner, new: Runner) -> Runner:
     new.trainings = count
     new.spread2 = known.spread2 + (latest - mean) ** 2 * known.trainings / count
     new.reached = math.exp(mean + (latest - mean) / count)
-    for stretch, before in ((new.capped, known.capped), (new.uncapped, known.uncapped)):
-        stretch.epochs += before.epochs
-        stretch.energy_j += before.energy_j
-        stretch.time_s += before.time_s
-        stretch.error_j = math.hypot(stretch.error_j, before.error_j)
+    new.capped.add(known.capped)
+    new.uncapped.add(known.uncapped)
     return new
 
 
 def _runner(data: Mapping[str, Any]) -> Runner:
     known = {name: data[name] for name in Runner.__slots__ if name in data}
-    for name in ("uncapped", "capped", "searching"):
-        known[name] = Stretch(**known[name])
+    for name in ("uncapped", "capped", "searching", "opening"):
+        known[name] = Stretch(**known.get(name, {}))
+    known["start"] = Start(**known["start"]) if known.get("start") else None
     known["points"] = [(epochs, best) for epochs, best in known["points"]]
     if known.get("cap"):
         probes = tuple(tuple(probe) for probe in known["cap"]["probes"])

@@ -8,47 +8,17 @@ from wattloop.control.lever import Setting
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, Progress
 from wattloop.tune.segment import CAP_LEVER, RateSweep, Segment, Value
+from wattloop.tune.strategies.race_stretch import (
+    Epoch,
+    Start,
+    Stretch,
+    opened,
+    spent_j,
+    started,
+    trained,
+)
 
-__all__ = ["Epoch", "Runner", "Stretch"]
-
-LEAST_SHARE = 1e-6
-"""Of an epoch; less is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """What one epoch takes, and the relative standard error of the energy."""
-
-    energy_j: float
-    time_s: float
-    error: float
-
-
-@dataclass(slots=True)
-class Stretch:
-    """Training under one cap."""
-
-    epochs: float = 0.0
-    energy_j: float = 0.0
-    time_s: float = 0.0
-    error_j: float = 0.0
-
-    def add(self, epochs: float, progress: Progress) -> None:
-        """One more segment."""
-        self.epochs += epochs
-        # Without a meter time stands in for energy: shorter is all that can be asked for.
-        self.energy_j += progress.time_s if progress.energy_j is None else progress.energy_j
-        self.time_s += progress.time_s
-        self.error_j = math.hypot(self.error_j, progress.uncertainty_j)
-
-    @property
-    def epoch(self) -> Epoch | None:
-        """The average; None when it was too short to say."""
-        if self.epochs < LEAST_SHARE or self.energy_j <= 0:
-            return None
-        return Epoch(
-            self.energy_j / self.epochs, self.time_s / self.epochs, self.error_j / self.energy_j
-        )
+__all__ = ["Runner"]
 
 
 @dataclass(slots=True)
@@ -60,11 +30,15 @@ class Runner:
         parameters, levers: the configuration.
         epochs: trained.
         points: (epochs, best quality so far) at the ends of epochs, quality None before the first.
-        uncapped, capped: what was trained before and after its own cap was found.
+        uncapped, capped, searching: what was trained before, after and while its own cap was found,
+            without the opening.
+        opening, opening_in: its first stretch, at most one epoch, and which of those it belongs to.
+        start: assumed while the opening is all there is; None before any was seen.
         cap: what was found; None before.
         learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
         segments: asked for so far.
         spent_j: by all segments.
+        metered: whether energy could be read; without, seconds stand in for joules.
         fault: why it is out of the race; empty while it is in.
         slow: whether that was for its cost alone.
         reached: epochs after which it was good enough.
@@ -80,6 +54,9 @@ class Runner:
     uncapped: Stretch = field(default_factory=Stretch)
     capped: Stretch = field(default_factory=Stretch)
     searching: Stretch = field(default_factory=Stretch)
+    opening: Stretch = field(default_factory=Stretch)
+    opening_in: str = ""
+    start: Start | None = None
     cap: CapFound | None = None
     cap_tries: int = 0
     learning_rate: float | None = None
@@ -87,6 +64,7 @@ class Runner:
     sweeps: int = 0
     segments: int = 0
     spent_j: float = 0.0
+    metered: bool = True
     fault: str = ""
     slow: bool = False
     reached: float | None = None
@@ -107,20 +85,51 @@ class Runner:
     def epoch(self) -> Epoch | None:
         """What an epoch takes from now on; None before anything was measured."""
         if self.cap is None:
-            return self.uncapped.epoch
-        if (known := self.capped.epoch) is not None:
+            return self._trained("uncapped")
+        if (known := self._trained("capped")) is not None:
             return known
-        if (before := self.uncapped.epoch) is not None:
+        if (before := self._trained("uncapped")) is not None:
             return Epoch(
                 before.energy_j * self.cap.energy_ratio,
                 before.time_s * self.cap.time_ratio,
                 math.hypot(before.error, self.cap.uncertainty),
             )
-        return self.searching.epoch
+        return self._trained("searching")
+
+    @property
+    def started(self) -> Start | None:
+        """What its start took; None while that cannot be told."""
+        if not self.opening_in:
+            return None
+        usual: Epoch | None = getattr(self, self.opening_in).epoch
+        if usual is None and self.cap is not None and (capped := self.capped.epoch) is not None:
+            usual = capped
+            if self.opening_in == "uncapped":
+                usual = Epoch(
+                    capped.energy_j / self.cap.energy_ratio,
+                    capped.time_s / self.cap.time_ratio,
+                    math.hypot(capped.error, self.cap.uncertainty),
+                )
+        return None if usual is None else started(self.opening, usual)
+
+    def _trained(self, name: str) -> Epoch | None:
+        """An epoch under one cap, without the start of the training."""
+        rest: Stretch = getattr(self, name)
+        if self.opening_in != name:
+            return rest.epoch
+        if rest.epoch is None:
+            return self.opening.after(self.start or Start()).epoch
+        if started(self.opening, rest.epoch).energy_j > 0:
+            return rest.epoch
+        whole = Stretch()
+        whole.add(self.opening)
+        whole.add(rest)
+        return whole.epoch
 
     def take(self, segment: Segment, progress: Progress, quality: Quality) -> None:
         """What came of a segment of ordinary training."""
-        self.spent_j += progress.energy_j or 0.0
+        self.spent_j += spent_j(progress)
+        self.metered = self.metered and progress.energy_j is not None
         if not segment.keep:
             return
         before, self.epochs = self.epochs, max(self.epochs, progress.epochs)
@@ -128,14 +137,20 @@ class Runner:
             self._add(point.epoch, point.quality, quality)
         if not progress.curve and progress.quality is not None and self.epochs > before:
             self._add(self.epochs, progress.quality, quality)
-        stretch = self.uncapped if self.cap is None else self.capped
+        under = "uncapped" if self.cap is None else "capped"
         if segment.cap is not None:
-            stretch = self.searching
+            under = "searching"
             self.cap_tries += 1
             self.cap = progress.cap or self.cap
             if self.cap is not None and self.cap.cap_w is not None:
                 self.levers[CAP_LEVER] = self.cap.cap_w
-        stretch.add(self.epochs - before, progress)
+        if self.opening.epoch is None:
+            first, rest = opened(progress, self.epochs - before, self.opening)
+            self.opening.add(first)
+            self.opening_in = under
+        else:
+            rest = trained(progress, self.epochs - before)
+        getattr(self, under).add(rest)
 
     def epochs_to(self, level: float, quality: Quality) -> float | None:
         """Epochs until the level was reached, in between two ends of epochs where it passed it."""

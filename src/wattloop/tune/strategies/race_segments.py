@@ -5,6 +5,7 @@ from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import RateSweep, Segment, Until
 from wattloop.tune.strategies.race_rates import MOST_SWEEPS, first_sweep, picked, usable, widened
 from wattloop.tune.strategies.race_runner import Runner
+from wattloop.tune.strategies.race_stretch import spent_j
 
 __all__ = ["Segments", "wants_cap"]
 
@@ -58,7 +59,7 @@ class Segments:
 
     def swept(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
         """The rate at which the loss falls fastest; another sweep where that is at the edge."""
-        runner.spent_j += progress.energy_j or 0.0
+        runner.spent_j += spent_j(progress)
         runner.sweeps += 1
         runner.sweep = None
         if progress.status is Status.NOT_SUPPORTED:
@@ -90,4 +91,6 @@ class Segments:
         windows = runner.segments - runner.sweeps
         if epoch is None:
             return windows == 0
+        if runner.started is None and runner.start is None and windows < 2:
+            return True  # the first window may hold a start
         return epoch.error > ERROR and windows < MOST_WINDOWS

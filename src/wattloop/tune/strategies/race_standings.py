@@ -15,8 +15,9 @@ from wattloop.tune.strategies.race_belief import (
     expected_saving,
 )
 from wattloop.tune.strategies.race_needs import Needs
-from wattloop.tune.strategies.race_runner import Epoch, Runner
+from wattloop.tune.strategies.race_runner import Runner
 from wattloop.tune.strategies.race_segments import wants_cap
+from wattloop.tune.strategies.race_stretch import Epoch, Start
 
 __all__ = ["HOPELESS", "Standings"]
 
@@ -60,6 +61,11 @@ class Standings:
     def refresh(self) -> None:
         """Think again, with everything that was told."""
         every = [*enumerate(self.runners), *self.past]
+        seen = self._usual_start([runner for _, runner in every])
+        for runner in self.runners:
+            runner.start = seen
+        self.start = seen or Start()
+        """What it takes to begin a training, whatever its configuration."""
         self._needs.take([(index, runner) for index, runner in every if runner.points])
         self.need = self._needs.belief()
         """Of the logarithm of epochs to the target."""
@@ -99,20 +105,21 @@ class Standings:
         rate = self.rates.value(index)
         if not self._known[index]:
             rate -= self.rates.deviation(index)
-        return saving, (epochs - runner.epochs) * math.exp(rate)
+        cost = (epochs - runner.epochs) * math.exp(rate)
+        if self.start.energy_j > 0 and not runner.segments:
+            cost += self._score(Epoch(self.start.energy_j, self.start.time_s, 0.0))
+        return saving, cost
 
     def energy_j(self, index: int, epochs: float) -> float:
-        """Of so many epochs, as far as known: as much as the leader's where nothing is."""
-        epoch = self.runners[index].epoch or self.runners[0].epoch
-        if epoch is None:
-            return 0.0
-        if not self._known[index]:
-            return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
-        return epoch.energy_j * epochs
+        """Of so many more epochs, as far as known: as the default's where nothing is. One that has
+        not begun has to start first.
+        """
+        begin_j = 0.0 if self.runners[index].segments else self.start.energy_j
+        return begin_j + self._epochs_j(index, epochs)
 
     def whole_j(self, index: int) -> float:
         """Of a whole training."""
-        return self.energy_j(index, math.exp(self.need.value(index)))
+        return self.start.energy_j + self._epochs_j(index, math.exp(self.need.value(index)))
 
     def behind(self, index: int, leader: int) -> float:
         """By how many standard deviations it is behind; a twentieth is allowed for."""
@@ -151,6 +158,22 @@ class Standings:
         return self._known[index]
 
     # -- what an epoch costs ---------------------------------------------------------------
+
+    def _epochs_j(self, index: int, epochs: float) -> float:
+        epoch = self.runners[index].epoch or self.runners[0].epoch
+        if epoch is None:
+            return 0.0
+        if not self._known[index]:
+            return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
+        return epoch.energy_j * epochs
+
+    def _usual_start(self, runners: Sequence[Runner]) -> Start | None:
+        """The median of those that were seen; None as long as none was."""
+        seen = sorted(
+            (start for runner in runners if (start := runner.started) is not None),
+            key=lambda start: start.energy_j,
+        )
+        return seen[len(seen) // 2] if seen else None
 
     def _rates_belief(self) -> tuple[Belief, list[bool]]:
         """Of the logarithm of the score of one epoch, and of whom it was measured."""
