@@ -118,6 +118,21 @@ def test_parameters_that_cannot_be_told_apart_are_named_and_have_no_numbers():
     assert found.r2 == pytest.approx(alone.r2)
 
 
+def test_large_numbers_that_cannot_be_told_apart_have_no_numbers_either():
+    """A slope per sample of a data set of millions is tiny; that is not the same as determined."""
+    rng = np.random.default_rng(4)
+    rows = [
+        {"samples": 1e8 * n, "tokens": 2e8 * n + 5, "optimizer": "ab"[n % 2]}
+        | {"energy_j": n + rng.normal()}
+        for n in range(30)
+    ]
+    chosen = ["samples", "tokens", "optimizer"]
+    found = regression(table_of(rows, name="t", parameters=chosen), "energy_j")
+    ours = rows_of(found)
+    assert (ours["samples"]["coef"], ours["tokens"]["coef"]) == (None, None)
+    assert ours["optimizer_a"]["coef"] is not None
+
+
 def test_two_pairs_of_linked_parameters_are_two_groups():
     """Dependencies that have nothing to do with each other are not reported as one."""
     rng = np.random.default_rng(0)
