@@ -1,5 +1,8 @@
 """Promises of the regression: every level has its row, and it is that of statsmodels."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from wattloop.analyze.reading import table_of
 from wattloop.analyze.table import label_of
 from wattloop.core.errors import ConfigError
 
-pytest.importorskip("statsmodels", reason="the extra 'analyze' is not installed")
+pytest.importorskip("scipy", reason="the extra 'analyze' is not installed")
 
 
 def rows_of(found):
@@ -44,6 +47,7 @@ def test_a_design_computed_by_hand():
 def test_it_is_statsmodels_own_formula_result():
     """Unbalanced random search: coefficients, errors, t, p, intervals, R2, F; the level that the
     formula omits is checked by making another one the omitted level."""
+    pytest.importorskip("statsmodels", reason="requirements-dev.txt is not installed")
     pandas = pytest.importorskip("pandas", reason="comes with statsmodels")
     from statsmodels.formula.api import ols
 
@@ -231,3 +235,19 @@ def test_missing_values_leave_rows_out_and_say_so():
     found = regression(table_of(rows, name="g", parameters=["batch_size"]), "energy_wh")
     assert found.facts["rows"] == 95
     assert "5 rows with missing values left out" in found.notes
+
+
+def test_it_loads_nothing_heavy():
+    """Ten thousand rows are explained in less time than pandas or scipy.stats take to load."""
+    program = (
+        "import sys\n"
+        "from wattloop.analyze.ols import regression\n"
+        "from wattloop.analyze.reading import table_of\n"
+        "rows = [{'p': n % 3, 'energy_j': 1.0 + n % 5} for n in range(12)]\n"
+        "regression(table_of(rows, name='t'))\n"
+        "print(sorted({'pandas', 'scipy.stats', 'statsmodels', 'sklearn'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -19,7 +19,7 @@ from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 
-for library in ("sklearn", "statsmodels"):
+for library in ("sklearn", "scipy"):
     pytest.importorskip(library, reason="the extra 'analyze' is not installed")
 
 COMMANDS = (
@@ -252,6 +252,6 @@ def test_an_experiment_of_another_kind_is_refused(folder, capsys):
 
 def test_a_missing_library_names_the_command_that_installs_it(folder, capsys, monkeypatch):
     """The extras are extras."""
-    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     code, _, err = run(capsys, "ols", "green.csv")
     assert (code, "pip install 'wattloop[analyze]'" in err) == (2, True)
