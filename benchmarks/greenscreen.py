@@ -124,7 +124,7 @@ def page_of(rows: table.Table, args: argparse.Namespace) -> Page:
         drawn(rows, args.figures)
     text = f"{TEXT}\n{' '.join(said)}\n{BUSY if 'estimated' in rows.source else ''}"
     return Page("greenscreen", "GreenScreen's ten parameters, end to end", bars, tables, text,
-                packages=("wattloop", "keras", "torch", "statsmodels", "scikit-learn"))  # fmt: skip
+                packages=("wattloop", "keras", "torch", "scipy", "scikit-learn"))  # fmt: skip
 
 
 def quality_bars(rows: table.Table) -> list[Bar]:

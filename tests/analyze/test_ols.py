@@ -1,5 +1,8 @@
 """Promises of the regression: every level has its row, and it is that of statsmodels."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from wattloop.analyze.reading import table_of
 from wattloop.analyze.table import label_of
 from wattloop.core.errors import ConfigError
 
-pytest.importorskip("statsmodels", reason="the extra 'analyze' is not installed")
+pytest.importorskip("scipy", reason="the extra 'analyze' is not installed")
 
 
 def rows_of(found):
@@ -44,6 +47,7 @@ def test_a_design_computed_by_hand():
 def test_it_is_statsmodels_own_formula_result():
     """Unbalanced random search: coefficients, errors, t, p, intervals, R2, F; the level that the
     formula omits is checked by making another one the omitted level."""
+    pytest.importorskip("statsmodels", reason="requirements-dev.txt is not installed")
     pandas = pytest.importorskip("pandas", reason="comes with statsmodels")
     from statsmodels.formula.api import ols
 
@@ -116,6 +120,21 @@ def test_parameters_that_cannot_be_told_apart_are_named_and_have_no_numbers():
     assert ours["optimizer_Adam"]["coef"] == pytest.approx(adam["coef"])
     assert ours["optimizer_Adam"]["std_err"] == pytest.approx(adam["std_err"])
     assert found.r2 == pytest.approx(alone.r2)
+
+
+def test_large_numbers_that_cannot_be_told_apart_have_no_numbers_either():
+    """A slope per sample of a data set of millions is tiny; that is not the same as determined."""
+    rng = np.random.default_rng(4)
+    rows = [
+        {"samples": 1e8 * n, "tokens": 2e8 * n + 5, "optimizer": "ab"[n % 2]}
+        | {"energy_j": n + rng.normal()}
+        for n in range(30)
+    ]
+    chosen = ["samples", "tokens", "optimizer"]
+    found = regression(table_of(rows, name="t", parameters=chosen), "energy_j")
+    ours = rows_of(found)
+    assert (ours["samples"]["coef"], ours["tokens"]["coef"]) == (None, None)
+    assert ours["optimizer_a"]["coef"] is not None
 
 
 def test_two_pairs_of_linked_parameters_are_two_groups():
@@ -216,3 +235,19 @@ def test_missing_values_leave_rows_out_and_say_so():
     found = regression(table_of(rows, name="g", parameters=["batch_size"]), "energy_wh")
     assert found.facts["rows"] == 95
     assert "5 rows with missing values left out" in found.notes
+
+
+def test_it_loads_nothing_heavy():
+    """Ten thousand rows are explained in less time than pandas or scipy.stats take to load."""
+    program = (
+        "import sys\n"
+        "from wattloop.analyze.ols import regression\n"
+        "from wattloop.analyze.reading import table_of\n"
+        "rows = [{'p': n % 3, 'energy_j': 1.0 + n % 5} for n in range(12)]\n"
+        "regression(table_of(rows, name='t'))\n"
+        "print(sorted({'pandas', 'scipy.stats', 'statsmodels', 'sklearn'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

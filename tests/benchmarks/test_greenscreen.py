@@ -37,7 +37,7 @@ def made(path: Path) -> None:
 
 def test_the_tables_of_the_report_find_what_costs_energy(tmp_path: Path) -> None:
     """Promise: tops, OLS with a row per level, matrix and clusters, from a search or its export."""
-    for library in ("statsmodels", "sklearn"):
+    for library in ("scipy", "sklearn"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     made(tmp_path / "runs.csv")
     target = tmp_path / "bars.json"

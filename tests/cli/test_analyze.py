@@ -19,7 +19,7 @@ from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 
-for library in ("sklearn", "statsmodels"):
+for library in ("sklearn", "scipy"):
     pytest.importorskip(library, reason="the extra 'analyze' is not installed")
 
 COMMANDS = (
@@ -263,6 +263,6 @@ def test_a_search_and_its_final_training_may_have_one_name(folder, capsys):
 
 def test_a_missing_library_names_the_command_that_installs_it(folder, capsys, monkeypatch):
     """The extras are extras."""
-    monkeypatch.setitem(sys.modules, "statsmodels", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     code, _, err = run(capsys, "ols", "green.csv")
     assert (code, "pip install 'wattloop[analyze]'" in err) == (2, True)

@@ -1,7 +1,6 @@
 """Ordinary least squares over levels: figure 10 of GreenScreen, with every level identifiable."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,14 @@ import numpy as np
 
 from wattloop.analyze.design import Design, design_of
 from wattloop.analyze.findings import Findings
-from wattloop.analyze.fit_quality import FOLDS, cross_validated_r2, f_test, rank_of, residual_sum
+from wattloop.analyze.fit_quality import (
+    FOLDS,
+    TOLERANCE,
+    cross_validated_r2,
+    f_test,
+    rank_of,
+    residual_sum,
+)
 from wattloop.analyze.libraries import needs_libraries
 from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Floats, Table
@@ -71,7 +77,7 @@ def regression(
         ConfigError: a column is unknown or not a number, the target does not vary, or there are
             not more rows than coefficients.
     """
-    needs_libraries("regression", "statsmodels")
+    needs_libraries("regression", "scipy")
     target = target or usual_target(table)
     wanted = list(table.parameters if parameters is None else parameters)
     if target in wanted:
@@ -104,15 +110,15 @@ def regression(
 
 def _fitted(table: Table, target: str, design: Design, values: Floats, missing: int) -> Regression:
     from scipy import special
-    from statsmodels.regression.linear_model import OLS
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a design is rank deficient we say ourselves
-        fit = OLS(values, design.matrix).fit()
+    # b = X+ y, cov(b) = s^2 X+ X+', with the pseudo-inverse X+; statsmodels does the same, and the
+    # tests ask it, but loading it takes longer than everything else together
+    inverse = np.linalg.pinv(design.matrix, rcond=math.sqrt(TOLERANCE))
+    params = inverse @ values
     freedom = len(values) - design.rank
     spread = float(special.stdtrit(freedom, 0.975))
-    residual = float(np.sum(np.asarray(fit.resid) ** 2))
-    covariance = np.asarray(fit.normalized_cov_params) * residual / freedom
+    residual = float(np.sum((values - design.matrix @ params) ** 2))
+    covariance = inverse @ inverse.T * residual / freedom
     rows = []
     for term in design.terms:
         row: dict[str, Any] = {
@@ -122,9 +128,9 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
             "rows": term.rows,
         }
         if design.estimable(term.contrast):
-            coefficient = float(term.contrast @ fit.params)
+            coefficient = float(term.contrast @ params)
             error = math.sqrt(max(float(term.contrast @ covariance @ term.contrast), 0.0))
-            t = coefficient / error if error else math.inf
+            t = coefficient / error if error else math.copysign(math.inf, coefficient)
             row |= {
                 "coef": coefficient,
                 "std_err": error,
@@ -141,7 +147,7 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
     f, f_p = f_test(total - residual, design.rank - 1, residual, freedom)
     cv_r2 = cross_validated_r2(design.matrix, values)
     adjusted = 1 - (1 - r2) * (len(values) - 1) / freedom
-    intercept = float(fit.params[0]) if design.estimable(_unit(len(design.owners))) else None
+    intercept = float(params[0]) if design.estimable(_unit(len(design.owners))) else None
     return Regression(
         title=f"{table.name}: OLS regression of {target}",
         name="coefficients",

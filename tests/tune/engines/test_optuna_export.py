@@ -87,6 +87,33 @@ def test_two_objectives_make_a_front(tmp_path: Path) -> None:
     assert study.best_trials and all(t.values[1] > 0.5 for t in study.best_trials)
 
 
+def test_the_score_of_sm2_is_its_f(tmp_path: Path) -> None:
+    """It compares trainings with each other: a share of 1, larger is better, no joules."""
+    study = exported(
+        tmp_path, objective="sm2", rate="lr", metric={"name": "accuracy", "goal": "maximize"},
+        strategy="random",
+    )  # fmt: skip
+    assert (study.direction.name, study.metric_names) == ("MAXIMIZE", ["sm2"])
+    complete = [t for t in study.trials if t.state.name == "COMPLETE"]
+    assert complete and all(0 <= t.value <= 1 for t in complete)
+    qualities = [t.user_attrs["best"] for t in complete]
+    low, high = min(qualities), max(qualities)
+    weighed = {t.number: 0.75 * (t.user_attrs["best"] - low) / (high - low) for t in complete}
+    assert all(weighed[t.number] <= t.value <= weighed[t.number] + 0.25 + 1e-9 for t in complete)
+
+
+def test_a_quotient_is_of_the_epochs_its_energy_is_of(tmp_path: Path) -> None:
+    """With a target, too: training goes on after it, and so do both energy and epochs."""
+    study = exported(tmp_path, objective="quotient", strategy="random")
+    assert study.direction.name == "MAXIMIZE"
+    complete = [t for t in study.trials if t.state.name == "COMPLETE"]
+    assert any(t.user_attrs["to_target_j"] < t.user_attrs["energy_j"] for t in complete)
+    for trial in complete:
+        own = trial.user_attrs
+        expected = own["best"] * own["epochs"] / own["energy_j"]
+        assert trial.value == pytest.approx(expected)
+
+
 def test_failures_are_failures(tmp_path: Path) -> None:
     """A rate that diverges is a failed trial with its message, not a bad value."""
     study = exported(

@@ -20,15 +20,16 @@ from wattloop.store.trial_records import read_trials
 from wattloop.tune.candidate_results import CandidateResult, candidates_from
 from wattloop.tune.engines.optuna_space import distributions, library, new_study
 from wattloop.tune.engines.optuna_storage import new_storage
-from wattloop.tune.objective import Trained
+from wattloop.tune.objective import NEED_QUALITY, Trained
 from wattloop.tune.problem import Problem
 from wattloop.tune.space import Space
 from wattloop.tune.spec import spec_from
 
 __all__ = ["export_study"]
 
-LARGER_IS_BETTER = ("quotient",)
-"""Objectives that people know the other way round than we minimize them."""
+LARGER_IS_BETTER = ("quotient", "quality")
+"""Objectives that people know the other way round than we minimize them, where more quality is
+better; SM2's f always is."""
 UNITS = {"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "carbon": "g", "quotient": "/J"}
 
 Listener = Callable[[int, int], None]
@@ -65,12 +66,12 @@ def export_study(
     curves = _curves(records)
     study = _study(optuna, experiment, problem, file)
     known = distributions(problem.space)
-    reference = _reference(problem, candidates)
+    values = _values(optuna, problem, candidates)
     begun = datetime.fromtimestamp(experiment.created_wall_s)
     for number, candidate in enumerate(candidates):
         trial = _trial(optuna, problem, known, candidate, curves.get(candidate.candidate, {}))
         if trial.state is optuna.trial.TrialState.COMPLETE:
-            trial.values = _values(problem, candidate, reference)
+            trial.values = values[candidate.candidate]
         # laid end to end: the store knows how long each took, and the dashboard draws that
         trial.datetime_start = begun
         begun += timedelta(seconds=candidate.time_s)
@@ -116,7 +117,7 @@ def _directions(problem: Problem) -> list[str]:
 
 def _turned(problem: Problem, name: str) -> bool:
     """Whether people know this objective with larger values as better ones."""
-    return problem.objective.maximize_quality and name in (*LARGER_IS_BETTER, "quality")
+    return name == "sm2" or (problem.objective.maximize_quality and name in LARGER_IS_BETTER)
 
 
 def _metric_name(problem: Problem, name: str) -> str:
@@ -135,20 +136,35 @@ def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | N
     return Point(good[0].time_s, good[0].energy_j or 0.0) if good else None
 
 
-def _values(problem: Problem, candidate: CandidateResult, reference: Point | None) -> list[float]:
-    scores = problem.objective.scores(_trained(candidate), reference)
-    pairs = zip(problem.objective.names, scores, strict=True)
-    return [-score if _turned(problem, name) else score for name, score in pairs]
+def _values(
+    optuna: Any, problem: Problem, candidates: list[CandidateResult]
+) -> dict[str, list[float]]:
+    """Of all complete ones together, because SM2 weighs them against each other."""
+    done = optuna.trial.TrialState.COMPLETE
+    complete = [c for c in candidates if _state(optuna, problem, c) is done]
+    trained = [_trained(problem, candidate) for candidate in complete]
+    compared = problem.objective.compared(trained, _reference(problem, candidates))
+    signs = [-1.0 if _turned(problem, name) else 1.0 for name in problem.objective.names]
+    return {
+        candidate.candidate: [sign * score for sign, score in zip(signs, scores, strict=True)]
+        for candidate, scores in zip(complete, compared, strict=True)
+    }
 
 
-def _trained(candidate: CandidateResult) -> Trained:
-    reached = candidate.to_target_s is not None
+def _trained(problem: Problem, candidate: CandidateResult) -> Trained:
+    """Up to the target, unless more quality is worth more: then all of it, as its epochs are."""
+    to_target = not NEED_QUALITY & set(problem.objective.names)
+    reached = to_target and candidate.to_target_s is not None
+    rate = candidate.learning_rate
+    if rate is None and problem.rate:
+        written = candidate.parameters.get(problem.rate)
+        rate = float(written) if isinstance(written, int | float) else None
     return Trained(
         time_s=candidate.to_target_s if reached else candidate.time_s,  # type: ignore[arg-type]  # `reached` says it is there
         energy_j=candidate.to_target_j if reached else candidate.energy_j,
         quality=candidate.best if candidate.best is not None else candidate.quality,
         epochs=candidate.epochs or None,
-        learning_rate=candidate.learning_rate,
+        learning_rate=rate,
     )
 
 
@@ -188,7 +204,7 @@ def _state(optuna: Any, problem: Problem, candidate: CandidateResult) -> Any:
         return states.RUNNING
     if not candidate.good:
         return states.FAIL
-    scores = problem.objective.scores(_trained(candidate))
+    (scores,) = problem.objective.compared([_trained(problem, candidate)])
     if any(score == float("inf") for score in scores):
         return states.FAIL
     if problem.quality.target is not None and not candidate.reached:
