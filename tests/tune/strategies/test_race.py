@@ -1,6 +1,7 @@
 """`race`: the contract of strategies, and what it promises beyond."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -18,8 +19,10 @@ from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment
 from wattloop.tune.space import Space
 from wattloop.tune.strategies.race import Race
+from wattloop.tune.strategies.race_course import Course
 from wattloop.tune.strategies.race_memory import Memory
 from wattloop.tune.strategies.race_rates import first_sweep, picked, usable, widened
+from wattloop.tune.strategies.race_runner import Runner
 from wattloop.tune.strategy import Strategy
 
 
@@ -241,6 +244,17 @@ def test_the_leader_that_never_gets_there_is_replaced():
     race = Race(batches())
     trainings(race, run)
     assert race.best().parameters["batch_size"] != 256
+
+
+def test_one_that_stands_still_needs_ever_more():
+    """Also where that is more than it may have: else a leader is trained in vain to its limit."""
+    course = Course(replace(batches(), limits=Limits(epochs=8)))
+    needed = [
+        course.needed(Runner("c0", {}, epochs=epochs, points=[(2.0, 0.4), (epochs, 0.4)]))
+        for epochs in (4.0, 6.0, 8.0)
+    ]
+    assert needed == sorted(set(needed))
+    assert needed[0] > 8
 
 
 def test_windows_go_on_until_energy_is_known():

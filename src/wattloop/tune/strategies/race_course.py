@@ -58,12 +58,11 @@ class Course:
         """Epochs to the target, by its own curve."""
         if runner.reached is not None:
             return runner.reached
-        most = self.limits.epochs or math.inf
         if self.quality.target is None:
-            return most if math.isfinite(most) else 2 * runner.epochs
+            return self.limits.epochs or 2 * runner.epochs
+        # More than it may have is no less of a difference: one that stands still must fall behind.
         guess = math.exp(self.guess(runner.epochs, runner.best))
-        guess = max(guess, FEWEST_EPOCHS, runner.epochs + 1)
-        return min(guess, max(most, runner.epochs))
+        return max(guess, FEWEST_EPOCHS, runner.epochs + 1)
 
     def guess(self, epochs: float, level: float | None) -> float:
         """Logarithm of the epochs to the target, from the quality after so many."""

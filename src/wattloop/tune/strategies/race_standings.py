@@ -118,8 +118,9 @@ class Standings:
         return begin_j + self._epochs_j(index, epochs)
 
     def whole_j(self, index: int) -> float:
-        """Of a whole training."""
-        return self.start.energy_j + self._epochs_j(index, math.exp(self.need.value(index)))
+        """Of a whole training, which has no more epochs than it may have."""
+        epochs = min(math.exp(self.need.value(index)), self.problem.limits.epochs or math.inf)
+        return self.start.energy_j + self._epochs_j(index, epochs)
 
     def behind(self, index: int, leader: int) -> float:
         """By how many standard deviations it is behind; a twentieth is allowed for."""
