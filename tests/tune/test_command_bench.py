@@ -4,12 +4,14 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.tune.small import small_problem
 from wattloop.core.errors import CommandError, ConfigError
+from wattloop.tune import command_training
 from wattloop.tune.command_bench import CommandBench
 from wattloop.tune.parameters import Choice
 from wattloop.tune.problem import Limits, Problem, Quality
@@ -121,16 +123,21 @@ def save(*_):
     SAVE
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
+started = epoch
 while epoch < 8:
     time.sleep(0.05)
     epoch += 1
-    print(json.dumps({"epoch": epoch, "accuracy": epoch / 10, "pid": os.getpid()}))
+    print(json.dumps({"epoch": epoch, "accuracy": epoch / 10, "pid": os.getpid()}), flush=True)
+    WAIT
 """
 
 
 def test_a_program_that_saves_is_ended_and_begun_again(bench):
     """Promise: with checkpoint it holds no memory while paused, and goes on from its files."""
-    one = bench(SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))"), checkpoint=True)
+    # it does not run ahead of being told to stop, so that the epochs are the same on a busy machine
+    wait = "if epoch in (2, 4) and epoch > started: time.sleep(30)"
+    program = SAVING.replace("SAVE", "state.write_text(json.dumps(epoch))").replace("WAIT", wait)
+    one = bench(program, checkpoint=True)
     first = one.run(segment(2))
     assert first.status is Status.PAUSED
     assert running(MARK) == []
@@ -142,7 +149,7 @@ def test_a_program_that_saves_is_ended_and_begun_again(bench):
 
 def test_a_program_that_saves_nothing_is_trained_again_and_says_so(bench):
     """Promise: what it takes to come to where it was is counted as repeated."""
-    one = bench(SAVING.replace("SAVE", "pass"), checkpoint=True)
+    one = bench(SAVING.replace("SAVE", "pass").replace("WAIT", "pass"), checkpoint=True)
     first = one.run(segment(2))
     assert "saved nothing" in first.message
     second = one.run(segment(3))
@@ -176,6 +183,26 @@ def test_a_program_that_never_ends_is_ended(bench):
     progress = bench("import time\ntime.sleep(60)", problem=problem).run(segment())
     assert progress.status is Status.TIMEOUT
     assert running(MARK) == []
+
+
+HANGS = "import time\nprint('accuracy=0.5')\ntime.sleep(60)"
+COOPERATES = "from wattloop.tune import current_trial\ncurrent_trial().report(accuracy=0.5)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "most"),
+    [
+        (HANGS, {"most_s": 0.3}),
+        (HANGS, {"most_j": 15.0}),
+        (COOPERATES + HANGS, {"most_s": 0.3}),
+    ],
+)
+def test_a_program_that_hangs_is_paused_when_the_search_is_over(bench, program, most, monkeypatch):
+    """Promise: a deadline or budget of the search holds within an epoch, too."""
+    monkeypatch.setattr(command_training, "DROP_GRACE_S", 0.1)
+    progress = bench(program).run(replace(segment(), until=Until(**most)))
+    assert progress.status is Status.PAUSED
+    assert progress.time_s < 30
 
 
 def test_a_metrics_file_is_followed(bench, tmp_path):

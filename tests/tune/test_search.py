@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,22 @@ def test_a_budget_ends_a_segment_within_an_epoch(begun):
     search, _, _ = begun(trainings, problem, Halving(problem, rounds=(7,)))
     search.run()
     assert len(trainings.epochs) < 6
+
+
+@pytest.mark.parametrize("limits", [Limits(time_s=0.3), Limits(energy_j=15.0)])
+def test_a_limit_holds_within_a_long_epoch(begun, limits):
+    """Promise: a training that tells of its steps is paused in the middle of one."""
+
+    def train(trial):
+        for _ in trial.epochs(1):
+            for _ in range(3_000):
+                time.sleep(0.01)
+                trial.step()
+
+    search, _, record = begun(train, small_problem(limits=limits))
+    assert search.run().limit
+    (trial,) = read_trials(record.store, record.search_id)
+    assert trial.status == "paused"
 
 
 def test_a_training_that_never_reports_ends_the_search(begun):

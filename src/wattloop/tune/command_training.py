@@ -104,7 +104,7 @@ class CommandTraining:
             if ended:
                 self.course.finish(meter.now_s())
                 return self._own_end(program, pace.over())
-            if pace.between_steps() and self._stopped_anywhere(program):
+            if pace.between_steps() and self._may_be_stopped(pace):
                 return self._paused(program, Status.PAUSED, pace.over())
             if over_s is not None and meter.now_s() > over_s:
                 program.end(DROP_GRACE_S)
@@ -159,9 +159,9 @@ class CommandTraining:
         self._steps.epoch()
         return pace.at_end_of_epoch()
 
-    def _stopped_anywhere(self, program: Program) -> bool:
-        """Pause it within an epoch; one that tells of its steps waits by itself in the next."""
-        if not self._news.cooperates:
+    def _may_be_stopped(self, pace: Pace) -> bool:
+        """Whether it can be stopped where it is; one that tells of its steps is asked to wait."""
+        if not self._news.cooperates or pace.long_over(DROP_GRACE_S):
             return True
         self._bell.ask_to_pause()
         return False

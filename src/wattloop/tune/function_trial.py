@@ -59,7 +59,7 @@ class FunctionTrial(Trial):
     def begins(self, segment: Segment, pace: Pace) -> None:
         """A segment begins."""
         self.params = _params(segment)
-        self._look_s = 0.0 if pace.anywhere else math.inf
+        self._look_s = 0.0 if pace.watched else math.inf
 
     def step(self, units: float = 1.0) -> None:
         """Counted; may pause where the segment ends between two steps."""

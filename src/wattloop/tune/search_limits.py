@@ -70,6 +70,8 @@ def bounded(segment: Segment, limits: Limits, spent: Spent) -> Segment:
         segment.until,
         energy_j=_smaller(segment.until.energy_j, limits.energy_j, spent.energy_j),
         time_s=_smaller(segment.until.time_s, limits.time_s, spent.elapsed_s),
+        most_j=_smaller(None, limits.energy_j, spent.energy_j),
+        most_s=_smaller(None, limits.time_s, spent.elapsed_s),
     )
     if limits.epochs is not None:
         epochs = limits.epochs if until.epochs is None else min(until.epochs, limits.epochs)

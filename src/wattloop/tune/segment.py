@@ -32,6 +32,8 @@ class Until:
         at_target: the quality asked for is reached.
         anywhere: stop for energy, time or a fraction of an epoch also between two steps, where the
             bench can; `Progress.epochs` then has a fraction. Elsewhere it is the end of the epoch.
+        most_j, most_s: what the search has left, repetitions included: it ends there, wherever in
+            an epoch that is, as soon as the bench can.
     """
 
     epochs: float | None = None
@@ -39,6 +41,8 @@ class Until:
     time_s: float | None = None
     at_target: bool = True
     anywhere: bool = False
+    most_j: float | None = None
+    most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from wattloop.tune.segment import Segment
 from wattloop.tune.space import Space, configuration_key
 from wattloop.tune.strategies.grid import Grid
 from wattloop.tune.strategies.ledger import Ledger
+from wattloop.tune.strategies.optuna import Tpe
 from wattloop.tune.strategies.random import Random
 from wattloop.tune.strategy import Event, Strategy
 
@@ -115,3 +116,31 @@ def test_sm2_ranks_a_grid_afterwards() -> None:
     scores = [scores[0] for _, scores in ranked]
     assert len(scores) > 20
     assert scores == sorted(scores) and all(-1 <= score <= 0 for score in scores)
+
+
+@pytest.mark.parametrize("make", [Grid, Random, Tpe])
+def test_what_a_limit_cut_is_no_result_and_goes_on(make: type[Strategy]) -> None:
+    """A training that was ended early is not the cheapest one; it is trained to its end first."""
+    problem = Problem(
+        space=Space({"width": Choice(values=(1, 2, 4))}), quality=Quality(metric="accuracy")
+    )
+    strategy = make(problem)
+    full, cut = strategy.ask(), strategy.ask()
+    assert isinstance(full, Segment) and isinstance(cut, Segment)
+    done = Progress(status=Status.ENDED, epochs=9, time_s=9, energy_j=90.0, quality=0.9, best=0.9)
+    part = Progress(status=Status.PAUSED, epochs=1, time_s=1, energy_j=5.0, quality=0.5, best=0.5)
+    events = [Event(full), Event(cut), Event(full, done), Event(cut, part)]
+    for segment, progress in ((full, done), (cut, part)):
+        strategy.tell(segment, progress)
+    best = strategy.best()
+    assert best is not None and best.candidate == full.candidate
+    assert strategy.alive() == {cut.candidate}
+    rest = strategy.ask()
+    assert isinstance(rest, Segment)
+    assert rest.candidate == cut.candidate and rest.key != cut.key
+    again = make(problem)
+    again.recall([*events, Event(rest)])
+    again.tell(rest, Progress(status=Status.ENDED, epochs=9, energy_j=55.0, quality=0.9, best=0.9))
+    best = again.best()
+    assert best is not None and best.candidate == cut.candidate
+    assert again.alive() == frozenset()

@@ -28,6 +28,7 @@ class Candidate:
         quality: the best so far.
         status: of its last segment; None before the first was told.
         asked: the segment under way.
+        cut: whether a limit of the search ended its training early.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Candidate:
     status: Status | None = None
     segments: int = 0
     asked: Segment | None = None
+    cut: bool = False
     learning_rate: float | None = None
     tags: dict[str, float] = field(default_factory=dict)
 
@@ -117,8 +119,8 @@ class Ledger:
         names = self.problem.objective.names
         return self.problem.quality.target is not None and not NEED_QUALITY & set(names)
 
-    def tell(self, segment: Segment, progress: Progress) -> Candidate:
-        """Add a segment to its candidate.
+    def tell(self, segment: Segment, progress: Progress, *, cut: bool = False) -> Candidate:
+        """Add a segment to its candidate; `cut` where it was to be longer.
 
         Raises:
             StrategyError: it was not asked for, or told already.
@@ -127,7 +129,7 @@ class Ledger:
         if candidate is None or candidate.asked is None or candidate.asked.key != segment.key:
             raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
         candidate.asked = None
-        candidate.status = progress.status
+        candidate.status, candidate.cut = progress.status, cut
         candidate.time_s += progress.time_s
         if progress.energy_j is None or candidate.energy_j is None:
             candidate.energy_j = None
@@ -147,7 +149,7 @@ class Ledger:
 
     def comparable(self, candidate: Candidate) -> bool:
         """Whether its numbers may be compared: it did not fail, and has the quality it should."""
-        if candidate.status is None or not candidate.status.good:
+        if candidate.status is None or not candidate.status.good or candidate.cut:
             return False
         return candidate.quality is not None or not self.problem.quality.metric
 

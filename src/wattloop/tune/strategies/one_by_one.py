@@ -6,7 +6,7 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.tune.problem import Problem
-from wattloop.tune.progress import Progress
+from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.ledger import Candidate, Ledger
@@ -16,14 +16,19 @@ __all__ = ["OneByOne", "check_ends", "drawn"]
 
 DRAWS = 200
 """Tries to draw a configuration that was not drawn before."""
+CLOSE = 1e-9
 
 
 class OneByOne(Strategy):
-    """Each configuration is one segment; the default comes first."""
+    """Each configuration is one segment; the default comes first.
+
+    One that a limit of the search has cut is no result: it goes on when the limit was raised.
+    """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.ledger = Ledger(problem)
+        self._cut: dict[str, Candidate] = {}
 
     @abstractmethod
     def propose(self) -> Configuration | None:
@@ -33,16 +38,26 @@ class OneByOne(Strategy):
         """A candidate is done, well or not."""
 
     def ask(self) -> Asked:
-        """The next configuration in full."""
+        """The next configuration in full, or the rest of one that was cut."""
+        if self._cut:
+            return self.rest(next(iter(self._cut)))
         if self.ledger.full:
             return None
         first = self.ledger.default if not self.ledger else None
         found = dict(first) if first else self.propose()
         return None if found is None else self.ledger.segment(self.ledger.begin(found))
 
+    def rest(self, candidate: str) -> Segment:
+        """What is left of the training of one that was cut."""
+        return self.ledger.segment(self._cut.pop(candidate))
+
     def tell(self, segment: Segment, progress: Progress) -> None:
         """Keep what came of it."""
-        self.learn(self.ledger.tell(segment, progress))
+        candidate = self.ledger.tell(segment, progress, cut=_is_cut(segment, progress))
+        if candidate.cut:
+            self._cut[candidate.name] = candidate
+        else:
+            self.learn(candidate)
 
     def best(self) -> Chosen | None:
         """The best that is good enough."""
@@ -53,8 +68,14 @@ class OneByOne(Strategy):
         return self.ledger.front()
 
     def alive(self) -> frozenset[str]:
-        """None is trained twice."""
-        return frozenset()
+        """None is trained twice; those that were cut can go on."""
+        return frozenset(self._cut)
+
+
+def _is_cut(segment: Segment, progress: Progress) -> bool:
+    """Whether it was paused before its end."""
+    epochs = segment.until.epochs
+    return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
 
 
 def drawn(problem: Problem, ledger: Ledger, rng: np.random.Generator) -> Configuration | None:

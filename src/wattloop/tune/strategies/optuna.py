@@ -93,6 +93,9 @@ class _Sampled(OneByOne):
     # -- inside ----------------------------------------------------------------------------
 
     def _begin_again(self, segment: Segment) -> None:
+        if segment.candidate in self.alive():
+            self.rest(segment.candidate)
+            return
         due = f"c{len(self.ledger)}.0"
         try:
             found = self.problem.space.complete({**segment.parameters, **segment.levers})
