@@ -135,3 +135,26 @@ def test_rows_with_gaps_are_left_out():
     assert len(found.labels) == 399
     assert "1 rows with missing values left out" in found.notes
     assert "left out, the same in every row: epochs" in found.notes
+
+
+def test_a_result_that_few_rows_have_is_left_out_not_the_rows(table):
+    """Of a search, few configurations reach their target; the others are clustered all the same."""
+    rows = [{**r, "to_target_j": 5.0 + n if n < 20 else None} for n, r in enumerate(cali3_runs())]
+    found = clusters(table_of(rows, name="c"), "results", k=3)
+    assert found.facts["rows"] == len(rows)
+    assert "left out, missing in more than 10% of the rows: to_target_j" in found.notes
+    named = clusters(table_of(rows, name="c"), "results", k=2, results=["to_target_j"])
+    assert named.facts["rows"] == 20
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_components_of_two_columns_have_signs_of_their_own(turned):
+    """Their entries are equal in size, so that rounding must not decide which is made positive."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        x = rng.normal(size=30)
+        y = rng.normal(size=30) + (-x if turned else x)
+        rows = [{"energy_j": float(a), "time_s": float(b)} for a, b in zip(x, y, strict=True)]
+        found = clusters(table_of(rows, name="t", parameters=[], results=["energy_j", "time_s"]))
+        components = next(t for t in found.others if t.name == "components")
+        assert [components.rows[0][key] > 0 for key in ("pc1", "pc2")] == [True, True]

@@ -64,3 +64,18 @@ def test_what_cannot_be_weighed_is_refused():
             importances(table, **options)
     found = importances(table, "time_s", method="variance")
     assert "left out, one level only: lr" in found.notes
+
+
+def test_functional_anova_leaves_the_rest_to_interactions():
+    """Half of the spread is made by two parameters together: their own shares do not add to 1."""
+    pytest.importorskip("optuna", reason="the extra 'tune' is not installed")
+    pytest.importorskip("sklearn", reason="the extra 'analyze' is not installed")
+    rng = np.random.default_rng(7)
+    rows = []
+    for _ in range(300):
+        a, b = (int(v) for v in rng.integers(2, size=2))
+        rows.append({"a": "xy"[a], "b": "xy"[b], "energy_j": float((2 * a - 1) * (2 * b) + 5)})
+    found = importances(table_of(rows, name="t"), "energy_j", method="fanova")
+    shares = {row["parameter"]: row["importance"] for row in found.rows}
+    assert 0.3 < shares["a"] < 0.7
+    assert sum(shares.values()) < 0.75

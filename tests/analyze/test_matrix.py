@@ -58,3 +58,25 @@ def test_a_matrix_without_order_or_levels_is_refused():
         configuration_matrix(table, "energy_j")
     with pytest.raises(ConfigError, match="no parameters to show"):
         configuration_matrix(table, "time_s", parameters=[])
+
+
+def test_equal_runs_are_reckoned_with():
+    """z is Mann and Whitney's with the correction for ties, as scipy has it."""
+    stats = pytest.importorskip("scipy.stats", reason="the extra 'analyze' is not installed")
+    rng = np.random.default_rng(6)
+    rows = [{"p": "abc"[rng.integers(3)], "epochs": int(rng.integers(3))} for _ in range(60)]
+    table = table_of(rows, name="t", parameters=["p"], results=["epochs"])
+    found = configuration_matrix(table, "epochs", more_is_better=True)
+    values = np.array([row["epochs"] for row in rows])
+    for row in found.rows:
+        on = np.array([r["p"] == row["level"] for r in rows])
+        theirs = stats.mannwhitneyu(
+            values[on], values[~on], use_continuity=False, method="asymptotic"
+        )
+        assert abs(row["z"]) == pytest.approx(stats.norm.isf(theirs.pvalue / 2))
+
+
+def test_a_parameter_may_be_what_runs_are_sorted_by():
+    """It is then no column of the matrix."""
+    found = configuration_matrix(table_of(greenscreen_runs(), name="g"), "batch_size")
+    assert "batch_size" not in {parameter for parameter, _ in found.levels}

@@ -251,3 +251,10 @@ def test_it_loads_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_folds_that_are_named_are_those_there_were():
+    """Seven rows make seven folds, not ten."""
+    rows = [{"p": n % 2, "energy_j": float(n)} for n in range(7)]
+    found = regression(table_of(rows, name="t", parameters=["p"]))
+    assert "cv_r2: R2 of rows left out of the fit, 7 folds" in found.notes

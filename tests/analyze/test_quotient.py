@@ -116,3 +116,32 @@ def test_the_top_tables_are_three_and_keep_the_threshold():
         top_runs(table, threshold=2.0)
     with pytest.raises(ConfigError, match="unknown order 'speed'"):
         top_runs(table, "speed")
+
+
+def test_the_best_by_the_whole_run_say_so():
+    """Energy of a run is not called that of an epoch."""
+    table = table_of(greenscreen_runs(), name="g")
+    found = top_runs(table, found=quotients(table, "total"))
+    assert "energy per run (Wh)" in found.headers
+    assert [t.title for t in (found, *found.others)][1] == "g: lowest energy per run"
+    assert "energy per epoch (Wh)" in top_runs(table).headers
+
+
+def test_epochs_that_a_run_did_not_have_are_not_taken():
+    """Warm-up and most epochs are settings; a column of text is refused."""
+    rows = [
+        {"warmup_epochs": 2, "max_epochs": 90, "epochs": 10, "name": n, "schedule": "step"}
+        | {"accuracy": 0.9, "energy_j": 100.0}
+        for n in "ab"
+    ]
+    table = table_of(rows, name="t")
+    assert quotients(table).per_ws.tolist() == pytest.approx([0.09, 0.09])
+    for row in rows:
+        del row["epochs"]
+    found = quotients(table_of(rows, name="t"))
+    assert found.per_ws.tolist() == pytest.approx([0.009, 0.009])
+    assert any("counts as one epoch" in note for note in found.notes)
+    with pytest.raises(ConfigError, match="'schedule' is not a number"):
+        quotients(table, epochs="schedule")
+    with pytest.raises(ConfigError, match="'schedule' is not a number"):
+        quotients(table, quality="schedule")

@@ -103,3 +103,13 @@ def test_numbers_of_numpy_are_plain_numbers():
     rows = [{"x": np.float64(1.5), "n": np.int64(3), "b": np.bool_(True), "m": np.float32("nan")}]
     table = table_of(rows, name="t")
     assert [type(table.column(c)[0]) for c in "xnbm"] == [float, int, bool, type(None)]
+
+
+def test_a_word_among_the_numbers_of_a_result_is_refused(tmp_path):
+    """As text it would silently be no result any more, and another one be analysed."""
+    text = "lr,energy_wh\n0.1,5\n0.1,6\n0.2,oops\n0.2,7\n0.3,\n"
+    with pytest.raises(ConfigError, match=r":4: energy_wh is 'oops', not a number as in 3 other"):
+        read_csv(written(tmp_path, text))
+    assert read_csv(written(tmp_path, text), parameters=["lr", "energy_wh"]).parameters
+    level = "time,lr\nday,1\nnight,2\n"
+    assert read_csv(written(tmp_path, level)).column("time") == ("day", "night")

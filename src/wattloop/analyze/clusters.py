@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ STRATEGIES = {
     "all": "parameters and results, then again without parameters of little influence",
     "hybrid": "results first, then again with the parameters that differ between those clusters",
 }
+
+MOST_GAPS = 0.1
+"""A result that more rows miss is left out, not the rows: few of a search reach their target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +75,16 @@ def clusters(
         strategy: one of `STRATEGIES`.
         k: number of clusters; the one with the highest silhouette unless given.
         parameters: which to use; all of the table's unless given.
-        results: which to use; all numeric ones of the table's unless given.
+        results: which to use; unless given, all numeric ones that at least 90% of the rows have.
     """
     needs_libraries("clustering", "sklearn")
     if strategy not in STRATEGIES:
         raise ConfigError(f"unknown strategy '{strategy}'; known are {', '.join(STRATEGIES)}")
     chosen = list(table.parameters if parameters is None else parameters)
     if results is None:
-        outcomes = [name for name in table.results if table.is_numeric(name)]
+        outcomes, gaps = _without_gaps(table)
     else:
+        gaps = []
         outcomes = list(results)
         for name in outcomes:
             table.numbers(name)
@@ -89,6 +93,9 @@ def clusters(
     table = table.complete([*chosen, *outcomes])
     table.needs_rows(3, "clusters")
     features = features_of(table, [*chosen, *outcomes])
+    if gaps:
+        note = f"left out, missing in more than {MOST_GAPS:.0%} of the rows: {', '.join(gaps)}"
+        features = replace(features, notes=(*features.notes, note))
     varied = [name for name in outcomes if name in features.owners]
     tunable = [name for name in chosen if name in features.owners]
     if not varied:
@@ -102,6 +109,16 @@ def clusters(
         used = [name for name in (*tunable, *varied) if name not in little]
         last = grouped(features.only(used), k, table.name)
     return _described(table, strategy, features, (first, last), (first_used, used), influence)
+
+
+def _without_gaps(table: Table) -> tuple[list[str], list[str]]:
+    """Numeric results, and those that are left out because too many rows would have to be."""
+    numeric = [name for name in table.results if table.is_numeric(name)]
+    missing = {name: np.isnan(table.numbers(name)).mean() for name in numeric}
+    gaps = [name for name in numeric if missing[name] > MOST_GAPS]
+    if len(gaps) == len(numeric):
+        return numeric, []
+    return [name for name in numeric if name not in gaps], gaps
 
 
 def _described(
@@ -219,9 +236,10 @@ def _projected(
     from sklearn.decomposition import PCA
 
     pca = PCA(min(3, points.shape[1], len(points)), svd_solver="full").fit(points)
-    # the sign of a component is arbitrary: its largest entry is made positive
+    # the sign of a component is arbitrary: its largest entry is made positive, the first of equal
+    # ones (two columns always have two), whatever rounding makes of them
     parts = np.asarray(pca.components_)
-    signs = np.sign(parts[np.arange(len(parts)), np.abs(parts).argmax(axis=1)])
+    signs = np.sign(parts[np.arange(len(parts)), np.abs(parts).round(9).argmax(axis=1)])
     projection = np.asarray(pca.transform(points)) * signs
     names = [n for n, o in zip(features.names, features.owners, strict=True) if o in columns]
     explained = tuple(float(share) for share in pca.explained_variance_ratio_)

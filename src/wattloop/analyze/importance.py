@@ -1,7 +1,7 @@
 """How much of a result's spread each parameter makes.
 
 - `fanova`    functional ANOVA over a random forest, by Optuna: the share of the forest's variance
-              that is the parameter's own, interactions of others left aside
+              that is the parameter's own; what is left to 1 are interactions
 - `variance`  ours, needs no library: epsilon2, the share of the result's variance between the
               parameter's levels (numbers in up to ten groups of equal size), less what as many
               random groups would show
@@ -25,7 +25,7 @@ from wattloop.core.errors import ConfigError
 __all__ = ["METHODS", "Importances", "groups_of", "importances", "share_between"]
 
 METHODS = {
-    "fanova": "functional ANOVA by Optuna; shares of what the forest explains",
+    "fanova": "functional ANOVA by Optuna; shares of a forest's variance, the rest interactions",
     "variance": "epsilon2, the share of variance between levels",
 }
 GROUPS = 10
@@ -183,7 +183,8 @@ def _fanova(table: Table, values: Floats, names: Sequence[str]) -> tuple[dict[st
         )
         trees = min(max(16 * FOREST_ROWS // len(rows), 16), TREES)
         evaluator = FanovaImportanceEvaluator(n_trees=trees, max_depth=32, seed=0)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        # asked itself, it does not scale to a sum of 1: what is left are interactions
+        found = evaluator.evaluate(study)
     finally:
         optuna.logging.set_verbosity(before)
     return {name: float(found.get(name, 0.0)) for name in names}, len(rows)

@@ -77,7 +77,7 @@ def configuration_matrix(
                 "level": level,
                 "runs": int(on.sum()),
                 "standing": float(own.mean()),
-                "z": _beyond_chance(float(own.mean()), len(own), len(values)),
+                "z": _beyond_chance(standing, on),
                 "worst": float(values[on].min() if better else values[on].max()),
                 "mean": float(values[on].mean()),
                 "best": float(values[on].max() if better else values[on].min()),
@@ -110,12 +110,16 @@ def configuration_matrix(
     )
 
 
-def _beyond_chance(standing: float, own: int, runs: int) -> float | None:
-    """Mann and Whitney's z: distance from the middle, in spreads of that many random places."""
+def _beyond_chance(standing: Floats, on: NDArray[np.bool_]) -> float | None:
+    """Mann and Whitney's z: distance from the middle, in spreads of that many random places.
+
+    The spread is that of the places there are, which is smaller where runs are equal.
+    """
+    runs, own = len(on), int(on.sum())
     if own == runs:
         return None
-    spread = math.sqrt((runs - own) * (runs + 1) / (12 * own)) / (runs - 1)
-    return (standing - 0.5) / spread
+    spread = math.sqrt(float(standing.var(ddof=1)) * (runs - own) / (own * runs))
+    return (float(standing[on].mean()) - 0.5) / spread
 
 
 def _columns(
@@ -126,6 +130,8 @@ def _columns(
     columns: list[NDArray[np.bool_]] = []
     grouped = []
     for name in table.parameters if parameters is None else parameters:
+        if name == metric and parameters is None:
+            continue
         if name == metric:
             raise ConfigError(f"'{name}' is what runs are sorted by; leave it out")
         known = table.levels(name)

@@ -165,7 +165,7 @@ def _fitted(table: Table, target: str, design: Design, values: Floats, missing: 
             "f": f,
             "f_p": f_p,
         },
-        notes=_notes(design, missing),
+        notes=_notes(design, len(values), missing),
         warnings=_warnings(design, len(values), r2, cv_r2),
         others=(_by_parameter(table, target, design, values, residual, freedom),),
         target=target,
@@ -208,11 +208,11 @@ def _by_parameter(
     )
 
 
-def _notes(design: Design, missing: int) -> tuple[str, ...]:
+def _notes(design: Design, rows: int, missing: int) -> tuple[str, ...]:
     notes = [
         "sum coding: a coefficient is the distance of a level from the mean over the levels of "
         "its parameter, in units of the target",
-        f"cv_r2: R2 of rows left out of the fit, {FOLDS} folds",
+        f"cv_r2: R2 of rows left out of the fit, {min(FOLDS, rows)} folds",
     ]
     if design.numeric:
         notes.append(f"as numbers, per unit: {', '.join(design.numeric)}")

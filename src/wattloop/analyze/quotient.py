@@ -3,8 +3,8 @@
     EQ = accuracy / ((1/N) sum PD_i T_i)                                            (equation 1)
 
 with power PD_i in W and time T_i in s of epoch i: accuracy per joule (W s) of a mean epoch. The
-values printed in the paper are per Wh (89% at 0.14 Wh an epoch is 6.16, not 0.0017), so both are
-given.
+values printed in the paper are per Wh (6.16 for 89% at 0.1445 Wh an epoch, which it rounds to 0.14;
+per W s that is 0.0017), so both are given.
 """
 
 import math

@@ -34,7 +34,8 @@ def read_csv(
     """A table with names in its first line; separated by commas, semicolons or tabs.
 
     Raises:
-        ConfigError: not there, not text, empty, a line of another length, a name twice.
+        ConfigError: not there, not text, empty, a line of another length, a name twice, a word
+            among the numbers of a result.
     """
     try:
         text = user_path(place).read_text(encoding="utf-8-sig")
@@ -63,6 +64,9 @@ def read_csv(
     if len(lines) == 1:
         raise ConfigError(f"{place}: no rows below the names of the columns")
     cells = list(zip(*lines[1:], strict=True))
+    for name, values in zip(header, cells, strict=True):
+        if is_result_name(name) and name not in (parameters or ()):
+            _check_numbers(place, name, values)
     columns = {name: _typed(values) for name, values in zip(header, cells, strict=True)}
     return _table(place, columns, parameters, results)
 
@@ -189,6 +193,17 @@ def _typed(cells: Sequence[str]) -> tuple[Value, ...]:
     if all(NUMBER.fullmatch(cell) for cell in known):
         return tuple(_number(cell) if cell.lower() not in MISSING else None for cell in stripped)
     return tuple(None if cell.lower() in MISSING else cell for cell in stripped)
+
+
+def _check_numbers(place: str, name: str, cells: Sequence[str]) -> None:
+    """Refuse a few words among the numbers of a result: taken as text, it would be no result."""
+    known = {n: c.strip() for n, c in enumerate(cells, 2) if c.strip().lower() not in MISSING}
+    wrong = [n for n, cell in known.items() if not NUMBER.fullmatch(cell)]
+    if wrong and len(wrong) < len(known) / 2:
+        raise ConfigError(
+            f"{place}:{wrong[0]}: {name} is '{known[wrong[0]]}', not a number as in "
+            f"{len(known) - len(wrong)} other rows; leave it empty where it is missing"
+        )
 
 
 def _number(cell: str) -> float | int:

@@ -32,6 +32,8 @@ TIME = ("time", "runtime", "duration", "elapsed")
 HELD_OUT = ("val", "validation", "test", "eval")
 PARTS = ("peak", "cpu", "dram", "gain", "target")
 """Words of columns that are there beside the one that is meant."""
+BOUNDS = frozenset(("warmup", "warm", "max", "min", "patience", "decay"))
+"""Words of epochs that are not those that a run had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +97,12 @@ def epoch_time_of(table: Table) -> Quantity | None:
 
 def epochs_of(table: Table, column: str | None = None) -> Floats | None:
     """Epochs of each row; None without such a column."""
-    found = column or next((c for c in table.columns if words_of(c)[-1:] == ["epochs"]), None)
-    if found is None or not table.is_numeric(found):
-        return None
-    return table.numbers(found)
+    if column is not None:
+        return table.numbers(column)
+    named = {c: words_of(c) for c in table.columns if table.is_numeric(c)}
+    known = [c for c, w in named.items() if w[-1:] == ["epochs"] and not BOUNDS & set(w)]
+    known.sort(key=lambda c: named[c] != ["epochs"])
+    return table.numbers(known[0]) if known else None
 
 
 def quality_of(table: Table, column: str | None = None, *, held_out: bool = False) -> Quantity:
@@ -118,11 +122,11 @@ def quality_of(table: Table, column: str | None = None, *, held_out: bool = Fals
             f"{table.name}: no column of quality, such as accuracy; name one of "
             f"{', '.join(table.results) or 'its columns'}"
         )
+    values = table.numbers(column)
     if not table.more_is_better(column):
         raise ConfigError(
             f"{table.name}: of '{column}' less is better; name a quality of which more is"
         )
-    values = table.numbers(column)
     # 1.5: rounding may lift a share a little above 1, no percentage of interest is below that
     if set(ACCURACY) & set(words_of(column)) and 1.5 < np.nanmax(values) <= 100.0:
         return Quantity(column, values / 100, f"{column} is in per cent")

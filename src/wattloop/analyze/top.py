@@ -55,8 +55,9 @@ def top_runs(
                 f"{table.name}: no run reaches {found.column} {threshold:g}; the best has "
                 f"{np.nanmax(found.accuracy):.4g}"
             )
+    whole = found.facts["variant"] == "total"
     tables = [
-        _ranked(table, found, name, [int(n) for n in np.flatnonzero(good)], count)
+        _ranked(table, found, name, whole, [int(n) for n in np.flatnonzero(good)], count)
         for name in ([by] if by else ORDERS)
     ]
     notes = list(found.notes)
@@ -76,8 +77,12 @@ def top_runs(
     )
 
 
-def _ranked(table: Table, found: Quotients, name: str, numbers: list[int], count: int) -> Findings:
+def _ranked(
+    table: Table, found: Quotients, name: str, whole: bool, numbers: list[int], count: int
+) -> Findings:
     says, key = ORDERS[name]
+    if whole:
+        says = says.replace("per epoch", "per run")
     best = sorted(numbers, key=lambda n: key(found, n))[:count]
     return Findings(
         title=f"{table.name}: {says}",
@@ -86,7 +91,7 @@ def _ranked(table: Table, found: Quotients, name: str, numbers: list[int], count
             "rank": "rank",
             "run": "run",
             "accuracy": found.column,
-            "energy_wh": "energy per epoch (Wh)",
+            "energy_wh": f"energy per {'run' if whole else 'epoch'} (Wh)",
             "quotient_per_wh": "quotient (1/Wh)",
             "quotient_per_ws": "quotient (1/(W s))",
             **{parameter: parameter for parameter in table.parameters},
