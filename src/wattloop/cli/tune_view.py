@@ -164,7 +164,8 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
             lines.append(f"  {summary.why}")
     lines.append(
         f"spent: {energy_text(summary.energy_j, summary.scope)} {summary.provenance}, "
-        f"{format_duration(summary.elapsed_s)}, {summary.candidates} configuration{'s' * (summary.candidates != 1)}"
+        f"{format_duration(summary.elapsed_s)}, {summary.candidates} "
+        f"configuration{'s' * (summary.candidates != 1)}"
         + (f", {summary.failed} of them failed" if summary.failed else "")
     )
     if summary.repeated_j:

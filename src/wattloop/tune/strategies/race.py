@@ -131,7 +131,8 @@ class Race(Strategy):
             parameters=dict(runner.parameters),
             levers=dict(runner.levers),
             learning_rate=runner.learning_rate,
-            why=f"good enough after {runner.reached:g} epochs{taken}, {others} other{'s' * (others != 1)} tried",
+            why=f"good enough after {runner.reached:g} epochs{taken}, "
+            f"{others} other{'s' * (others != 1)} tried",
         )
 
     def alive(self) -> frozenset[str]:
