@@ -212,6 +212,29 @@ def test_what_costs_too_much_is_only_looked_at_for_seconds():
     assert all(segment.until.anywhere for segment in dear)
 
 
+def leading(needed, epoch_j) -> tuple[int, int]:
+    """Who leads, and who is expected to cost least, when two were trained for one epoch."""
+    race, bench = Race(batches()), Linear(needed, epoch_j)
+    while sum(bool(runner.points) for runner in race.runners) < 2:
+        segment = race.ask()
+        race.tell(segment, bench(segment))
+    costs = race.standings.costs
+    sizes = [runner.parameters["batch_size"] for runner in race.runners]
+    return sizes[race.standings.leader(race.runs)], sizes[min(costs, key=costs.__getitem__)]
+
+
+def test_the_default_leads_until_a_lead_in_epochs_is_more_than_a_promise():
+    """A little more quality after an epoch does not make another the leader, a cheaper epoch does,
+    nor is much more quality overlooked.
+    """
+    equal = {16: 10.0, 64: 10.0, 256: 10.0}
+    assert leading({16: 11, 64: 12, 256: 11}, equal) in ((64, 16), (64, 256))
+    leader, cheapest = leading({16: 3, 64: 12, 256: 3}, equal)
+    assert leader == cheapest != 64
+    leader, cheapest = leading({16: 12, 64: 12, 256: 12}, {16: 8.0, 64: 10.0, 256: 8.0})
+    assert leader == cheapest != 64
+
+
 def test_the_default_is_kept_alive():
     """It is never given up, however far behind it is."""
     bench = Linear({16: 40, 64: 40, 256: 4}, {16: 10.0, 64: 10.0, 256: 1.0})

@@ -27,6 +27,8 @@ CAP_ERROR = 0.1
 """How much the gain by a cap differs from one configuration to another."""
 HOPELESS = 3.0
 """Standard deviations by which a candidate is behind when it is given up."""
+PROMISE = 0.5
+"""Standard deviations of a lead in epochs over the default that do not count."""
 AS_MUCH = 0.02
 """Epochs whose costs differ by less cost the same."""
 SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
@@ -78,12 +80,22 @@ class Standings:
         """Expected score of a whole training, of those that have learned something."""
 
     def leader(self, runs: float) -> int:
-        """Least for the rest of this training and `runs` to come; ties to the first."""
+        """Least for the rest of this training and `runs` to come; ties to the first.
+
+        What an epoch costs was measured, that fewer are needed than with the default is a promise:
+        early curves cross. So such a lead counts as far as it exceeds what is uncertain of it.
+        """
 
         def total(index: int) -> float:
-            return self.costs[index] * (runs + 1 - self._done(index))
+            doubt = 0.0
+            if index and 0 in self.costs:
+                ahead, variance = self.need.against(index, 0)
+                doubt = min(max(-ahead, 0.0), PROMISE * math.sqrt(variance))
+            cost = self.costs[index] * math.exp(self.degree * doubt)
+            return cost * (runs + 1 - self._done(index, doubt))
 
-        return min(self.costs, key=lambda index: (total(index), index))
+        # rounded, so that what is equal but for the last digit is a tie
+        return min(self.costs, key=lambda index: (float(f"{total(index):.9g}"), index))
 
     def worth(self, index: int, leader: int, epochs: float) -> tuple[float, float]:
         """The share of a training's cost that is saved, by expectation, if this one is trained for
@@ -219,9 +231,9 @@ class Standings:
         own = [runner for one, runner in self._needs.curves if one == index]
         return max(own, key=self._course.share_of, default=self.runners[index])
 
-    def _done(self, index: int) -> float:
-        """The part of its training that is behind it."""
+    def _done(self, index: int, doubt: float) -> float:
+        """The part of its training that is behind it, with so much more (logarithm) to come."""
         runner = self.runners[index]
         if runner.reached is not None:
             return 1.0
-        return min(runner.epochs / math.exp(self.need.value(index)), 1.0)
+        return min(runner.epochs / math.exp(self.need.value(index) + doubt), 1.0)
