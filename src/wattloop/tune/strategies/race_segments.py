@@ -1,5 +1,7 @@
 """The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
 
+import math
+
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import RateSweep, Segment, Until
@@ -10,6 +12,8 @@ from wattloop.tune.strategies.race_stretch import spent_j
 __all__ = ["Segments", "wants_cap"]
 
 CAP_TRIES = 2
+CAP_S = 30.0
+"""A search for a cap takes about so long."""
 LONGER = 1.5
 """A search for a cap is begun again in a segment that is so many times longer."""
 WINDOW_S = 2.0
@@ -53,6 +57,14 @@ class Segments:
             rates=rates,
             learning_rate=runner.learning_rate,
         )
+
+    def epochs_for_cap(self, runner: Runner) -> float:
+        """How far one goes to find the cap for which its last segment was too short; 0 if none."""
+        epoch = runner.epoch
+        if not runner.cap_short_s or epoch is None or not _may_have_cap(self.problem, runner):
+            return 0.0
+        lasts_s = max(CAP_S, LONGER * runner.cap_short_s)
+        return math.ceil(runner.epochs + lasts_s / epoch.time_s) if epoch.time_s > 0 else 0.0
 
     def windowed(self, runner: Runner, segment: Segment, progress: Progress) -> None:
         """A bench that says nothing about parts of an epoch is not asked for them again."""
