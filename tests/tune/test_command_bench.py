@@ -75,10 +75,10 @@ def test_a_program_is_paused_and_goes_on(bench):
     assert (first.status, first.epochs) == (Status.PAUSED, 2)
     assert first.metrics["loss"] == 0.5
     assert [point.epoch for point in first.curve] == [1, 2]
-    time.sleep(0.3)
+    time.sleep(1.0)
     second = one.run(segment(5))
     assert (second.status, second.epochs) == (Status.PAUSED, 5)
-    assert second.time_s < 0.29  # what it slept is not in it
+    assert second.time_s < 1.0  # what it slept is not in it
     assert second.curve[0].energy_j > first.curve[-1].energy_j
     last = one.run(segment())
     assert (last.status, last.epochs) == (Status.ENDED, 8)
@@ -165,6 +165,11 @@ def test_a_program_that_saves_nothing_is_trained_again_and_says_so(bench):
         ("print('loss=1.0')", Status.NO_METRIC, "only loss"),
         ("print('accuracy=nan')\nimport time\ntime.sleep(30)", Status.DIVERGED, "accuracy is nan"),
         ("raise SystemExit('no such file')", Status.FAILED, "exit code 1; it said: no such file"),
+        (
+            "def f(): raise ValueError(1)\nf()",
+            Status.FAILED,
+            "in f | def f(): raise ValueError(1) | ",
+        ),
         ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
         ("import os\nos.kill(os.getpid(), 9)", Status.KILLED, "signal 9"),
         ("raise RuntimeError('CUDA out of memory')", Status.OUT_OF_MEMORY, "exit code 1"),
