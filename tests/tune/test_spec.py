@@ -295,6 +295,7 @@ FAULTS = [
     (X + "command: python ${agrs}", r":2: command: unknown \$\{agrs\}; known are \$\{args\}"),
     (X + "command: [python, '${program}']", r":2: command: .*give program: train\.py"),
     (X + "scope: cpus", r":2: scope: .*'gpu'.*'cpus'"),
+    (X + "metric: {name: acc, gaol: maximize}", r":2: metric\.gaol: .*did you mean 'goal'"),
     (X + "seed: 1\nseed: 2", r":3: 'seed' is given twice"),
 ]
 

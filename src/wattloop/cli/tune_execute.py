@@ -101,6 +101,8 @@ def spec_of(request: TuneRequest) -> "SearchSpec":
 
 def _run(ready: "Prepared") -> None:
     verb = "going on with" if ready.is_resumed else "beginning"
+    if ready.is_over:
+        verb = "nothing is left to train in"
     say(f"wattloop: {verb} {ready.experiment.experiment_id}")
     for name, reason in ready.without.items():
         say(f"wattloop: the search goes on without {name}: {reason}")

@@ -76,10 +76,16 @@ class Watcher:
             self._said.add(progress.message)
             say(f"wattloop: {_who(segment)}: {progress.message}")
         if progress.cap is not None and progress.cap.cap_w is None:
-            reason = f"no power cap was set: {progress.cap.reason}"
+            reason, then = (
+                f"no power cap was set: {progress.cap.reason}",
+                "the search goes on without",
+            )
+            if progress.cap.too_short:
+                reason = "a segment was too short to find a power cap"
+                then = "a probe takes about five seconds, and a cap several of them"
             if reason not in self._said:
                 self._said.add(reason)
-                say(f"wattloop: {reason}; the search goes on without")
+                say(f"wattloop: {reason}; {then}")
 
 
 class _OnTerminal(Watcher):

@@ -114,7 +114,7 @@ class CapWatch:
                 if over
                 else f"the segment ended after {len(probes)} probe{'s' * (len(probes) != 1)}"
             )
-            return CapFound(cap_w=None, reason=reason)
+            return CapFound(cap_w=None, reason=reason, too_short=not (fault or over))
         return CapFound(
             cap_w=choice.cap_w,
             energy_ratio=1 - choice.energy_gain_pct.value / 100,

@@ -102,7 +102,8 @@ class Program:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return " | ".join([line.strip() for line in lines if line.strip()][-TAIL_LINES:])
+        words = [line.strip() for line in lines]
+        return " | ".join([line for line in words if line.strip("^~ ")][-TAIL_LINES:])
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -68,6 +68,7 @@ class CapFound:
         energy_ratio, time_ratio: per unit of work, against the highest cap.
         probes: (cap_w, time_s, energy_j) of each, for one unit of work.
         uncertainty: relative, of the ratios.
+        too_short: whether a longer segment may find one.
     """
 
     cap_w: float | None
@@ -76,6 +77,7 @@ class CapFound:
     probes: tuple[tuple[float, float, float], ...] = ()
     uncertainty: float = 0.0
     reason: str = ""
+    too_short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

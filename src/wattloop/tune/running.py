@@ -42,6 +42,12 @@ class Prepared:
     without: Mapping[str, str]
     """Hardware parameters that are left out because they cannot be set -> why."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to its own end before, not to a limit."""
+        facts = self.experiment.facts
+        return self.is_resumed and self.experiment.status == "finished" and not facts.get("stopped")
+
     def run(self) -> Stopped:
         """Run it to its end."""
         return self.search.run()

@@ -36,7 +36,9 @@ class MetricSpec(Strict):
         name = str(value.get("name", ""))
         if name and "goal" not in value:
             # W&B minimizes whatever has no goal, which throws away the best accuracy
-            if not any(word in name.lower() for word in SMALLER):
+            # (fields that are not known are said first: one of them may be a goal with a typo)
+            known = value.keys() <= cls.model_fields.keys()
+            if known and not any(word in name.lower() for word in SMALLER):
                 raise ValueError(f"is more of '{name}' better? Give goal: maximize or minimize")
             value["goal"] = "minimize"
         return value

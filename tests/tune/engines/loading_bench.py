@@ -35,6 +35,7 @@ class LoadingBench:
         session = Session.open(self._settings, in_process=False, keep=False)
         with session.begin("segment") as window:
             card.load(segment.parameters["load"], owner=this_process())
+            before = self._epochs
             while self._epochs < segment.until.epochs:
                 time.sleep(EPOCH_S)
                 self._epochs += 1
@@ -47,7 +48,11 @@ class LoadingBench:
             epochs=self._epochs,
             quality=self._epochs,
             best=self._epochs,
-            metrics={"pid": os.getpid(), "devices": len(self._settings.devices)},
+            metrics={
+                "pid": os.getpid(),
+                "devices": len(self._settings.devices),
+                "trained": self._epochs - before,
+            },
             provenance="simulated",
             run_id="on the worker",
         )

@@ -118,7 +118,7 @@ def test_a_paused_training_goes_on_where_it_was(bench: RayBench) -> None:
     for name in names:
         assert again[name].metrics["pid"] == first[name].metrics["pid"]
         assert again[name].epochs == 2
-        assert again[name].time_s < 2 * EPOCH_S, "one epoch more, not two"
+        assert again[name].metrics["trained"] == 1, "one epoch more, not two"
     assert len({progress.metrics["pid"] for progress in first.values()}) == 3
 
 

@@ -1,6 +1,7 @@
 """Promises of `grid` and `random`: every configuration once, or random ones, none twice."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -144,3 +145,21 @@ def test_what_a_limit_cut_is_no_result_and_goes_on(make: type[Strategy]) -> None
     best = again.best()
     assert best is not None and best.candidate == cut.candidate
     assert again.alive() == frozenset()
+
+
+def test_a_lower_limit_does_not_disown_what_was_trained() -> None:
+    """A search that had more allowed is recalled whole, and begins nothing new."""
+    problem = Problem(
+        space=Space({"width": Choice(values=(1, 2, 4))}), quality=Quality(metric="accuracy")
+    )
+    first = Grid(problem)
+    done = Progress(status=Status.ENDED, epochs=1, energy_j=5.0, quality=0.5, best=0.5)
+    events: list[Event] = []
+    for _ in range(2):
+        segment = first.ask()
+        assert isinstance(segment, Segment)
+        first.tell(segment, done)
+        events += [Event(segment), Event(segment, done)]
+    again = Grid(replace(problem, limits=Limits(candidates=1)))
+    again.recall(events)
+    assert again.ask() is None

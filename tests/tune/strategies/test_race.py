@@ -254,6 +254,31 @@ def test_every_survivor_has_its_own_cap():
         assert all(s.levers == {CAP_LEVER: 150.0} and s.cap is None for s in own[1:])
 
 
+def test_a_segment_too_short_for_a_cap_is_not_the_last_word():
+    """It is looked for again in a longer segment; one that may not be set is not."""
+    needed, epoch_j = {16: 30, 64: 30, 256: 30}, {16: 10.0, 64: 9.0, 256: 8.0}
+
+    def caps(too_short):
+        bench, looked = Linear(needed, epoch_j), []
+
+        def run(segment):
+            progress = bench(segment)
+            if segment.cap is None or (too_short and progress.time_s > 20):
+                return progress
+            looked.append(segment.candidate)
+            cap = CapFound(cap_w=None, reason="none", too_short=too_short)
+            return replace(progress, cap=cap)
+
+        race = Race(batches(cap=CapSearch()))
+        return looked, trainings(race, run), race.best()
+
+    looked, asked, best = caps(too_short=True)
+    assert looked and best.levers == {CAP_LEVER: 150.0}
+    looked, asked, best = caps(too_short=False)
+    assert best.levers == {}
+    assert len([s for s in asked if s.cap is not None]) == len(set(looked)) == len(looked)
+
+
 def test_the_leader_that_never_gets_there_is_replaced():
     """One that learns fast at first and ends below the target costs its epochs, not the search."""
     fair = Linear({16: 12, 64: 12, 256: 12}, {16: 10.0, 64: 10.0, 256: 10.0})

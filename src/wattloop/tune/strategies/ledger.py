@@ -54,6 +54,8 @@ class Ledger:
         self.candidates: dict[str, Candidate] = {}
         self.default = problem.space.complete(problem.default) if problem.default else {}
         self._seen: set[str] = set()
+        self.bounded = True
+        """Whether limits hold: not for what happened before, when they may have been others."""
         self._reference: Point | None = None
 
     def __len__(self) -> int:
@@ -63,7 +65,7 @@ class Ledger:
     def full(self) -> bool:
         """Whether no more configurations may be begun."""
         most = self.problem.limits.candidates
-        return most is not None and len(self.candidates) >= most
+        return self.bounded and most is not None and len(self.candidates) >= most
 
     def seen(self, configuration: Mapping[str, Value]) -> bool:
         """Whether it was begun before."""

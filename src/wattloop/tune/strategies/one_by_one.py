@@ -1,6 +1,7 @@
 """Strategies that train each configuration once, from beginning to end."""
 
 from abc import abstractmethod
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.tune.space import Configuration
 from wattloop.tune.strategies.ledger import Candidate, Ledger
-from wattloop.tune.strategy import Asked, Chosen, Strategy
+from wattloop.tune.strategy import Asked, Chosen, Event, Strategy
 
 __all__ = ["OneByOne", "check_ends", "drawn"]
 
@@ -66,6 +67,12 @@ class OneByOne(Strategy):
     def front(self) -> list[Chosen]:
         """Of several objectives: those that no other beats in all of them."""
         return self.ledger.front()
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """Go on where an earlier one was, also one with more allowed."""
+        self.ledger.bounded = False
+        super().recall(events)
+        self.ledger.bounded = True
 
     def alive(self) -> frozenset[str]:
         """None is trained twice; those that were cut can go on."""

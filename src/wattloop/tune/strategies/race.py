@@ -201,7 +201,7 @@ class Race(Strategy):
         if runner.name in self._busy:
             return WAIT
         further = max(math.floor(runner.epochs) + 1, math.ceil(CHUNK * runner.epochs))
-        return self._segments.next(runner, further)
+        return self._segments.next(runner, max(further, self._segments.epochs_for_cap(runner)))
 
     def _start_unknown(self) -> bool:
         """Whether the default's only epoch may be mostly its start."""

@@ -35,6 +35,7 @@ class Runner:
         opening, opening_in: its first stretch, at most one epoch, and which of those it belongs to.
         start: assumed while the opening is all there is; None before any was seen.
         cap: what was found; None before.
+        cap_short_s: the longest segment that was too short to find one.
         learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
         segments: asked for so far.
         spent_j: by all segments.
@@ -59,6 +60,7 @@ class Runner:
     start: Start | None = None
     cap: CapFound | None = None
     cap_tries: int = 0
+    cap_short_s: float = 0.0
     learning_rate: float | None = None
     sweep: RateSweep | None = None
     sweeps: int = 0
@@ -140,8 +142,11 @@ class Runner:
         under = "uncapped" if self.cap is None else "capped"
         if segment.cap is not None:
             under = "searching"
-            self.cap_tries += 1
-            self.cap = progress.cap or self.cap
+            if progress.cap is not None and progress.cap.too_short:
+                self.cap_short_s = max(self.cap_short_s, progress.time_s)
+            else:
+                self.cap_tries += 1
+                self.cap = progress.cap or self.cap
             if self.cap is not None and self.cap.cap_w is not None:
                 self.levers[CAP_LEVER] = self.cap.cap_w
         if self.opening.epoch is None:

@@ -1,5 +1,7 @@
 """The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
 
+import math
+
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import RateSweep, Segment, Until
@@ -10,6 +12,10 @@ from wattloop.tune.strategies.race_stretch import spent_j
 __all__ = ["Segments", "wants_cap"]
 
 CAP_TRIES = 2
+CAP_S = 30.0
+"""A search for a cap takes about so long."""
+LONGER = 1.5
+"""A search for a cap is begun again in a segment that is so many times longer."""
 WINDOW_S = 2.0
 """A window over which the energy of an epoch is measured; more of them until it is known."""
 MOST_WINDOWS = 8
@@ -18,7 +24,7 @@ ERROR = 0.02
 
 def wants_cap(problem: Problem, runner: Runner) -> bool:
     """Whether its best cap is still to be looked for."""
-    return problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
+    return _may_have_cap(problem, runner) and not runner.cap_short_s
 
 
 class Segments:
@@ -37,7 +43,7 @@ class Segments:
         if rates is None and self._wants_window(runner):
             share = None if most is None else min(1.0, most)
             until = Until(epochs=share, time_s=WINDOW_S, anywhere=True)
-        elif rates is None and wants_cap(self.problem, runner):
+        elif rates is None and self._looks_for_cap(runner, until.epochs or epochs):
             cap = self.problem.cap
         return Segment(
             key=f"{runner.name}/{runner.segments}",
@@ -51,6 +57,14 @@ class Segments:
             rates=rates,
             learning_rate=runner.learning_rate,
         )
+
+    def epochs_for_cap(self, runner: Runner) -> float:
+        """How far one goes to find the cap for which its last segment was too short; 0 if none."""
+        epoch = runner.epoch
+        if not runner.cap_short_s or epoch is None or not _may_have_cap(self.problem, runner):
+            return 0.0
+        lasts_s = max(CAP_S, LONGER * runner.cap_short_s)
+        return math.ceil(runner.epochs + lasts_s / epoch.time_s) if epoch.time_s > 0 else 0.0
 
     def windowed(self, runner: Runner, segment: Segment, progress: Progress) -> None:
         """A bench that says nothing about parts of an epoch is not asked for them again."""
@@ -84,8 +98,17 @@ class Segments:
             runner.sweep = first_sweep(runner.parameters, rate, parameter)
         return runner.sweep
 
+    def _looks_for_cap(self, runner: Runner, epochs: float) -> bool:
+        """At once, and again where a segment that was too short is followed by a longer one."""
+        if wants_cap(self.problem, runner):
+            return True
+        if not _may_have_cap(self.problem, runner) or runner.epoch is None:
+            return False
+        expected_s = (epochs - runner.epochs) * runner.epoch.time_s
+        return expected_s >= LONGER * runner.cap_short_s
+
     def _wants_window(self, runner: Runner) -> bool:
-        if not self._windows or runner.points or runner.cap is not None or runner.cap_tries:
+        if not self._windows or runner.points or runner.cap is not None or _has_looked(runner):
             return False
         epoch = runner.epoch
         windows = runner.segments - runner.sweeps
@@ -94,3 +117,11 @@ class Segments:
         if runner.started is None and runner.start is None and windows < 2:
             return True  # the first window may hold a start
         return epoch.error > ERROR and windows < MOST_WINDOWS
+
+
+def _may_have_cap(problem: Problem, runner: Runner) -> bool:
+    return problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
+
+
+def _has_looked(runner: Runner) -> bool:
+    return runner.cap_tries > 0 or runner.cap_short_s > 0
