@@ -104,3 +104,10 @@ def test_more_is_better_by_name_unless_declared():
     )
     found = {c: table.more_is_better(c) for c in ("eval_loss", "accuracy", "score")}
     assert found == {"eval_loss": False, "accuracy": True, "score": False}
+
+
+def test_what_varies_has_two_values():
+    """A gap is not a value, and 64 is 64.0."""
+    rows = [{"a": 64, "b": None, "c": 1, "d": None}, {"a": 64.0, "b": 2, "c": 3, "d": None}]
+    table = table_of(rows, name="t")
+    assert [table.varies(name) for name in "abcd"] == [False, False, True, False]

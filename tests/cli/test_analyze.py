@@ -130,6 +130,12 @@ def test_a_stored_sweep_is_analysed(folder, capsys):
     assert source["rows"] == 24
     assert source["left_out"] == {"failed": 1}
     assert "energy of node" in source["source"]
+    for command in ("matrix", "ols", "correlation", "metrics", "importance", "pareto"):
+        code, _, err = run(capsys, command, "made", "--figure", "figure.svg")
+        assert code == 0, err
+        # a file of its own says whose energy it is, and where that comes from
+        drawn = (folder / "figure.svg").read_text()
+        assert "energy of node" in drawn, command
     code, _, err = run(capsys, "metrics", "last", "--where", "gpus=8", "--csv", "m.csv")
     assert "reference: mean of 3 default runs" in err
     rows = list(csv.DictReader((folder / "m.csv").open()))

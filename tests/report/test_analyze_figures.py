@@ -84,6 +84,12 @@ def test_the_page_of_clusters_turns_and_lets_columns_be_chosen(grouped):
     assert next(iter(cluster_figures(grouped, 3))) == "clusters-3d"
 
 
+def test_points_at_the_edge_are_whole(grouped):
+    """A chart that can be moved cuts off what reaches over its edge, so there is room."""
+    encoding = cluster_figures(grouped)["clusters-2d"].to_dict()["encoding"]
+    assert [encoding[axis]["scale"]["padding"] > 5 for axis in "xy"] == [True, True]
+
+
 def test_the_front_and_its_knee_are_marked(runs):
     """As many points as the front has, one of them the knee."""
     found = pareto_front(table_of(cali3_runs(), name="c"))

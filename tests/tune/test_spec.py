@@ -307,6 +307,15 @@ def test_a_fault_names_its_line_and_what_to_write(tmp_path: Path, text: str, sai
         read(tmp_path, text)
 
 
+def test_a_placeholder_that_is_nearly_a_parameter_is_refused() -> None:
+    """It would reach the program as it is written; braces of other languages stay."""
+    written = {"metric": {"name": "loss"}, "parameters": {"batch_size": [16, 32]}}
+    with pytest.raises(ConfigError, match=r"command: \{batchsize\} is no parameter; did you mean"):
+        spec_from({**written, "command": "python t.py --b {batchsize}"})
+    for command in ("awk '{print}'", "t.py {batch_size} {seed} {trial_dir}", "t.py ${args}"):
+        assert spec_from({**written, "command": command}).command
+
+
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
     """Nobody corrects a file one error at a time."""
     with pytest.raises(ConfigError) as caught:

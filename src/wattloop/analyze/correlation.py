@@ -126,12 +126,12 @@ def _usable(
     usable: dict[str, Floats] = {}
     notes, left_out = [], {}
     for name in columns or (*table.parameters, *table.results):
-        levels = table.levels(name)
-        if len(levels) < 2:
-            left_out[name] = "the same in every row" if levels else "no values"
+        if not table.varies(name):
+            known = any(value is not None for value in table.column(name))
+            left_out[name] = "the same in every row" if known else "no values"
         elif table.is_numeric(name):
             usable[name] = table.numbers(name)
-        elif len(levels) == 2:
+        elif len(levels := table.levels(name)) == 2:
             place = {levels[0]: 0.0, levels[1]: 1.0, None: math.nan}
             usable[name] = np.array([place[label] for label in table.labels(name)])
             notes.append(f"{name}: {levels[0]} is 0, {levels[1]} is 1")

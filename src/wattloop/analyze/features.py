@@ -61,15 +61,14 @@ def features_of(table: Table, columns: Sequence[str]) -> Features:
     constant: list[str] = []
     too_many: list[str] = []
     for column in columns:
-        levels = table.levels(column)
-        if len(levels) < 2:
+        if not table.varies(column):
             constant.append(column)
         elif table.is_numeric(column):
             names.append(column)
             owners.append(column)
             plain.append(table.numbers(column))
             weights.append(1.0)
-        elif len(levels) > MOST_LEVELS:
+        elif len(levels := table.levels(column)) > MOST_LEVELS:
             too_many.append(column)
         else:
             (shares if len(levels) == 2 else one_hot).append(column)

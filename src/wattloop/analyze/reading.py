@@ -25,6 +25,7 @@ STATUS = ("status", "state")
 NAMED_BY = ("candidate", "trial", "run", "name", "number", "id", "run_id", "key")
 FEW_LEVELS = 20
 """A numeric column with an unknown name and no more different values than this was chosen."""
+PLAIN = frozenset((int, float, type(None)))
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 
 
@@ -93,7 +94,7 @@ def table_of(
     if not rows:
         raise ConfigError(f"{name}: no rows to analyse")
     header = dict.fromkeys(column for row in rows for column in row)
-    columns = {column: tuple(_plain(row.get(column)) for row in rows) for column in header}
+    columns = {column: _plain_column([row.get(column) for row in rows]) for column in header}
     return _table(name, columns, parameters, results, source, directions or {})
 
 
@@ -211,6 +212,15 @@ def _number(cell: str) -> float | int:
         return int(cell)
     except ValueError:
         return float(cell)
+
+
+def _plain_column(values: list[Any]) -> tuple[Value, ...]:
+    """Only what is not plain already is looked at one by one: ten thousand rows have many cells."""
+    kinds = set(map(type, values))
+    numbers = kinds <= PLAIN and not any(map(math.isnan, filter(None, values)))
+    if numbers or kinds <= {str, bool, type(None)}:
+        return tuple(values)
+    return tuple(_plain(value) for value in values)
 
 
 def _plain(value: Any) -> Value:

@@ -109,6 +109,10 @@ class Table:
         known = {pair: None if pair[1] is None else label_of(pair[1]) for pair in set(pairs)}
         return [known[pair] for pair in pairs]
 
+    def varies(self, name: str) -> bool:
+        """Whether it has two different values; quicker than to list them all."""
+        return len(set(self.column(name)) - {None}) > 1
+
     def levels(self, name: str) -> list[str]:
         """The different values: numbers by size, then text by name."""
         known = {v for v in self.column(name) if v is not None}

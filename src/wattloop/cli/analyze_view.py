@@ -110,11 +110,14 @@ def _csv(found: Findings) -> str:
 
 def _draw(target: str, table: Table, found: Findings, charts: Mapping[str, Any]) -> None:
     from wattloop.report.figures.render import save_one
+    from wattloop.report.figures.style import with_source
 
     if not charts:
         say("wattloop: nothing to draw")
         return
     notes = [table.source] if table.source else []
+    # a file of its own has to say whose energy it shows, and whether it was measured
+    sourced = {name: with_source(chart, table.source) for name, chart in charts.items()}
     with working("drawing"):
-        save_one(charts, user_path(target), title=found.title, notes=[*notes, *found.notes])
+        save_one(sourced, user_path(target), title=found.title, notes=[*notes, *found.notes])
     say(f"wattloop: figure in {target}")

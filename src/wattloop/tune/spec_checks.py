@@ -1,5 +1,7 @@
 """What is right field by field and wrong together."""
 
+import difflib
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -26,12 +28,17 @@ ONE_BY_ONE = ("tpe", "nsga2", "gp")
 DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
 """Strategies that draw configurations as long as they may."""
 
+PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
+FILLED_IN = ("trial_dir", "checkpoint", "seed")
+"""What a command may name beside parameters."""
+
 
 def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
     """Everything that cannot be meant."""
     twice = [name for name in spec.parameters if name in spec.hardware.parameters()]
     for name in twice:
         yield ("parameters", name), "the hardware section has it, too; keep one"
+    yield from _about_command(spec)
     yield from _about_metric(spec)
     yield from _about_strategy(spec)
     if twice:
@@ -42,6 +49,16 @@ def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
         yield ("parameters", error.parameter), error.message
         return
     yield from _about_space(spec, space)
+
+
+def _about_command(spec: "SearchSpec") -> Iterator[Fault]:
+    """A placeholder that is nearly a parameter; other braces, such as awk's, are the command's."""
+    known = [*spec.parameters, *spec.hardware.parameters()]
+    for word in spec.command or ():
+        for name in PLACEHOLDER.findall(word):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            if near and name not in (*known, *FILLED_IN):
+                yield ("command",), f"{{{name}}} is no parameter; did you mean {{{near[0]}}}?"
 
 
 def _about_metric(spec: "SearchSpec") -> Iterator[Fault]:

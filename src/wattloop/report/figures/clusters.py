@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.clusters import Clusters
-from wattloop.report.figures.scatter import drawn_rows, tooltips, with_tooltips
+from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
 
 __all__ = ["cluster_figures"]
@@ -57,13 +57,17 @@ def _rows(found: Clusters) -> tuple[list[dict[str, Any]], str]:
 def _plane(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
     import altair as alt
 
-    flat = found.projection.shape[1] < 2
-    y = alt.Y("pc2:Q", title=_component(found, 1)) if not flat else alt.Y("cluster:N")
+    # with room at the edges: a chart that can be moved cuts off what reaches over them
+    room = [fitted(found.projection[:, n].tolist()) for n in range(found.projection.shape[1])]
+    flat = len(room) < 2
+    y = alt.Y("cluster:N")
+    if not flat:
+        y = alt.Y("pc2:Q", title=_component(found, 1), scale=room[1])
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_point(filled=True, size=45, opacity=0.75)
         .encode(
-            x=alt.X("pc1:Q", title=_component(found, 0)),
+            x=alt.X("pc1:Q", title=_component(found, 0), scale=room[0]),
             y=y,
             color=_colour(found),
             shape=_shape(found),

@@ -18,6 +18,7 @@ __all__ = [
     "plain_name",
     "said_of",
     "styled",
+    "with_source",
 ]
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555555", "#7a5195")
@@ -110,3 +111,14 @@ def styled(chart: Any, title: str, subtitle: str) -> Any:
 
     text = altair.TitleParams(text=title, subtitle=subtitle)
     return chart.properties(title=text).configure(**CONFIG)
+
+
+def with_source(chart: Any, source: str) -> Any:
+    """A styled chart with the source in its subtitle, unless it is there already."""
+    import altair
+
+    said = str(chart.title.subtitle)
+    if source in said:
+        return chart
+    subtitle = f"{source}; {said}" if said else source
+    return chart.properties(title=altair.TitleParams(text=chart.title.text, subtitle=subtitle))
