@@ -62,7 +62,7 @@ is the price of looking.
 
 How the constants were chosen. The form of the beliefs (smoothness over two doublings, errors of
 comparisons, how quality slows down) was set by reasoning and on {synthetic} synthetic workloads
-(`benchmarks/tune_synthetic.py`), while these tables were looked at, too: about 60 settings in all,
+(`benchmarks/tune_synthetic.py`), while these tables were looked at, too: about 70 settings in all,
 between which results here differ little (one shot 0.85 to 1.3 D on average, most of it imagenet).
 The two options that matter, `runs` and `budget`, are chosen again below for each workload without
 its own tables, on the other three. Tables of other workloads and GPUs are the real test.
