@@ -177,6 +177,15 @@ def test_a_metric_that_is_nan_is_recorded(here, capsys):
     assert "diverged: accuracy is nan" in capsys.readouterr().err
 
 
+def test_a_search_in_which_everything_fails_has_failed(here, capsys):
+    """Promise: a script that goes on with the winner is told that there is none, and why."""
+    (here / "train.py").write_text("raise SystemExit('no data')\n")
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 1
+    told = capsys.readouterr()
+    assert "every configuration failed; the first: " in told.err
+    assert "no data" in told.err
+
+
 def test_a_cap_that_may_not_be_set_is_left_out(here, capsys):
     """Promise: the search goes on without it, and says why."""
     (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: [300, 500]}\n")

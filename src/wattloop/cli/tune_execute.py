@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from wattloop.cli.output import say, write_json
 from wattloop.core.settings import Settings
 
@@ -116,11 +118,16 @@ def _run(ready: "Prepared") -> None:
 
 
 def _show(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
-    from wattloop.cli.tune_view import print_summary, result_dict
+    from wattloop.cli.tune_view import looked_at, print_found, result_of
     from wattloop.store.experiments import find_experiment
 
     experiment = find_experiment(store, ready.experiment.experiment_id)
+    found, summary = looked_at(store, experiment)
     if request.json_file is not None:
-        write_json(result_dict(store, experiment), request.json_file)
+        write_json(result_of(found, summary, experiment), request.json_file)
     if request.json_file != "-":
-        print_summary(store, experiment)
+        print_found(found, summary, experiment)
+    if found and summary.failed == len(found):
+        said = next((text for one in found for text in one.messages), "")
+        say("wattloop: every configuration failed" + (f"; the first: {said}" if said else ""))
+        raise typer.Exit(1)

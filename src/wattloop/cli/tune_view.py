@@ -29,9 +29,11 @@ __all__ = [
     "looked_at",
     "print_best",
     "print_candidates",
+    "print_found",
     "print_list",
     "print_summary",
     "result_dict",
+    "result_of",
     "stored_search",
 ]
 
@@ -70,7 +72,13 @@ def looked_at(
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:
     """A search as plain data: summary, candidates, what it was asked to do."""
-    found, summary = looked_at(store, experiment)
+    return result_of(*looked_at(store, experiment), experiment)
+
+
+def result_of(
+    found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
+) -> dict[str, Any]:
+    """The same from what was looked at already."""
     return {
         **summary.to_dict(),
         "created": iso_time(experiment.created_wall_s),
@@ -103,7 +111,13 @@ def print_list(rows: Sequence[tuple[Experiment, SearchSummary]]) -> None:
 
 def print_summary(store: "Store", experiment: Experiment) -> None:
     """The candidates and what was found."""
-    found, summary = looked_at(store, experiment)
+    print_found(*looked_at(store, experiment), experiment)
+
+
+def print_found(
+    found: Sequence[CandidateResult], summary: SearchSummary, experiment: Experiment
+) -> None:
+    """The same from what was looked at already."""
     print_candidates(found, summary, experiment)
     print_best(summary, experiment)
 
