@@ -160,7 +160,7 @@ def test_many_may_create_the_same_store_at_once(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         try:
-            with open_store(tmp_path / "runs.db") as store:
+            with open_store(tmp_path / "runs.db", timeout_s=60) as store:  # slow disks
                 insert_run(store, RunRecord(run_id=f"r{number}"))
         except StoreError as error:
             faults.append(error)

@@ -57,6 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(SRC), str(ROOT)]))
         import ray
 
+        EARLIER.update(_sockets_of_the_cluster())
         ray.init(
             num_cpus=2,
             num_gpus=4,
@@ -272,8 +273,12 @@ def _tcp() -> list[str]:
     return [line for t in tables if t.exists() for line in t.read_text().splitlines()[1:]]
 
 
+EARLIER: set[str] = set()
+"""Sockets that other tests have left open in this process."""
+
+
 def _sockets_of_the_cluster() -> set[str]:
-    """Inodes of the sockets of all processes that know this cluster's token."""
+    """Inodes of the sockets of all processes that know this cluster's token, ours among them."""
     mark = f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}".encode()
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -284,7 +289,7 @@ def _sockets_of_the_cluster() -> set[str]:
                 target = str(descriptor.readlink())
                 if target.startswith("socket:["):
                     found.add(target.removeprefix("socket:[").removesuffix("]"))
-    return found
+    return found - EARLIER
 
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
