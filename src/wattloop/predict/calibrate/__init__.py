@@ -1,0 +1,1 @@
+"""Measure a GPU's kernels and small models, and fit its constants."""

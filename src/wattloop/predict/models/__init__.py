@@ -1,0 +1,1 @@
+"""Models of time and power: `roofline`, `adept` and `kernels`, one interface."""

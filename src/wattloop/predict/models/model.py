@@ -1,0 +1,52 @@
+"""The interface every model of time and power keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["Model", "Point"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured training step, to fit a model to or to judge it by.
+
+    Attributes:
+        workload, placement: what ran, and where.
+        step_s, power_w: measured time of a step and mean power of one GPU; power may be unknown.
+        group: the model it belongs to, without size and batch; leave-one-model-out leaves out a
+            group.
+    """
+
+    workload: Workload
+    placement: Placement
+    step_s: float
+    power_w: float | None
+    group: str
+
+
+class Model(ABC):
+    """Time and power of a workload on a placement."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def fit(self, points: Sequence[Point]) -> Self:
+        """A model with constants fitted to `points`; this one is left as it was."""
+
+    @abstractmethod
+    def predict(self, workload: Workload, placement: Placement) -> Prediction:
+        """Time, power and what they are made of."""
+
+    @abstractmethod
+    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
+        """The numbers behind a prediction, by name with unit, in the order people read them."""
+
+    @abstractmethod
+    def constants(self) -> Mapping[str, object]:
+        """What `fit` found, as plain values for a file."""

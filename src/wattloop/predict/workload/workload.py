@@ -1,0 +1,60 @@
+"""The operations of one training step, with what is known of the whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from wattloop.predict.workload.operation import Operation
+
+__all__ = ["Workload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One optimizer step of a model on one GPU (or one forward pass, when not training).
+
+    Attributes:
+        name: what the model is called, such as `hf:gpt2`.
+        operations: of one pass (one micro-batch) and of the optimizer.
+        precision: `fp32`, `tf32`, `bf16` or `fp16` (the last two: autocast).
+        optimizer: name, such as `adamw`; empty for inference.
+        optimizer_style: `loop`, `foreach` or `fused`; empty for inference.
+        batch: samples of one pass on one GPU.
+        accumulate: passes per optimizer step.
+        training: False for forward only.
+        parameters: number of trained parameters.
+        parameter_bytes, gradient_bytes, optimizer_bytes: kept on the GPU over steps.
+        activation_bytes: kept from forward for backward, at their most.
+        peak_bytes: most memory in use at once, allocator's rounding apart.
+        input_bytes: of one pass's inputs, which a data loader has to bring.
+        modules: calls of modules in one forward pass, which cost the host time.
+        notes: what the tracer assumed (a branch taken, a default), for people.
+        origin: what determined this workload: versions, configuration, shapes.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    precision: str = "fp32"
+    optimizer: str = ""
+    optimizer_style: str = ""
+    batch: int = 1
+    accumulate: int = 1
+    training: bool = True
+    parameters: int = 0
+    parameter_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    peak_bytes: float = 0.0
+    input_bytes: float = 0.0
+    modules: int = 0
+    notes: tuple[str, ...] = ()
+    origin: Mapping[str, object] = field(default_factory=dict)
+
+    def accumulating(self, passes: int) -> "Workload":
+        """The same step made of so many passes before the optimizer."""
+        return replace(self, accumulate=passes)
+
+    @property
+    def samples(self) -> int:
+        """Samples that one optimizer step on one GPU uses."""
+        return self.batch * self.accumulate
