@@ -1,0 +1,53 @@
+"""Shapes -> an Operation, without torch: what each kind of operation computes and moves.
+
+The tracer writes its operations through these functions, and a microbenchmark describes its case
+by them; so a measured case and a traced operation have the same features.
+
+place         what every function takes by keyword beside its shapes (phase, module, op, ...)
+products      gemm
+convolutions  conv, forward and both gradients
+attentions    attention as one operation
+recurrent     rnn: LSTM, GRU and plain cells as cuDNN runs them
+rows          norm, softmax, loss, pool, embedding
+streams       elementwise, reduction, copy, index, random, view, other
+optimizers    foreach, and all operations of an optimizer step
+"""
+
+from wattloop.predict.workload.costs.attentions import attention
+from wattloop.predict.workload.costs.convolutions import conv
+from wattloop.predict.workload.costs.optimizers import foreach, optimizer_step
+from wattloop.predict.workload.costs.place import Place
+from wattloop.predict.workload.costs.products import gemm
+from wattloop.predict.workload.costs.recurrent import rnn
+from wattloop.predict.workload.costs.rows import embedding, loss, norm, pool, softmax
+from wattloop.predict.workload.costs.streams import (
+    copy,
+    elementwise,
+    index,
+    other,
+    random,
+    reduction,
+    view,
+)
+
+__all__ = [
+    "Place",
+    "attention",
+    "conv",
+    "copy",
+    "elementwise",
+    "embedding",
+    "foreach",
+    "gemm",
+    "index",
+    "loss",
+    "norm",
+    "optimizer_step",
+    "other",
+    "pool",
+    "random",
+    "reduction",
+    "rnn",
+    "softmax",
+    "view",
+]
