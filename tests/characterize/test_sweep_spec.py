@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from wattloop.characterize.lined_yaml import read_lined
 from wattloop.characterize.quantities import expanded, seconds
 from wattloop.characterize.sweep_spec import SweepSpec, spec_from
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import read_lined
 
 WHOLE = """\
 name: caps

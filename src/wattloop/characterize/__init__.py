@@ -1,6 +1,5 @@
 """Which setting saves what: sweeps over levers and GPU counts, and the best point per metric.
 
-- `lined_yaml`    YAML with the line of every field, for messages
 - `sweep_spec`    what a sweep is asked to do
 - `sweep_axes`    levels of each lever on this machine, the default among them
 - `sweep_plan`    every point, in which order, and with which command and environment

@@ -15,9 +15,9 @@ from pydantic import (
 )
 
 from wattloop.analyze.metrics import METRICS
-from wattloop.characterize.lined_yaml import LinedData, nearest
 from wattloop.characterize.quantities import Values, expanded, seconds
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import LinedData, nearest
 
 __all__ = ["CoolDown", "Repeats", "SweepSpec", "Workload", "spec_from"]
 

@@ -8,9 +8,9 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
-    from wattloop.characterize.lined_yaml import LinedData
     from wattloop.characterize.sweep_plan import Plan
     from wattloop.characterize.sweep_spec import SweepSpec
+    from wattloop.hardware.lined_yaml import LinedData
 
 __all__ = ["SweepRequest", "plan_here", "spec_of"]
 
@@ -44,8 +44,8 @@ class SweepRequest:
 
 def spec_of(request: SweepRequest) -> tuple["SweepSpec", "LinedData | None"]:
     """The specification that file and options make, and the file, for messages with lines."""
-    from wattloop.characterize.lined_yaml import read_lined
     from wattloop.characterize.sweep_spec import spec_from
+    from wattloop.hardware.lined_yaml import read_lined
 
     source = None if request.spec_file is None else read_lined(request.spec_file)
     data: dict[str, Any] = {} if source is None else dict(source.data)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize import sweep_tables as tables
-from wattloop.characterize.lined_yaml import nearest
 from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.cli.output import print_table, say
 from wattloop.cli.sweep_cells import (
@@ -26,6 +25,7 @@ from wattloop.cli.sweep_comparisons import (
 )
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
+from wattloop.hardware.lined_yaml import nearest
 from wattloop.store.experiments import RUNNING, Experiment, find_experiment
 from wattloop.store.tables import iso_time
 from wattloop.store.trial_records import TrialRecord, read_trials

@@ -75,7 +75,7 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
 
 def spec_of(request: TuneRequest) -> "SearchSpec":
     """The specification that file and options make."""
-    from wattloop.characterize.lined_yaml import read_lined
+    from wattloop.hardware.lined_yaml import read_lined
     from wattloop.tune.spec import spec_from
 
     assert request.spec_file is not None

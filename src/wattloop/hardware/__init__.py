@@ -12,5 +12,8 @@
 - `carbon`       annual carbon intensities of electricity by country, with source and year
 - `chassis`      power supplies, fans, board: what the rest of a node draws
 - `cpus`         processors by name, with their TDP; `cpuinfo` finds those of this machine
+- `gpus`         GPUs by name: peaks, memory, clocks, power limits, links, with their sources;
+  `gpu_files` reads them
+- `lined_yaml`   YAML with the line of every field, for messages
 - `cpu_power`    power of a CPU package from how busy its cores are
 """

@@ -1,14 +1,26 @@
-"""What makers publish of their GPUs."""
+"""What makers publish of their GPUs: a table of data files, and names that people use for them.
 
-from collections.abc import Mapping
+`gpu_data/NAME.yaml` holds one GPU each, with the source of every figure. Files of the user, in
+`~/.config/wattloop/gpus`, override figures of known GPUs and add others (docs/gpus.md).
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
-__all__ = ["Gpu"]
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Gpu", "gpu_named", "known_gpus", "variant_assumed"]
+
+SHIPPED = Path(__file__).with_name("gpu_data")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Facts of one GPU model.
+    """Facts of one GPU model, as a process sees it: one die of a board with two.
 
     Attributes:
         name: short name, such as `h200`; the key of the table.
@@ -17,9 +29,10 @@ class Gpu:
         architecture: `kepler`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper`, `cdna`,
             `cdna2`, `cdna3`.
         matrix_flops: dense peak of the matrix units by dtype (`tf32`, `bf16`, `fp16`, `fp8`,
-            `fp64`); a dtype they lack is absent.
+            `fp64`, on AMD also `fp32`); a dtype they lack is absent.
         vector_flops: peak of the ordinary units by dtype (`fp32`, `fp16`, `bf16`, `fp64`).
-        memory_bytes, memory_bytes_s: size and bandwidth of the GPU's memory.
+        memory_bytes, memory_bytes_s: size (what is left of it with ECC) and bandwidth of the GPU's
+            memory.
         l2_bytes: last-level cache.
         sms: streaming multiprocessors or compute units.
         base_clock_mhz, boost_clock_mhz: of the SMs; the peaks hold at boost.
@@ -28,6 +41,7 @@ class Gpu:
         link_bytes_s: NVLink or Infinity Fabric of one GPU, both directions together; 0 for none.
         pcie_bytes_s: one direction.
         sources: field -> where its figure comes from (`*` for all others).
+        aliases: other names of it.
     """
 
     name: str
@@ -48,4 +62,159 @@ class Gpu:
     idle_w: float | None
     link_bytes_s: float
     pcie_bytes_s: float
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    aliases: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        """By name, although the peaks are dictionaries: placements are keys of caches."""
+        return hash((self.name, self.product, self.tdp_w, self.memory_bytes))
+
+    def source(self, figure: str) -> str:
+        """Where the figure of this field comes from."""
+        return self.sources.get(figure) or self.sources.get("*", "")
+
+
+def gpu_named(text: str) -> Gpu:
+    """The GPU called `text`: `h200`, `NVIDIA H200`, `A100-SXM4-40GB`, or a path `my_gpu.yaml`.
+
+    Case, maker, punctuation and the number after SXM do not matter. A name that fits several
+    variants means the one with the highest power limit (SXM rather than PCIe), then with most
+    memory: `a100` is the SXM one with 80 GB (see `variant_assumed`).
+
+    Raises:
+        ConfigError: no such GPU, with near names; or a file of the user is wrong, with its line.
+    """
+    if _is_path(text):
+        from wattloop.hardware.gpu_files import read_user_gpu
+
+        return read_user_gpu(text, {gpu.name: gpu for gpu in known_gpus()})
+    exact = _key(text)
+    if not _user_files() and (SHIPPED / f"{exact}.yaml").is_file():
+        return _shipped(exact)  # the usual case reads one file
+    matches = _matches(text)
+    if matches:
+        return matches[0]
+    raise ConfigError(f"no GPU called {text!r}: {_advice(text)}")
+
+
+def variant_assumed(text: str) -> str:
+    """What to tell people of a name that fits several variants; empty when it fits one."""
+    if _is_path(text):
+        return ""
+    matches = _matches(text)
+    if len(matches) < 2:
+        return ""
+    others = ", ".join(gpu.name for gpu in matches[1:])
+    return f"'{text}' is taken as {matches[0].name} ({matches[0].product}); others are {others}"
+
+
+def known_gpus() -> tuple[Gpu, ...]:
+    """Every GPU of the table and of the user's files, by name."""
+    files = _user_files()
+    return _known(tuple((path, _changed_ns(path)) for path in files))
+
+
+def user_folder() -> Path:
+    """Where a user keeps GPUs of their own."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "wattloop" / "gpus"
+
+
+def _user_files() -> list[Path]:
+    try:
+        return sorted(user_folder().glob("*.yaml"))
+    except OSError:  # what may not be looked at is not there
+        return []
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=4)
+def _known(user: tuple[tuple[Path, int], ...]) -> tuple[Gpu, ...]:
+    table = {path.stem: _shipped(path.stem) for path in sorted(SHIPPED.glob("*.yaml"))}
+    if user:
+        from wattloop.hardware.gpu_files import read_user_gpu
+
+        for path, _ in user:
+            gpu = read_user_gpu(str(path), table)
+            table[gpu.name] = gpu
+    return tuple(table[name] for name in sorted(table))
+
+
+@lru_cache(maxsize=64)
+def _shipped(name: str) -> Gpu:
+    from wattloop.hardware.gpu_files import read_shipped_gpu
+
+    return read_shipped_gpu(SHIPPED / f"{name}.yaml")
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith((".yaml", ".yml"))
+
+
+def _matches(text: str) -> list[Gpu]:
+    """GPUs that carry all words of the name, the one meant first."""
+    wanted = _words(text)
+    if not wanted:
+        return []
+    gpus = known_gpus()
+    for gpu in gpus:
+        if wanted in (_words(name) for name in (gpu.name, gpu.product, *gpu.aliases)):
+            return [gpu]
+    found = [gpu for gpu in gpus if wanted <= _all_words(gpu)]
+    # `100` alone, or `sxm`, names nothing: the model itself has to be among the words.
+    found = [gpu for gpu in found if _words(gpu.name.partition("-")[0]) <= wanted]
+    return sorted(found, key=lambda gpu: (-gpu.tdp_w, -gpu.memory_bytes, gpu.name))
+
+
+def _all_words(gpu: Gpu) -> frozenset[str]:
+    size = str(_marketed_gb(gpu.memory_bytes))
+    words = _words(gpu.name) | {size}
+    return words.union(*(_words(name) for name in (gpu.product, *gpu.aliases)))
+
+
+def _marketed_gb(memory_bytes: float) -> int:
+    """The size on the box: a multiple of 8 GB (ECC takes up to a fifteenth of it)."""
+    return 8 * -int(-memory_bytes // (8 * 2**30))
+
+
+_NOISE = frozenset(
+    ("nvidia", "amd", "tesla", "instinct", "quadro", "geforce", "corporation", "gpu", "oam")
+) | {"accelerator", "hbm2", "hbm2e", "hbm3", "hbm3e"}
+"""Words of a product's name that tell no two GPUs of the table apart."""
+
+
+def _words(text: str) -> frozenset[str]:
+    """`NVIDIA A100-SXM4-40GB` and `a100 sxm 40` have the same words."""
+    plain = re.sub(r"\((?:r|tm)\)", " ", text.lower())
+    plain = re.sub(r"(sxm)\d?|(pcie|pci-e)", lambda m: f" {'sxm' if m[1] else 'pcie'} ", plain)
+    plain = re.sub(r"(\d+)\s*gi?b\b", r" \1 ", plain)
+    plain = re.sub(r"\brtx\s*-?\s*(?=\d)", "rtx", plain)
+    return frozenset(word for word in re.split(r"[^a-z0-9]+", plain) if word) - _NOISE
+
+
+def _key(text: str) -> str:
+    return "-".join(text.lower().split())
+
+
+def _advice(text: str) -> str:
+    import difflib  # only a wrong name needs it
+
+    names: dict[str, str] = {}
+    for gpu in known_gpus():
+        for name in (gpu.name, gpu.name.partition("-")[0], gpu.product.lower(), *gpu.aliases):
+            names.setdefault(name, gpu.name)
+    near = difflib.get_close_matches(" ".join(text.lower().split()), names, n=3, cutoff=0.6)
+    known = ", ".join(_unique(gpu.name for gpu in known_gpus()))
+    if near:
+        return f"did you mean {' or '.join(_unique(names[name] for name in near))}? Known: {known}"
+    return f"known are {known}; describe another in a YAML file and give its path (docs/gpus.md)"
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

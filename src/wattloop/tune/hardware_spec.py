@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wattloop.characterize.cap_finder import FINDER_METRICS
-from wattloop.characterize.lined_yaml import nearest
 from wattloop.characterize.quantities import Values, expanded
+from wattloop.hardware.lined_yaml import nearest
 from wattloop.tune.amounts import seconds
 from wattloop.tune.parameter_spec import Strict
 from wattloop.tune.parameters import Choice, Parameter

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from wattloop.characterize.lined_yaml import nearest
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
 from wattloop.tune.amounts import number, plain
 from wattloop.tune.parameters import Choice, Fixed, Integer, Linked, Parameter, Real
 from wattloop.tune.segment import Value

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 
-from wattloop.characterize.lined_yaml import LinedData, read_lined
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.hardware.lined_yaml import LinedData, read_lined
 from wattloop.tune.amounts import plain
 from wattloop.tune.cap_metric import cap_metric
 from wattloop.tune.hardware_spec import HardwareSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from wattloop.characterize.lined_yaml import LinedData, nearest
+from wattloop.hardware.lined_yaml import LinedData, nearest
 from wattloop.tune.spec_checks import Fault
 
 __all__ = ["said", "said_of"]

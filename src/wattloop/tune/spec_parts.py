@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from wattloop.characterize.lined_yaml import nearest
+from wattloop.hardware.lined_yaml import nearest
 from wattloop.tune.amounts import joules, number, seconds
 from wattloop.tune.parameter_spec import Strict
 from wattloop.tune.problem import Limits, Quality

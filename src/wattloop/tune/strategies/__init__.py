@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from wattloop.characterize.lined_yaml import nearest
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
 
 if TYPE_CHECKING:
     from wattloop.tune.problem import Problem
