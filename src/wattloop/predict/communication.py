@@ -1,0 +1,170 @@
+"""Data-parallel training: gradients are averaged over all GPUs in a ring while others are computed.
+
+    T_comm = 2 (n - 1) L_hop + 2 (n - 1) / n  size(gradients) / B                (equation 4.8)
+
+Every GPU sends and receives 2 (n - 1) / n of the gradients: once to add them up around the ring,
+once to hand the sum around. B is what one GPU sends per second to its neighbour, the *bus*
+bandwidth; so bus bandwidth = algorithm bandwidth x 2 (n - 1) / n. (The thesis writes (n - 1) / n,
+which holds for one of both halves; with it, 220 GB/s of bus on four A100 would be 293 GB/s of
+algorithm, above the 200 GB/s that a 300 GB/s link can give.)
+
+torch's DistributedDataParallel sends gradients in buckets of 25 MB, as soon as backward has filled
+one. Only what is left when backward ends is added to the step. Passes that only accumulate
+gradients send nothing: `backward_s` is that of the last pass.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.placement import Placement
+
+__all__ = [
+    "BUCKET_BYTES",
+    "Exchange",
+    "Ring",
+    "algorithm_bytes_s",
+    "all_reduce_s",
+    "bus_bytes_s",
+    "exchange",
+    "exchange_by_schedule",
+    "ring_of",
+]
+
+Array = npt.NDArray[np.float64]
+Numbers = Array | float
+
+BUCKET_BYTES = 25 * 2**20
+"""`bucket_cap_mb` of torch's DistributedDataParallel."""
+LINK_EFFICIENCY = 0.75
+"""Bus bandwidth that NCCL reaches on NVLink, of one direction of it: 220 to 230 of 300 GB/s on
+A100 (thesis 4.3.5.1; NVIDIA's NCCL tests)."""
+PCIE_EFFICIENCY = 0.6
+"""The same through PCIe and the host's memory."""
+NETWORK_LATENCY_S = 20e-6
+"""Of one hop between nodes."""
+
+
+class Ring(NamedTuple):
+    """What the slowest hop of a ring of `gpus` can do."""
+
+    gpus: int
+    bytes_s: float
+    hop_s: float
+
+
+class Exchange(NamedTuple):
+    """One exchange of all gradients: its whole time, and what of it comes after backward."""
+
+    total_s: Array
+    exposed_s: Array
+
+
+def all_reduce_s(size_bytes: Numbers, ring: Ring) -> Array:
+    """Time to average `size_bytes` over the ring (equation 4.8); 0 for one GPU."""
+    n = ring.gpus
+    if n <= 1:
+        return np.zeros(np.shape(size_bytes))
+    seconds: Array = 2 * (n - 1) * ring.hop_s + np.asarray(size_bytes) * (
+        2 * (n - 1) / n / ring.bytes_s
+    )
+    return seconds
+
+
+def bus_bytes_s(algorithm: Numbers, gpus: int) -> Numbers:
+    """What one GPU sends per second when `algorithm` bytes of gradients are averaged per second."""
+    return algorithm * (2 * (gpus - 1) / gpus)
+
+
+def algorithm_bytes_s(bus: Numbers, gpus: int) -> Numbers:
+    """Gradient bytes averaged per second over links of `bus` bytes per second."""
+    return bus / (2 * (gpus - 1) / gpus)
+
+
+def ring_of(placement: Placement) -> Ring:
+    """The ring that the GPUs of a placement form.
+
+    Raises:
+        ConfigError: it spans nodes and no network is given.
+    """
+    gpu = placement.gpu
+    bytes_s, hop_s = placement.link_bytes_s, placement.link_latency_s
+    if bytes_s is None and gpu.link_bytes_s > 0:
+        bytes_s = LINK_EFFICIENCY * gpu.link_bytes_s / 2
+    elif bytes_s is None:
+        bytes_s = PCIE_EFFICIENCY * gpu.pcie_bytes_s
+    if placement.gpus > placement.gpus_per_node:
+        if placement.network_bytes_s is None:
+            raise ConfigError(
+                f"{placement.gpus} GPUs with {placement.gpus_per_node} per node need a network: "
+                "give network_bytes_s, such as 25e9 for 200 Gbit/s"
+            )
+        # A ring runs at the pace of its slowest hop.
+        bytes_s, hop_s = min(bytes_s, placement.network_bytes_s), max(hop_s, NETWORK_LATENCY_S)
+    return Ring(placement.gpus, bytes_s, hop_s)
+
+
+def exchange(
+    gradient_bytes: Numbers,
+    backward_s: Numbers,
+    ring: Ring,
+    *,
+    bucket_bytes: float = BUCKET_BYTES,
+    overlap: bool = True,
+) -> Exchange:
+    """The exchange of gradients that backward brings forth evenly.
+
+    With k buckets of c seconds each, ready every backward_s / k: sending keeps up, and the last
+    bucket is left; or it does not, and all of it but the first wait is.
+
+    Args:
+        gradient_bytes: of one GPU.
+        backward_s: time of the last backward pass.
+        ring: where it goes.
+        bucket_bytes: size of a bucket.
+        overlap: False when sending begins after backward.
+    """
+    size = np.asarray(gradient_bytes, dtype=np.float64)
+    buckets = np.maximum(np.ceil(size / bucket_bytes), 1.0)
+    bucket_s = all_reduce_s(size / buckets, ring)
+    total_s = buckets * bucket_s
+    if not overlap:
+        return Exchange(total_s, total_s)
+    first_s = np.asarray(backward_s, dtype=np.float64) / buckets
+    exposed_s = np.maximum(bucket_s, first_s + total_s - backward_s)
+    return Exchange(total_s, np.where(ring.gpus > 1, np.minimum(exposed_s, total_s), 0.0))
+
+
+def exchange_by_schedule(
+    ready: Sequence[tuple[float, float]],
+    backward_s: float,
+    ring: Ring,
+    *,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> Exchange:
+    """The same when it is known when each gradient is ready.
+
+    Large layers at a network's end (VGG's) are ready at once and sent behind all the others.
+
+    Args:
+        ready: (seconds since backward began, bytes) of each gradient, in that order.
+        backward_s: time of the last backward pass.
+        ring: where it goes.
+        bucket_bytes: size of a bucket.
+    """
+    if ring.gpus <= 1:
+        return Exchange(np.zeros(()), np.zeros(()))
+    total_s = free_s = 0.0
+    filled = 0.0
+    for index, (when_s, size) in enumerate(ready):
+        filled += size
+        if filled < bucket_bytes and index + 1 < len(ready):
+            continue
+        bucket_s = float(all_reduce_s(filled, ring))
+        free_s = max(free_s, when_s) + bucket_s
+        total_s += bucket_s
+        filled = 0.0
+    return Exchange(np.asarray(total_s), np.asarray(max(0.0, free_s - backward_s)))

@@ -1,0 +1,104 @@
+"""Promises of `communication`: equation 4.8, its overlap with backward, links and networks."""
+
+import numpy as np
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.communication import (
+    BUCKET_BYTES,
+    Ring,
+    algorithm_bytes_s,
+    all_reduce_s,
+    bus_bytes_s,
+    exchange,
+    exchange_by_schedule,
+    ring_of,
+)
+from wattloop.predict.placement import Placement
+
+RING = Ring(gpus=4, bytes_s=100e9, hop_s=5e-6)
+
+
+def test_all_reduce_is_equation_4_8() -> None:
+    """2 (n - 1) hops, and 2 (n - 1) / n of the gradients over the link."""
+    assert float(all_reduce_s(1e9, RING)) == pytest.approx(6 * 5e-6 + 1.5 * 1e9 / 100e9)
+    assert float(all_reduce_s(1e9, Ring(1, 100e9, 5e-6))) == 0.0
+
+
+def test_bus_bandwidth_is_algorithm_bandwidth_times_2_n_minus_1_over_n() -> None:
+    """The factor of NCCL's tests; the thesis's (n - 1) / n is half of it."""
+    assert bus_bytes_s(100e9, 4) == pytest.approx(150e9)
+    assert algorithm_bytes_s(220e9, 4) == pytest.approx(220e9 / 1.5)
+    assert algorithm_bytes_s(bus_bytes_s(7.0, 8), 8) == pytest.approx(7.0)
+    seconds = float(all_reduce_s(8e9, Ring(8, 100e9, 0.0)))
+    assert 8e9 / seconds == pytest.approx(algorithm_bytes_s(100e9, 8))
+
+
+def test_a_long_backward_hides_all_but_the_last_bucket() -> None:
+    """Gradients are sent while others are computed."""
+    size = 10.0 * BUCKET_BYTES
+    done = exchange(size, 10.0, RING)
+    assert float(done.exposed_s) == pytest.approx(float(all_reduce_s(BUCKET_BYTES, RING)))
+    assert float(done.total_s) == pytest.approx(10 * float(all_reduce_s(BUCKET_BYTES, RING)))
+
+
+def test_a_short_backward_hides_nothing_but_itself() -> None:
+    """Sending goes on after backward; never longer than without overlap, never negative."""
+    size = 10.0 * BUCKET_BYTES
+    alone = exchange(size, 1e-3, RING, overlap=False)
+    done = exchange(size, 1e-3, RING)
+    assert float(done.exposed_s) == pytest.approx(float(alone.total_s) - 0.9e-3)
+    assert float(exchange(size, 0.0, RING).exposed_s) == pytest.approx(float(alone.exposed_s))
+
+
+def test_one_gpu_sends_nothing() -> None:
+    """No ring, no time."""
+    done = exchange(1e9, 0.1, Ring(1, 1e9, 1.0))
+    assert (float(done.total_s), float(done.exposed_s)) == (0.0, 0.0)
+    assert float(exchange_by_schedule([(0.1, 1e9)], 0.1, Ring(1, 1e9, 1.0)).total_s) == 0.0
+
+
+def test_many_workloads_at_once_are_each_alone() -> None:
+    """Sizes and backward times may be arrays."""
+    sizes, backward_s = np.array([1e6, 1e8, 5e9]), np.array([0.01, 0.05, 0.02])
+    together = exchange(sizes, backward_s, RING)
+    for i in range(3):
+        alone = exchange(float(sizes[i]), float(backward_s[i]), RING)
+        assert together.exposed_s[i] == pytest.approx(float(alone.exposed_s))
+
+
+def test_a_schedule_of_even_gradients_agrees_with_the_formula() -> None:
+    """The closed form is the schedule of gradients that backward brings forth evenly."""
+    for backward_s in (1e-3, 5e-3, 0.1):
+        count = 8
+        even = [(backward_s * (i + 1) / count, float(BUCKET_BYTES)) for i in range(count)]
+        exact = exchange_by_schedule(even, backward_s, RING)
+        formula = exchange(float(count * BUCKET_BYTES), backward_s, RING)
+        assert float(exact.exposed_s) == pytest.approx(float(formula.exposed_s))
+        assert float(exact.total_s) == pytest.approx(float(formula.total_s))
+
+
+def test_large_gradients_that_are_ready_early_hide_better() -> None:
+    """VGG's last layers hold most of its parameters, and backward begins there."""
+    big, small = 400e6, 10e6
+    early = exchange_by_schedule([(0.001, big), (0.02, small)], 0.02, RING)
+    late = exchange_by_schedule([(0.001, small), (0.02, big)], 0.02, RING)
+    assert float(early.exposed_s) < 0.2 * float(late.exposed_s)
+
+
+def test_the_ring_takes_the_gpus_link_then_pcie_then_the_network() -> None:
+    """One direction of NVLink at what NCCL reaches; the slowest hop decides across nodes."""
+    a100, t4 = gpu_named("a100-sxm-80"), gpu_named("t4")
+    assert ring_of(Placement(a100, gpus=8)).bytes_s == pytest.approx(0.75 * 300e9)
+    assert ring_of(Placement(t4, gpus=4)).bytes_s == pytest.approx(0.6 * t4.pcie_bytes_s)
+    given = Placement(a100, gpus=8, link_bytes_s=50e9, link_latency_s=1e-6)
+    assert ring_of(given) == Ring(8, 50e9, 1e-6)
+    across = ring_of(Placement(a100, gpus=16, network_bytes_s=25e9))
+    assert (across.bytes_s, across.hop_s) == (25e9, 20e-6)
+
+
+def test_a_ring_over_nodes_needs_a_network() -> None:
+    """The error names the field and gives an example."""
+    with pytest.raises(ConfigError, match="network_bytes_s, such as"):
+        ring_of(Placement(gpu_named("h200"), gpus=16))
