@@ -12,7 +12,7 @@ from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
 
 __all__ = ["read_shipped_gpu", "read_user_gpu"]
 
-TEXTS = ("name", "product", "vendor", "architecture")
+TEXTS = ("name", "product", "vendor", "architecture", "memory_type")
 PEAKS = ("matrix_flops", "vector_flops")
 POSITIVE = (
     *("memory_bytes", "memory_bytes_s", "l2_bytes", "sms"),
@@ -52,7 +52,7 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
     said = stated.pop("*", f"user file {name}")
     sources = {**dict.fromkeys(set(values) - {"name", "aliases"}, said), **stated}
     if base is None:
-        optional = {"sources", "aliases", "idle_w"}
+        optional = {"sources", "aliases", "idle_w", "memory_type"}
         missing = [f for f in FIELDS if f not in values and f not in optional]
         if missing:
             raise ConfigError(

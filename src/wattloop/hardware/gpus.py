@@ -33,6 +33,7 @@ class Gpu:
         vector_flops: peak of the ordinary units by dtype (`fp32`, `fp16`, `bf16`, `fp64`).
         memory_bytes, memory_bytes_s: size (what is left of it with ECC) and bandwidth of the GPU's
             memory.
+        memory_type: `gddr5`, `gddr6`, `gddr6x`, `hbm2`, `hbm2e`, `hbm3`, `hbm3e`.
         l2_bytes: last-level cache.
         sms: streaming multiprocessors or compute units.
         base_clock_mhz, boost_clock_mhz: of the SMs; the peaks hold at boost.
@@ -64,6 +65,7 @@ class Gpu:
     pcie_bytes_s: float
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     aliases: tuple[str, ...] = ()
+    memory_type: str = ""
 
     def __hash__(self) -> int:
         """By name, although the peaks are dictionaries: placements are keys of caches."""
