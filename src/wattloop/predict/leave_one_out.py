@@ -1,0 +1,49 @@
+"""Each measured step predicted by constants that never saw its model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.intervals import Residual
+from wattloop.predict.models.model import Model, Point
+from wattloop.predict.prediction import Prediction
+
+__all__ = ["Judged", "leave_one_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A measured step and what was predicted for it."""
+
+    point: Point
+    prediction: Prediction
+
+    @property
+    def residual(self) -> Residual:
+        """How wrong the prediction was."""
+        point = self.point
+        return Residual.of(point.group, self.prediction, point.step_s, point.power_w)
+
+
+def leave_one_out(
+    model: Model, points: Sequence[Point], progress: Callable[[str], None] | None = None
+) -> list[Judged]:
+    """Predictions of all `points`, each group by `model` fitted to the other groups.
+
+    Args:
+        model: what is fitted; it is left as it was.
+        points: measured steps of at least two groups.
+        progress: called with the name of a group before it is left out.
+    """
+    groups = list(dict.fromkeys(point.group for point in points))
+    if len(groups) < 2:
+        raise ConfigError("leaving a model out needs measured steps of at least two models")
+    judged = {}
+    for group in groups:
+        if progress:
+            progress(group)
+        fitted = model.fit([point for point in points if point.group != group])
+        for index, point in enumerate(points):
+            if point.group == group:
+                judged[index] = Judged(point, fitted.predict(point.workload, point.placement))
+    return [judged[index] for index in range(len(points))]

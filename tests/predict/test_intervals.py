@@ -1,0 +1,165 @@
+"""Intervals of predictions: coverage, width, and what makes them wider."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.intervals import Intervals, Residual, bottleneck_of
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction
+from wattloop.predict.scope import Scope, class_of
+from wattloop.predict.workload.operation import Kind, Operation, Phase
+from wattloop.predict.workload.workload import Workload
+
+GPU = Gpu(
+    "h200", "NVIDIA H200", "nvidia", "hopper", {"bf16": 989e12}, {"fp32": 67e12}, 141e9, 4.8e12,
+    50e6, 132, 1500, 1980, 700, 200, 700, 80, 900e9, 64e9,
+)  # fmt: skip
+HERE = Placement(GPU)
+PRODUCT = Operation(
+    "aten.mm", Kind.GEMM, Phase.FORWARD, dtype="bf16", flops=4e9, bytes_read=6e7,
+    bytes_written=4e7, dims=(1, 1024, 1024, 1024),
+)  # fmt: skip
+STEP = Workload("net", (PRODUCT,), precision="bf16")
+SCOPE = Scope.of("h200", [STEP])
+
+
+def drawn(spread: float, count: int, seed: int, bottleneck: str = "gpu") -> list[Residual]:
+    rng = random.Random(seed)
+    return [
+        Residual(f"net{i % 10}", bottleneck, rng.gauss(0, spread), rng.gauss(0, spread))
+        for i in range(count)
+    ]
+
+
+def test_nine_in_ten_new_steps_lie_in_their_interval() -> None:
+    """Promise: a 90% interval covers about 90% of steps that erred as the calibrated ones did."""
+    known = Intervals.of(drawn(0.1, 1000, seed=1))
+    new = drawn(0.1, 4000, seed=2)
+    for quantity in ("time", "power", "energy"):
+        half = known.half_width(quantity, "gpu")
+        assert half is not None
+        covered = sum(abs(r.value(quantity) or 0) <= half for r in new) / len(new)
+        assert covered == pytest.approx(0.9, abs=0.04)
+
+
+def test_a_prediction_gets_all_three_intervals_around_it() -> None:
+    """Promise: time, power and energy have intervals of the stated confidence that hold them."""
+    found = Intervals.of(drawn(0.1, 50, 1)).around(Prediction(0.5, 400.0), STEP, HERE, 0.8)
+    for interval, value in (
+        (found.step_interval, 0.5),
+        (found.power_interval, 400.0),
+        (found.energy_interval, 200.0),
+    ):
+        assert interval is not None
+        assert interval.low < value < interval.high
+        assert interval.low * interval.high == pytest.approx(value**2)
+        assert interval.confidence == 0.8
+
+
+def test_host_bound_steps_have_their_own_residuals_when_there_are_enough() -> None:
+    """Promise: regimes with 20 residuals of 3 models have widths of their own, others share."""
+    quick, slow = drawn(0.02, 60, 1), drawn(0.3, 60, 2, "host")
+    apart = Intervals.of([*quick, *slow])
+    width = apart.half_width("time", "host")
+    assert width is not None
+    assert width > 5 * (apart.half_width("time", "gpu") or 1)
+    few = Intervals.of([*quick, *slow[:19]])
+    assert few.half_width("time", "host") == few.half_width("time", "all")
+    one_model = Intervals.of([*quick, *(replace(r, group="one") for r in slow)])
+    assert one_model.half_width("time", "host") == one_model.half_width("time", "all")
+
+
+def test_the_host_is_the_bottleneck_from_seven_tenths_of_the_step() -> None:
+    """Promise: regimes are told apart as the accuracy tables do."""
+    assert bottleneck_of(Prediction(1.0, 1, host_s=0.69)) == "gpu"
+    assert bottleneck_of(Prediction(1.0, 1, host_s=0.71)) == "host"
+    assert bottleneck_of(Prediction(1.0, 1)) == "gpu"
+
+
+def test_few_residuals_give_a_wide_interval_and_none_gives_none() -> None:
+    """Promise: a confidence that the residuals cannot carry is not pretended; missing is None."""
+    few = Intervals.of([Residual("a", "gpu", 0.1), Residual("b", "gpu", -0.2)])
+    assert few.half_width("time", "gpu") == pytest.approx(0.4)
+    assert few.half_width("power", "gpu") is None
+    assert few.around(Prediction(1, 1), STEP, HERE).power_interval is None
+    assert Intervals.of([]).around(Prediction(1, 1), STEP, HERE).step_interval is None
+    with pytest.raises(ConfigError, match="confidence"):
+        few.half_width("time", "gpu", 1.0)
+
+
+def test_power_that_was_not_measured_is_left_out() -> None:
+    """Promise: a step without measured power has a residual of time only."""
+    residual = Residual.of("a", Prediction(1.0, 100.0), 1.1, None)
+    assert residual.power is None
+    assert residual.value("energy") is None
+
+
+def width(workload: Workload, placement: Placement = HERE) -> tuple[float, tuple[str, ...]]:
+    known = Intervals.of(drawn(0.1, 50, 1), SCOPE)
+    found = known.around(Prediction(1.0, 1.0), workload, placement)
+    assert found.step_interval is not None
+    return found.step_interval.high, found.warnings
+
+
+def test_outside_of_the_calibrated_range_intervals_are_wider_and_say_why() -> None:
+    """Promise: intensity, missing rules, new classes and other GPUs each widen, by the rule."""
+    inside, silent = width(STEP)
+    assert silent == ()
+    cases = {
+        "FLOPs per byte": replace(PRODUCT, flops=4 * PRODUCT.flops),
+        "without rules": replace(PRODUCT, ruled=False),
+        "never calibrated: grouped conv bf16": replace(
+            PRODUCT, kind=Kind.CONV, dims=(64, 1024, 1, 9)
+        ),
+    }
+    for words, op in cases.items():
+        high, warnings = width(replace(STEP, operations=(op,)))
+        assert high > inside
+        assert words in " ".join(warnings)
+    high, warnings = width(STEP, Placement(replace(GPU, name="a100")))
+    assert high == pytest.approx(inside**3)
+    assert "a100" in " ".join(warnings)
+
+
+def test_distance_adds_up_by_the_stated_rule() -> None:
+    """Promise: a quarter per doubling, four times a share, two for another GPU."""
+    eight_times = replace(STEP, operations=(replace(PRODUCT, flops=8 * PRODUCT.flops),))
+    assert SCOPE.distance(eight_times, HERE).value == pytest.approx(0.75)
+    half = replace(PRODUCT, count=1, ruled=False)
+    mixed = replace(STEP, operations=(PRODUCT, half))
+    assert SCOPE.distance(mixed, HERE).value == pytest.approx(2.0)
+    assert SCOPE.distance(STEP, HERE).factor == 1.0
+
+
+def test_classes_tell_apart_what_is_timed_apart() -> None:
+    """Promise: depthwise from dense, cells, attention's algorithm, arithmetic of products."""
+    conv = replace(PRODUCT, kind=Kind.CONV)
+    assert class_of(conv) == "conv bf16"
+    assert class_of(replace(conv, dims=(32, 8, 1, 9))) == "grouped conv bf16"
+    assert class_of(replace(PRODUCT, kind=Kind.RNN, detail={"cell": "gru"})) == "gru bf16"
+    flash = replace(PRODUCT, kind=Kind.ATTENTION, detail={"algorithm": "flash"})
+    assert class_of(flash) == "flash attention bf16"
+    assert class_of(replace(PRODUCT, kind=Kind.COPY)) == "copy"
+
+
+def test_intervals_survive_a_file_and_a_broken_one_is_named() -> None:
+    """Promise: plain values go through JSON unchanged; a corrupted table says which part."""
+    known = Intervals.of(drawn(0.1, 50, 1), SCOPE)
+    again = Intervals.from_dict(json.loads(json.dumps(known.to_dict())))
+    assert again.scope == SCOPE
+    assert again.half_width("time", "gpu") == pytest.approx(
+        known.half_width("time", "gpu"), abs=1e-4
+    )
+    with pytest.raises(ConfigError, match="residuals"):
+        Intervals.from_dict({})
+    with pytest.raises(ConfigError, match="intervals of the calibration"):
+        Intervals.from_dict({"residuals": {"all": {"time": ["much"]}}})
+    with pytest.raises(ConfigError, match="flops_per_byte"):
+        Intervals.from_dict({"residuals": {}, "scope": {"gpu": "h200"}})
+    with pytest.raises(ConfigError, match="at least one"):
+        Scope.of("h200", [])

@@ -1,0 +1,55 @@
+"""Leaving one model out: what the fitted constants may not have seen."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.predict.test_intervals import HERE, STEP
+from wattloop.core.errors import ConfigError
+from wattloop.predict.leave_one_out import leave_one_out
+from wattloop.predict.models.model import Model, Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction
+from wattloop.predict.workload.workload import Workload
+
+
+class Mean(Model):
+    """Predicts the mean of what it was fitted to."""
+
+    name = "mean"
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.step_s = step_s
+
+    def fit(self, points: Sequence[Point]) -> "Mean":
+        return Mean(sum(p.step_s for p in points) / len(points))
+
+    def predict(self, workload: Workload, placement: Placement) -> Prediction:
+        return Prediction(self.step_s, 100.0)
+
+    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
+        return {"step_s": self.step_s}
+
+    def constants(self) -> Mapping[str, object]:
+        return {"step_s": self.step_s}
+
+
+def points() -> list[Point]:
+    times = (("a", 1.0), ("b", 3.0), ("a", 1.0), ("c", 5.0))
+    return [Point(STEP, HERE, step_s, 100.0, group) for group, step_s in times]
+
+
+def test_no_point_is_predicted_by_constants_that_saw_its_model() -> None:
+    """Promise: each group is predicted from the others alone, in the order of the points."""
+    seen: list[str] = []
+    judged = leave_one_out(Mean(), points(), seen.append)
+    assert [j.prediction.step_s for j in judged] == [4.0, 7 / 3, 4.0, 5 / 3]
+    assert [j.point.group for j in judged] == ["a", "b", "a", "c"]
+    assert seen == ["a", "b", "c"]
+    assert judged[3].residual.time == pytest.approx(1.0986, abs=1e-4)
+
+
+def test_one_model_alone_cannot_be_left_out() -> None:
+    """Promise: a single group is a clear error, not an empty fit."""
+    with pytest.raises(ConfigError, match="at least two"):
+        leave_one_out(Mean(), points()[:1])
