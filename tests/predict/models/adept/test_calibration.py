@@ -93,7 +93,7 @@ def test_the_fit_finds_what_made_the_data() -> None:
         Point(step, PLACE, float(made.step_s[i]), float(made.power_w[i]), step.name)
         for i, step in enumerate(steps())
     ]
-    fitted = Adept(search=Search(iterations=150, seed=1, population=6)).fit(points)
+    fitted = Adept(search=Search(iterations=80, seed=1, population=5)).fit(points)
     errors = [abs(fitted.predict(p.workload, p.placement).step_s / p.step_s - 1) for p in points]
     assert np.mean(errors) < 0.03
     found = fitted.constants()["parameters"]
