@@ -1,0 +1,164 @@
+"""Equations 4.16 to 4.18: the parameters with the least 0.6 MAPE_time + 0.4 MAPE_power."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.models.adept.equations import step_of
+from wattloop.predict.models.adept.features import Features
+from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
+
+__all__ = ["Objective", "Search", "calibrate", "free_parameters"]
+
+Array = NDArray[np.float64]
+
+TIME_WEIGHT, POWER_WEIGHT = 0.6, 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How differential evolution searches; strategy and rates are the thesis's.
+
+    Attributes:
+        iterations: at most so many generations (the thesis: 50,000).
+        seed: of everything random.
+        population: candidates per free parameter.
+    """
+
+    iterations: int = 600
+    seed: int = 0
+    population: int = 15
+
+
+class Objective:
+    """The composite error in percent of candidates, given as columns of scaled parameters."""
+
+    def __init__(
+        self,
+        features: Features,
+        step_s: Sequence[float],
+        power_w: Sequence[float | None],
+        free: Sequence[str],
+        saturation: str,
+    ) -> None:
+        self.free = tuple(free)
+        self._features = features
+        self._step_s = np.asarray(step_s, float)
+        self._power_w = np.array([np.nan if watts is None else watts for watts in power_w], float)
+        self._has_power = not np.isnan(self._power_w).all()
+        self._saturation = saturation
+        self._rest = {name: each.start for name, each in PARAMETERS.items()}
+        entries = [PARAMETERS[name] for name in free]
+        self._log = np.array([entry.logarithmic for entry in entries])
+        self.bounds = [
+            (np.log(entry.low), np.log(entry.high))
+            if entry.logarithmic
+            else (entry.low, entry.high)
+            for entry in entries
+        ]
+
+    def __call__(self, scaled: Array) -> Array:
+        """0.6 MAPE_time + 0.4 MAPE_power of every column."""
+        columns = scaled.reshape(len(self.free), -1)
+        values = self._values(columns)
+        parameters = {**self._rest, **dict(zip(self.free, values[:, :, None], strict=True))}
+        step = step_of(self._features, parameters, self._saturation)
+        time = np.mean(abs(step.step_s / self._step_s - 1), axis=1)
+        if not self._has_power:
+            return np.asarray(100 * time)
+        power = np.nanmean(abs(step.power_w / self._power_w - 1), axis=1)
+        return np.asarray(100 * (TIME_WEIGHT * time + POWER_WEIGHT * power))
+
+    def scaled(self, parameters: Mapping[str, float]) -> Array:
+        """One candidate, as the search sees it, within the bounds."""
+        values = np.array([parameters[name] for name in self.free], float)
+        values = np.where(self._log, np.log(np.maximum(values, 1e-300)), values)
+        return np.asarray(np.clip(values, *np.array(self.bounds).T))
+
+    def parameters(self, scaled: Array) -> dict[str, float]:
+        """All parameters of one candidate."""
+        values = self._values(scaled[:, None])[:, 0]
+        return {**self._rest, **dict(zip(self.free, values.tolist(), strict=True))}
+
+    def _values(self, columns: Array) -> Array:
+        return np.where(
+            self._log[:, None], np.exp(np.where(self._log[:, None], columns, 0)), columns
+        )
+
+
+def free_parameters(features: Features, scalars: Sequence[str]) -> list[str]:
+    """What these rows can tell: global parameters, and such scalars as have rows to hold for.
+
+    What no row depends on keeps its start, which is 1 for a scalar: that of an architecture never
+    seen is 1.
+    """
+    silent = set(ALBERT + BF16) - set(scalars)
+    if not features.albert.any():
+        silent |= set(ALBERT)
+    if not features.bf16.any():
+        silent |= set(BF16)
+    if not (features.bf16 * features.conv_s).any():
+        silent.add("bf16_conv")
+    if not features.conv_s.any():
+        silent |= {"beta_conv", "conv_time", "r_conv_channels", "r_conv_pixels"}
+    if not features.gemm_s.any():
+        silent |= {"beta_gemm", "gemm_time", "r_gemm_m", "r_gemm_n", "r_gemm_k"}
+    if not (features.gpus > 1).any():
+        silent |= {"hop_s", "link_share"}
+    if not features.optimizer_memory_s.any():
+        silent.add("optimizer_time")
+    return [name for name in PARAMETERS if name not in silent]
+
+
+def calibrate(
+    objective: Objective, search: Search, start: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """All parameters: differential evolution, then L-BFGS-B from its best candidate.
+
+    Args:
+        objective: of the points, over the free parameters.
+        search: how long, and from which seed.
+        start: parameters to put among the first candidates.
+    """
+    try:
+        from scipy.optimize import differential_evolution, minimize
+    except ImportError:
+        raise ConfigError(
+            "fitting adept needs scipy, which is not installed: pip install 'wattloop[analyze]'"
+        ) from None
+    found = differential_evolution(
+        objective,
+        objective.bounds,
+        strategy="best1bin",
+        popsize=search.population,
+        mutation=(0.5, 1.5),
+        recombination=0.7,
+        init="latinhypercube",
+        maxiter=search.iterations,
+        seed=search.seed,
+        tol=1e-6,
+        polish=False,
+        updating="deferred",
+        vectorized=True,
+        x0=None if start is None else objective.scaled(start),
+    )
+    low, high = np.array(objective.bounds).T
+    width = 1e-6 * (high - low)
+
+    def slope(x: Array) -> Array:
+        # All differences in one call of the objective.
+        steps = np.diag(np.where(x + width > high, -width, width))
+        return np.asarray((objective(x[:, None] + steps) - objective(x)) / np.diag(steps))
+
+    polished = minimize(
+        lambda x: float(objective(x)[0]),
+        found.x,
+        jac=slope,
+        method="L-BFGS-B",
+        bounds=objective.bounds,
+    )
+    best = polished.x if polished.fun < found.fun else found.x
+    return objective.parameters(best)

@@ -1,0 +1,157 @@
+"""What ADEPT reads off a workload on a GPU (thesis 4.3.4): one number per row and feature."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.predict.models.adept.sizes import conv_sizes, elements, gemm_tiles, weighted_means
+from wattloop.predict.models.peaks import MATRIX_KINDS, peak_flops_s
+from wattloop.predict.placement import Placement
+from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["Features", "optimizer_bytes", "optimizer_flops"]
+
+Array = NDArray[np.float64]
+
+OPTIMIZER_FLOPS = {"adamw": 18, "adam": 16, "rmsprop": 9, "sgd": 4}
+"""FLOPs per parameter; AdamW's is the thesis's, the others are counted off their update rules."""
+OPTIMIZER_STATES = {"adamw": 2, "adam": 2, "rmsprop": 1, "sgd": 1}
+"""Moments kept per parameter; SGD with momentum has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Rows of what the equations need; every field is an array with one entry per row.
+
+    Attributes:
+        gemm_s, conv_s, alu_s: FLOPs of one pass over the peak of their unit.
+        memory_s: bytes of one pass over the bandwidth.
+        tiles_m, tiles_n, tiles_k: FLOP-weighted mean dimensions of products, in ideal tiles.
+        conv_channels, conv_pixels: the same of convolutions.
+        elements: elements that other operations process in one pass.
+        working_set: mean bytes of a launch of the pass over the size of the L2 cache.
+        optimizer_compute_s, optimizer_memory_s: 18 N_p (AdamW) over the peak, 4.4 + 4.5 over the
+            bandwidth.
+        kernels: launches of the whole step.
+        passes: G_acc.
+        gpus: N_g.
+        gradient_s: size of the gradients over the link's bandwidth, one way; 0 on one GPU.
+        limit_w: P_TDP, or the cap where one is set.
+        albert, bf16: 1 where their scalars hold, else 0.
+    """
+
+    gemm_s: Array
+    conv_s: Array
+    alu_s: Array
+    memory_s: Array
+    tiles_m: Array
+    tiles_n: Array
+    tiles_k: Array
+    conv_channels: Array
+    conv_pixels: Array
+    elements: Array
+    working_set: Array
+    optimizer_compute_s: Array
+    optimizer_memory_s: Array
+    kernels: Array
+    passes: Array
+    gpus: Array
+    gradient_s: Array
+    limit_w: Array
+    albert: Array
+    bf16: Array
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Workload, Placement]]) -> "Features":
+        """The features of these workloads on these placements."""
+        found = [_row(workload, placement) for workload, placement in rows]
+        return cls(*(np.array([row[f.name] for row in found], float) for f in fields(cls)))
+
+    def take(self, rows: Sequence[int]) -> "Features":
+        """Some of the rows."""
+        return Features(*(getattr(self, f.name)[list(rows)] for f in fields(self)))
+
+
+def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> tuple[float, float]:
+    """Equations 4.4 and 4.5: bytes that an optimizer step reads and writes."""
+    states = OPTIMIZER_STATES.get(optimizer, 2)
+    gradient = DTYPE_BYTES["bf16"] if precision in ("bf16", "fp16") else DTYPE_BYTES["fp32"]
+    weights = DTYPE_BYTES["fp32"] * (1 + states)
+    return parameters * (weights + gradient), parameters * weights
+
+
+def optimizer_flops(parameters: float, optimizer: str) -> float:
+    """18 N_p for AdamW."""
+    return parameters * OPTIMIZER_FLOPS.get(optimizer, OPTIMIZER_FLOPS["adamw"])
+
+
+def _row(workload: Workload, placement: Placement) -> dict[str, float]:
+    one_pass = [op for op in workload.operations if op.phase is not Phase.OPTIMIZER]
+    update = [op for op in workload.operations if op.phase is Phase.OPTIMIZER]
+    return {
+        **_compute(one_pass, placement),
+        **_memory(one_pass, placement),
+        **_optimizer(workload, placement),
+        "kernels": workload.accumulate * _launches(one_pass) + _launches(update),
+        "passes": workload.accumulate,
+        "gpus": placement.gpus,
+        "limit_w": placement.cap_w or placement.gpu.tdp_w,
+        "albert": "albert" in workload.name.lower(),
+        "bf16": workload.precision == "bf16",
+    }
+
+
+def _compute(one_pass: Sequence[Operation], placement: Placement) -> dict[str, float]:
+    gemms = [op for op in one_pass if op.kind in MATRIX_KINDS and op.kind is not Kind.CONV]
+    convs = [op for op in one_pass if op.kind is Kind.CONV]
+    others = [op for op in one_pass if op.kind not in MATRIX_KINDS]
+
+    def at_peak_s(operations: Sequence[Operation]) -> float:
+        return sum(
+            op.count * op.flops / peak_flops_s(placement.gpu, op.kind, op.dtype)
+            for op in operations
+        )
+
+    tiles_m, tiles_n, tiles_k = weighted_means(gemms, gemm_tiles, 3)
+    channels, pixels = weighted_means(convs, conv_sizes, 2)
+    return {
+        "gemm_s": at_peak_s(gemms),
+        "conv_s": at_peak_s(convs),
+        "alu_s": at_peak_s(others),
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "tiles_k": tiles_k,
+        "conv_channels": channels,
+        "conv_pixels": pixels,
+        "elements": sum(op.count * elements(op) for op in others),
+    }
+
+
+def _memory(one_pass: Sequence[Operation], placement: Placement) -> dict[str, float]:
+    moved = sum(op.count * op.bytes_moved for op in one_pass)
+    return {
+        "memory_s": moved / placement.gpu.memory_bytes_s,
+        "working_set": moved / max(_launches(one_pass), 1) / placement.gpu.l2_bytes,
+    }
+
+
+def _optimizer(workload: Workload, placement: Placement) -> dict[str, float]:
+    gpu = placement.gpu
+    # Frozen or forward-only models have no update and no gradients to share.
+    trained = workload.parameters if workload.training and workload.optimizer else 0
+    read, written = optimizer_bytes(trained, workload.optimizer, workload.precision)
+    shared = workload.gradient_bytes if trained and placement.gpus > 1 else 0.0
+    link = placement.link_bytes_s or gpu.link_bytes_s / 2 or gpu.pcie_bytes_s
+    return {
+        "optimizer_compute_s": optimizer_flops(trained, workload.optimizer)
+        / gpu.vector_flops["fp32"],
+        "optimizer_memory_s": (read + written) / gpu.memory_bytes_s,
+        "gradient_s": shared / link if shared else 0.0,
+    }
+
+
+def _launches(operations: Sequence[Operation]) -> int:
+    return sum(op.count * op.kernels for op in operations)

@@ -1,0 +1,149 @@
+"""ADEPT behind the interface of all models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import ClassVar, Self
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.models.adept.calibration import Objective, Search, calibrate, free_parameters
+from wattloop.predict.models.adept.equations import Step, step_of
+from wattloop.predict.models.adept.features import Features
+from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
+from wattloop.predict.models.adept.saturation import SATURATIONS
+from wattloop.predict.models.model import Model, Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["Adept"]
+
+TERMS = ("pass", "optimizer", "communication", "launch", "fixed")
+
+
+class Adept(Model):
+    """The thesis's form: whole-step sums and mean dimensions, 28 fitted parameters.
+
+    Args:
+        parameters: name -> value; None before `fit`.
+        saturation: one of `SATURATIONS`.
+        scalars: which of the scalars for ALBERT and BF16 `fit` may move; the others stay 1.
+        search: how long `fit` searches, and from which seed.
+    """
+
+    name: ClassVar[str] = "adept"
+
+    def __init__(
+        self,
+        parameters: Mapping[str, float] | None = None,
+        *,
+        saturation: str = "sigmoid",
+        scalars: Sequence[str] = ALBERT + BF16,
+        search: Search | None = None,
+    ) -> None:
+        if saturation not in SATURATIONS:
+            raise ConfigError(
+                f"saturation of adept: {saturation!r} is none of {', '.join(SATURATIONS)}"
+            )
+        self._parameters = parameters
+        self._saturation = saturation
+        self._scalars = tuple(scalars)
+        self._search = search or Search()
+
+    @classmethod
+    def from_constants(cls, constants: Mapping[str, object]) -> Self:
+        """A model from what `constants()` gave."""
+        given = constants.get("parameters")
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                "constants of adept: no mapping `parameters`; fit them again with "
+                "`wattloop calibrate fit`"
+            )
+        if given.keys() != PARAMETERS.keys():
+            odd = ", ".join(sorted(given.keys() ^ PARAMETERS.keys()))
+            raise ConfigError(f"constants of adept: missing or unknown parameters: {odd}")
+        try:
+            parameters = {name: float(value) for name, value in given.items()}
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"constants of adept: {error}") from None
+        return cls(parameters, saturation=str(constants.get("saturation", "sigmoid")))
+
+    def fit(self, points: Sequence[Point]) -> Self:
+        """Parameters by differential evolution; those of this model, if any, start among them."""
+        if not points:
+            raise ConfigError("adept: no points to fit to")
+        features = Features.of((point.workload, point.placement) for point in points)
+        objective = Objective(
+            features,
+            [point.step_s for point in points],
+            [point.power_w for point in points],
+            free_parameters(features, self._scalars),
+            self._saturation,
+        )
+        return self._with(calibrate(objective, self._search, self._parameters))
+
+    def predict(self, workload: Workload, placement: Placement) -> Prediction:
+        """Time, power, and the terms of equation 4.7."""
+        step = self._step(workload, placement)
+        terms = {term: float(getattr(step, f"{term}_s")[0]) for term in TERMS}
+        warnings = tuple(
+            f"adept ignores: {what}"
+            for what, given in (
+                ("locked clock", placement.clock_mhz),
+                ("data rate", placement.samples_s),
+            )
+            if given
+        )
+        if placement.cap_w:
+            warnings += ("adept takes a power cap for the limit of power, not of speed",)
+        return Prediction(
+            step_s=float(step.step_s[0]),
+            power_w=float(step.power_w[0]),
+            gpus=placement.gpus,
+            regime=_regime(step),
+            terms_s=terms,
+            gpu_s=terms["pass"] + terms["optimizer"],
+            host_s=terms["launch"] + terms["fixed"],
+            model=f"adept ({placement.gpu.name}, {self._saturation})",
+            warnings=warnings,
+        )
+
+    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
+        """Dimensions and working set, then every term."""
+        features = Features.of([(workload, placement)])
+        step = self._step(workload, placement)
+        shown = ("tiles_m", "tiles_n", "tiles_k", "conv_channels", "conv_pixels", "working_set")
+        return {
+            **{name: float(getattr(features, name)[0]) for name in shown},
+            **{each.name: float(getattr(step, each.name)[0]) for each in fields(step)},
+        }
+
+    def constants(self) -> Mapping[str, object]:
+        """The parameters and the saturation they were fitted with."""
+        return {"parameters": dict(self._known()), "saturation": self._saturation}
+
+    def _step(self, workload: Workload, placement: Placement) -> Step:
+        return step_of(Features.of([(workload, placement)]), self._known(), self._saturation)
+
+    def _known(self) -> Mapping[str, float]:
+        if self._parameters is None:
+            raise ConfigError("adept has no parameters yet: fit it to measured points first")
+        return self._parameters
+
+    def _with(self, parameters: Mapping[str, float]) -> Self:
+        return type(self)(
+            parameters, saturation=self._saturation, scalars=self._scalars, search=self._search
+        )
+
+
+def _regime(step: Step) -> Regime:
+    """The largest term; the pass is what bounds it."""
+    overhead_s = float(step.launch_s[0] + step.fixed_s[0])
+    computing = bool(step.compute_s[0] >= step.memory_s[0])
+    largest = max(
+        (float(step.pass_s[0]), Regime.COMPUTE if computing else Regime.MEMORY),
+        (float(step.optimizer_s[0]), Regime.MEMORY),
+        (float(step.communication_s[0]), Regime.COMMUNICATION),
+        (overhead_s, Regime.LAUNCH),
+        key=lambda term: term[0],
+    )
+    return largest[1]

@@ -1,0 +1,86 @@
+"""ADEPT behind the interface of all models."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.predict.models.made import PLACE, addition, conv, gemm, workload
+from wattloop.core.errors import ConfigError
+from wattloop.predict.models.adept import Adept
+from wattloop.predict.models.adept.parameters import PARAMETERS
+from wattloop.predict.prediction import Regime
+
+START = {name: each.start for name, each in PARAMETERS.items()}
+STEP = workload(gemm(1024, 1024, 1024), conv(64, 8, 8), addition(10**6))
+
+
+def test_terms_add_up_to_the_step() -> None:
+    """Equation 4.7: nothing is left out of the terms."""
+    found = Adept(START).predict(STEP, PLACE)
+    assert sum(found.terms_s.values()) == pytest.approx(found.step_s)
+    assert found.energy_j == pytest.approx(found.step_s * found.power_w)
+
+
+@pytest.mark.parametrize(
+    ("changed", "regime"),
+    [
+        ({"gemm_time": 50.0, "launch_s": 1e-8, "fixed_s": 1e-6}, Regime.COMPUTE),
+        ({"memory_time": 50.0, "launch_s": 1e-8, "fixed_s": 1e-6}, Regime.MEMORY),
+        ({"launch_s": 1e-4}, Regime.LAUNCH),
+    ],
+)
+def test_the_regime_is_the_largest_term(changed: dict[str, float], regime: Regime) -> None:
+    """What most of the step is made of is said."""
+    assert Adept({**START, **changed}).predict(STEP, PLACE).regime is regime
+
+
+def test_many_gpus_over_a_slow_link_are_bound_by_communication() -> None:
+    """Eight GPUs at 1 GB/s wait for gradients."""
+    place = replace(PLACE, gpus=8, link_bytes_s=1e9)
+    found = Adept(START).predict(workload(gemm(64, 64, 64), parameters=10**8), place)
+    assert found.regime is Regime.COMMUNICATION
+    assert found.gpus == 8
+
+
+def test_constants_make_the_same_model_again() -> None:
+    """Through JSON and back, predictions stay the same."""
+    model = Adept(START, saturation="tanh")
+    again = Adept.from_constants(json.loads(json.dumps(model.constants())))
+    assert again.predict(STEP, PLACE) == model.predict(STEP, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("constants", "named"),
+    [
+        ({}, "parameters"),
+        ({"parameters": {**START, "beta": 1}}, "beta"),
+        ({"parameters": {**START, "beta_gemm": "much"}}, "much"),
+        ({"parameters": START, "saturation": "relu"}, "relu"),
+    ],
+)
+def test_broken_constants_are_refused_by_name(constants: dict[str, object], named: str) -> None:
+    """What is wrong in a file is named, without a traceback."""
+    with pytest.raises(ConfigError, match=named):
+        Adept.from_constants(constants)
+
+
+def test_without_parameters_it_says_so() -> None:
+    """Predicting before fitting names the way out."""
+    with pytest.raises(ConfigError, match="fit it"):
+        Adept().predict(STEP, PLACE)
+
+
+def test_what_it_does_not_know_is_said() -> None:
+    """Caps and clocks change less than they would in truth, with a warning."""
+    found = Adept(START).predict(STEP, replace(PLACE, cap_w=400.0, clock_mhz=1200.0))
+    assert any("clock" in warning for warning in found.warnings)
+    assert any("cap" in warning for warning in found.warnings)
+    assert found.power_w < 400
+
+
+def test_explain_has_dimensions_and_terms() -> None:
+    """The weighted mean dimensions stand before the terms they explain."""
+    numbers = Adept(START).explain(STEP, PLACE)
+    assert numbers["tiles_m"] == 64
+    assert numbers["step_s"] == pytest.approx(Adept(START).predict(STEP, PLACE).step_s)
