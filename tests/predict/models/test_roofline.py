@@ -1,0 +1,112 @@
+"""The baseline model: two shares of the published peaks, two wattages."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.predict.models.made import GPU, PLACE, addition, gemm, workload
+from wattloop.core.errors import ConfigError
+from wattloop.predict.models.model import Point
+from wattloop.predict.models.roofline import Roofline, RooflineConstants
+from wattloop.predict.prediction import Regime
+from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.workload import Workload
+
+TRUE = RooflineConstants({"fp32": 0.8, "bf16": 0.55}, 0.75, 0.9, 0.6)
+
+
+def steps() -> list[Workload]:
+    """Workloads from bound by bytes to bound by FLOPs, in two precisions."""
+    return [
+        workload(
+            gemm(size, size, size, dtype=precision, count=3),
+            gemm(64 * size, 64, 64, dtype=precision),
+            addition(size * size * 4, count=many, phase=Phase.BACKWARD),
+            precision=precision,
+        )
+        for precision in ("fp32", "bf16")
+        for size in (256, 1024, 4096)
+        for many in (1, 10, 40)
+    ]
+
+
+def test_an_operation_takes_the_longer_of_flops_and_bytes() -> None:
+    """A product bound by FLOPs and an addition bound by bytes add up, as computed by hand."""
+    step = workload(gemm(5000, 5000, 5000), addition(10**9, count=2))
+    found = Roofline(RooflineConstants({"fp32": 0.5}, 0.8, 1.0, 0.5)).predict(step, PLACE)
+    compute_s = 2 * 5000**3 / (50e12 * 0.5)
+    memory_s = 2 * 12e9 / (5e12 * 0.8)
+    assert found.terms_s == pytest.approx({"compute": compute_s, "memory": memory_s})
+    assert found.step_s == pytest.approx(compute_s + memory_s)
+    power_w = 700 * (compute_s * 1.0 + memory_s * 0.5) / (compute_s + memory_s)
+    assert found.power_w == pytest.approx(power_w)
+    assert found.regime is Regime.COMPUTE
+
+
+def test_passes_before_the_optimizer_are_counted() -> None:
+    """Accumulation repeats forward and backward, not the optimizer."""
+    model = Roofline.of_peaks()
+    step = workload(addition(10**9), addition(10**8, phase=Phase.OPTIMIZER))
+    once, thrice = (model.predict(step.accumulating(n), PLACE).step_s for n in (1, 3))
+    assert once == pytest.approx(12e9 / 5e12 + 12e8 / 5e12)
+    assert thrice == pytest.approx(3 * 12e9 / 5e12 + 12e8 / 5e12)
+
+
+def test_fit_finds_the_shares_that_made_the_data() -> None:
+    """Times and powers made by known shares give these shares back."""
+    truth = Roofline(TRUE)
+    points = [
+        Point(step, PLACE, made.step_s, made.power_w, "made")
+        for step in steps()
+        for made in [truth.predict(step, PLACE)]
+    ]
+    found = Roofline().fit(points).constants()
+    assert found["compute_share"] == pytest.approx(TRUE.compute_share, rel=1e-3)
+    assert found["memory_share"] == pytest.approx(0.75, rel=1e-3)
+    assert found["compute_power_share"] == pytest.approx(0.9, rel=1e-3)
+    assert found["memory_power_share"] == pytest.approx(0.6, rel=1e-3)
+
+
+def test_points_without_power_are_fitted_for_time() -> None:
+    """A point whose power nobody measured still counts for time."""
+    points = [
+        Point(step, PLACE, Roofline(TRUE).predict(step, PLACE).step_s, None, "made")
+        for step in steps()
+    ]
+    found = Roofline().fit(points).constants()
+    assert found["memory_share"] == pytest.approx(0.75, rel=1e-3)
+
+
+def test_constants_make_the_same_model_again() -> None:
+    """What `constants()` gives is enough to predict the same."""
+    step = steps()[0]
+    again = Roofline.from_constants(Roofline(TRUE).constants())
+    assert again.predict(step, PLACE) == Roofline(TRUE).predict(step, PLACE)
+
+
+def test_broken_constants_are_refused_by_name() -> None:
+    """A file without a constant is an error that names it, not a traceback."""
+    with pytest.raises(ConfigError, match="memory_share"):
+        Roofline.from_constants({"compute_share": {"fp32": 1.0}})
+
+
+def test_without_constants_it_says_so() -> None:
+    """Predicting before fitting names the ways out."""
+    with pytest.raises(ConfigError, match="fit it"):
+        Roofline().predict(steps()[0], PLACE)
+
+
+def test_what_it_does_not_know_is_said() -> None:
+    """A precision never fitted and a power cap give warnings."""
+    found = Roofline(TRUE).predict(
+        workload(gemm(512, 512, 512), precision="tf32"), replace(PLACE, cap_w=300.0)
+    )
+    assert "without tf32" in found.warnings[0]
+    assert "power cap" in found.warnings[1]
+
+
+def test_explain_has_the_seconds_behind_the_step() -> None:
+    """Seconds at the peaks and seconds bound by either are there."""
+    numbers = Roofline(TRUE).explain(workload(gemm(5000, 5000, 5000)), PLACE)
+    assert numbers["peak_compute_s"] == pytest.approx(2 * 5000**3 / GPU.vector_flops["fp32"])
+    assert numbers["step_s"] == pytest.approx(numbers["compute_bound_s"])
