@@ -119,6 +119,43 @@ def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
     assert "no unfinished search" in capsys.readouterr().err
 
 
+def test_raised_limits_hold_for_whoever_goes_on_later(here, capsys):
+    """Promise: a limit given once when going on need not be given again."""
+    assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0
+    slow = TRAIN.replace("0.02", "0.02 if lr == 0.1 else 60")
+    (here / "train.py").write_text(slow)
+    command = [sys.executable, "-m", "wattloop.cli.main", "tune", "resume", "last", "--trials", "3"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    give_up_s = time.monotonic() + 60
+    while len(trained(here)) < 2 and time.monotonic() < give_up_s:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    (here / "train.py").write_text(TRAIN)
+    assert main(["tune", "resume"]) == 0
+    assert trained(here) == [0.1, 0.01, 0.01, 0.3]
+
+
+def test_what_was_searched_to_its_end_is_named_when_it_is_begun_again(here, capsys):
+    """Promise: nobody pays for the same search twice without being told."""
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert "searched the same" not in capsys.readouterr().err
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert "searched the same to its end" in capsys.readouterr().err
+
+
+def test_several_objectives_end_with_their_front(here, capsys):
+    """Promise: where there is no single best, all that nothing else beats are shown."""
+    front = SPEC.replace("strategy: grid", "strategy: grid\nobjective: [quality, energy]")
+    (here / "s.yaml").write_text(front.replace(", target: 0.8", ""))
+    assert main(["tune", "run", "s.yaml", "--json", "out.json", *COMMAND]) == 0
+    shown = capsys.readouterr().out
+    result = json.loads((here / "out.json").read_text())
+    assert result["best"]["candidate"] in [c["candidate"] for c in result["front"]]
+    assert ("front: " in shown) == (len(result["front"]) > 1)
+
+
 def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     """Promise: kill -9 of the search; its program is ended, what was finished stays finished."""
     slow = TRAIN.replace("0.02", "9 if lr == 0.01 else 0.02")

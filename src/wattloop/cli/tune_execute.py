@@ -53,6 +53,7 @@ def execute(request: TuneRequest) -> None:
                 parallel=request.parallel,
                 listener=listener,
             )
+            _say_known(ready, store, request)
             _run(ready)
         _show(ready, store, request)
 
@@ -99,6 +100,22 @@ def spec_of(request: TuneRequest) -> "SearchSpec":
         written = metric if isinstance(metric, Mapping) else {"name": metric}
         data["metric"] = {**written, "target": request.target}
     return spec_from(data, source)
+
+
+def _say_known(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
+    """That the same was searched before is news to whoever wanted to go on with it."""
+    from wattloop.store.experiments import same_experiments
+
+    if ready.is_resumed or request.new:
+        return
+    own = ready.experiment
+    for known in same_experiments(store, own.fingerprint):
+        if known.experiment_id != own.experiment_id and known.status == "finished":
+            say(
+                f"wattloop: {known.experiment_id} searched the same to its end: 'wattloop tune "
+                "show' has what it found; this is another search"
+            )
+            return
 
 
 def _run(ready: "Prepared") -> None:

@@ -6,12 +6,15 @@ import typer
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.tune_view import value_text
 from wattloop.core.units import format_duration, format_energy
 
 if TYPE_CHECKING:
     from wattloop.tune.saving import FinalResult, FullRun
 
 __all__ = ["final_command"]
+
+NOTHING = "nothing is saved"
 
 
 def final_command(
@@ -62,8 +65,11 @@ def said(result: "FinalResult") -> str:
     search = result.search
     spent = "an unknown amount" if search.energy_j is None else format_energy(search.energy_j)
     scope = f"{search.scope or 'unknown'} energy, {search.provenance}"
-    if result.saved_j is None or result.saved_j <= 0:
-        return f"spent {spent} searching; nothing is saved: {result.why} ({scope})"
+    if result.saved_j is None:
+        return f"spent {spent} searching; what it saves is not known: {result.why} ({scope})"
+    if result.saved_j <= 0:
+        why = "" if result.why == NOTHING else f": {result.why}"
+        return f"spent {spent} searching; nothing is saved{why} ({scope})"
     saved = format_energy(result.saved_j)
     within = format_energy(result.saved_uncertainty_j)
     share = 100 * result.saved_j / (result.default.energy_j or 1) if result.default else 0.0
@@ -95,7 +101,7 @@ def _count(runs: float) -> str:
 
 def _row(name: str, run: "FullRun") -> tuple[str, ...]:
     pairs = {**run.parameters, **run.levers}
-    setting = " ".join(f"{key}={value}" for key, value in pairs.items())
+    setting = " ".join(f"{key}={value_text(value)}" for key, value in pairs.items())
     energy = "not known"
     if run.energy_j is not None:
         energy = f"{format_energy(run.energy_j)} ± {format_energy(run.uncertainty_j)}"

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 UNKNOWN = "-"
+FRONT_SHOWN = 12
 
 
 def stored_search(store: "Store", reference: str) -> Experiment:
@@ -156,7 +157,7 @@ def print_candidates(
                 UNKNOWN if c.to_target_j is None else format_energy(c.to_target_j),
                 format_duration(c.time_s),
                 UNKNOWN if c.power_w is None else format_power(c.power_w),
-                "good enough" if c.reached else c.status,
+                "good enough" if c.reached else c.status.replace("_", " "),
             )
             for c in ordered[:most]
         ],
@@ -176,6 +177,11 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
         lines.append(f"best: {setting_text(summary.best)}")
         if summary.why:
             lines.append(f"  {summary.why}")
+    if len(summary.front) > 1:
+        lines.append(f"front: {len(summary.front)} that no other beats in every objective")
+        lines += [f"  {c.candidate}: {setting_text(c)}" for c in summary.front[:FRONT_SHOWN]]
+        if len(summary.front) > FRONT_SHOWN:
+            lines.append(f"  and {len(summary.front) - FRONT_SHOWN} more; --json has all")
     lines.append(
         f"spent: {energy_text(summary.energy_j, summary.scope)} {summary.provenance}, "
         f"{format_duration(summary.elapsed_s)}, {summary.candidates} "

@@ -9,7 +9,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError, ExperimentNotFound
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment
+from wattloop.store.experiments import Experiment, find_experiment, set_experiment_status
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_slots import slots_asked
@@ -99,6 +99,9 @@ def prepared(
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
+    limits = spec.to_dict().get("limits") or {}
+    if is_resumed and limits:
+        _keep_limits(store, experiment, limits)
     return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
 
 
@@ -128,10 +131,14 @@ def resumed(
     experiment = (
         _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
     )
-    spec = spec_from(experiment.spec)
+    # limits given to an earlier going on hold until others are given
+    raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
+    own = experiment.spec.get("limits") or {}
+    spec = spec_from(
+        {**experiment.spec, "limits": {**own, **raised}} if raised else experiment.spec
+    )
     if limits:
-        own = experiment.spec.get("limits") or {}
-        spec = spec_from({**experiment.spec, "limits": {**own, **limits}})
+        _keep_limits(store, experiment, raised)
     known = experiment.facts.get("function")
     if known and not training.name:
         raise ConfigError(
@@ -148,6 +155,13 @@ def fingerprint(spec: SearchSpec, training: Training = COMMAND) -> str:
     limits = {name: value for name, value in own.items() if name not in SPENDING}
     told = {"spec": {**written, "limits": limits}, "function": training.name}
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _keep_limits(store: Store, experiment: Experiment, limits: Mapping[str, Any]) -> None:
+    """Whoever goes on with it without saying any goes on with these."""
+    set_experiment_status(
+        store, experiment.experiment_id, experiment.status, {"limits": dict(limits)}
+    )
 
 
 def _unfinished(store: Store) -> Experiment:

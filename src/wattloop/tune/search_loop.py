@@ -245,6 +245,8 @@ class Search:
         facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
         best = self._strategy.best()
         facts["best"] = None if best is None else asdict(best)
+        if self._problem.objective.several:
+            facts["front"] = [chosen.candidate for chosen in self._strategy.front()]
         try:
             self._record.set_status(status, facts)
         except StoreError:

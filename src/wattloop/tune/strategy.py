@@ -79,6 +79,11 @@ class Strategy(ABC):
     def best(self) -> Chosen | None:
         """The configuration to use; None as long as none was good enough."""
 
+    def front(self) -> list[Chosen]:
+        """Of several objectives: those that no other beats in all of them."""
+        best = self.best()
+        return [] if best is None else [best]
+
     def alive(self) -> frozenset[str] | None:
         """Candidates that may be asked for again; others are let go. None: only those under way."""
         return None

@@ -25,6 +25,7 @@ class SearchSummary:
         idle_j: of that, devices that waited for others.
         candidates, segments: begun, and ended.
         best: the configuration to use, None as long as there is none; `why` in a sentence.
+        front: of several objectives, the configurations that no other beats in all of them.
         default: the configuration people would have used, where it was trained.
         saved_j: energy to the target of the default minus that of the best; None when one of them
             is not known.
@@ -46,6 +47,7 @@ class SearchSummary:
     failed: int
     best: CandidateResult | None
     why: str
+    front: tuple[CandidateResult, ...]
     default: CandidateResult | None
     saved_j: float | None
 
@@ -54,6 +56,7 @@ class SearchSummary:
         data = {name: getattr(self, name) for name in self.__slots__}
         for name in ("best", "default"):
             data[name] = None if data[name] is None else data[name].to_dict()
+        data["front"] = [candidate.to_dict() for candidate in self.front]
         return data
 
 
@@ -105,6 +108,7 @@ def summary_of(
         failed=sum(c.segments > 0 and not c.good for c in candidates),
         best=best,
         why=str(chosen.get("why") or ""),
+        front=tuple(by_name[name] for name in facts.get("front") or () if name in by_name),
         default=default,
         saved_j=saved_j,
     )
