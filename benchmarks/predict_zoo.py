@@ -1,0 +1,210 @@
+"""The twelve networks of the H200 steps, rebuilt without downloads, and their measured rows.
+
+    for row in rows(path):
+        entry = ZOO[row.model]
+        model, inputs = entry.factory(), entry.inputs(row.batch)
+
+Each entry has exactly the parameters that were measured. What the table does not say was asked of
+its memory and times; what remains a guess is in `guessed`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ZOO", "Entry", "Row", "rows"]
+
+Inputs = tuple[Any, ...] | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network of the table.
+
+    Attributes:
+        group: the network without its input size; what leave-one-model-out leaves out.
+        family: `transformer`, `convolutional`, `depthwise` or `other`.
+        parameters: as measured.
+        factory: builds the module.
+        inputs: arguments of the module for one batch, in order or by name.
+        loss: of the module's output.
+        guessed: what neither memory nor time decides.
+    """
+
+    group: str
+    family: str
+    parameters: int
+    factory: Callable[[], Any]
+    inputs: Callable[[int], Inputs]
+    loss: Callable[[Any], Any]
+    guessed: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured training step."""
+
+    model: str
+    batch: int
+    precision: str
+    optimizer: str
+    step_s: float
+    power_w: float
+    energy_j: float
+    peak_bytes: float
+    clock_mhz: float
+    parameters: int
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The measured steps of a file of JSON lines."""
+    for line in path.read_text().splitlines():
+        raw = json.loads(line)
+        yield Row(
+            raw["model"], raw["batch"], raw["precision"], raw["optimizer"], raw["step_s"],
+            raw["avg_power_w"], raw["energy_j_per_step"], raw["peak_mem_gib"] * 2**30,
+            raw["sm_clock_mhz"], raw["params"],
+        )  # fmt: skip
+
+
+def _net(name: str, *arguments: object) -> Callable[[], Any]:
+    """A plain torch network; torch is loaded when it is built."""
+
+    def build() -> Any:
+        import predict_nets
+
+        return getattr(predict_nets, name)(*arguments)
+
+    return build
+
+
+def _hugging_face(config: str, network: str, **settings: object) -> Callable[[], Any]:
+    """A network of transformers with random weights, attention through SDPA."""
+
+    def build() -> Any:
+        with _beside_the_benchmarks():
+            import transformers
+
+            make_config, make = getattr(transformers, config), getattr(transformers, network)
+        return make(make_config(**settings, attn_implementation="sdpa"))
+
+    return build
+
+
+@contextmanager
+def _beside_the_benchmarks() -> Iterator[None]:
+    """Without this folder on the path: transformers takes our kernels.py for a package."""
+    here = str(Path(__file__).resolve().parent)
+    before = list(sys.path)
+    sys.path[:] = [p for p in before if str(Path(p or ".").resolve()) != here]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _floats(*shape: int) -> Callable[[int], Inputs]:
+    def make(batch: int) -> Inputs:
+        import torch
+
+        return (torch.zeros(batch, *shape),)
+
+    return make
+
+
+def _tokens(length: int, labels: str = "") -> Callable[[int], Inputs]:
+    """Token ids; with `labels` `token` or `sequence` also what Hugging Face's loss compares to."""
+
+    def make(batch: int) -> Inputs:
+        import torch
+
+        tokens = torch.zeros(batch, length, dtype=torch.long)
+        if not labels:
+            return (tokens,)
+        return {"input_ids": tokens, "labels": tokens if labels == "token" else tokens[:, 0]}
+
+    return make
+
+
+def _cross_entropy(logits: Any) -> Any:
+    import torch
+
+    flat = logits.reshape(-1, logits.shape[-1])
+    return torch.nn.functional.cross_entropy(flat, flat.new_zeros(len(flat), dtype=torch.long))
+
+
+def _squared_error(found: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.mse_loss(found, torch.zeros_like(found))
+
+
+def _of_output(output: Any) -> Any:
+    """Hugging Face's models return their loss when they get labels."""
+    return output.loss
+
+
+_TINYLLAMA = {
+    "vocab_size": 32_000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048,
+}  # fmt: skip
+_ALBERT = {
+    "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_labels": 2,
+    "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout_prob": 0.1,
+}  # fmt: skip
+
+ZOO: dict[str, Entry] = {
+    "albert_base_v2@256": Entry(
+        "albert", "transformer", 11_685_122,
+        _hugging_face("AlbertConfig", "AlbertForSequenceClassification", **_ALBERT),
+        _tokens(256, labels="sequence"), _of_output,
+    ),
+    "distilbert_base@256": Entry(
+        "distilbert", "transformer", 66_955_010,
+        _hugging_face("DistilBertConfig", "DistilBertForSequenceClassification", num_labels=2),
+        _tokens(256, labels="sequence"), _of_output, guessed="dropout as in its configuration",
+    ),
+    "resnet50@224": Entry(
+        "resnet50", "convolutional", 25_557_032, _net("resnet50", 1000), _floats(3, 224, 224),
+        _cross_entropy,
+    ),
+    "resnet50@32": Entry(
+        "resnet50", "convolutional", 23_528_522, _net("resnet50", 10), _floats(3, 32, 32),
+        _cross_entropy,
+    ),
+    "vgg16@224": Entry(
+        "vgg16", "convolutional", 138_357_544, _net("vgg16", 1000), _floats(3, 224, 224),
+        _cross_entropy,
+    ),
+    "vit_b_16@224": Entry(
+        "vit", "transformer", 86_567_656, _net("Vit"), _floats(3, 224, 224), _cross_entropy
+    ),
+    "tinyllama_1b@512": Entry(
+        "tinyllama", "transformer", 1_100_048_384,
+        _hugging_face("LlamaConfig", "LlamaForCausalLM", **_TINYLLAMA),
+        _tokens(512, labels="token"), _of_output,
+    ),
+    "resnet18@32": Entry(
+        "resnet18", "convolutional", 11_181_642, _net("resnet18", 10), _floats(3, 32, 32),
+        _cross_entropy,
+    ),
+    "lstm_household@60": Entry(
+        "lstm", "other", 797_953, _net("HouseholdLstm"), _floats(60, 7), _squared_error
+    ),
+    "transformer_lm@128": Entry(
+        "transformer_lm", "transformer", 53_024_254, _net("TransformerLm"),
+        _tokens(128), _cross_entropy, guessed="8 heads, ReLU, norm after the sum",
+    ),
+    "gpt2@1024": Entry(
+        "gpt2", "transformer", 124_439_808, _hugging_face("GPT2Config", "GPT2LMHeadModel"),
+        _tokens(1024, labels="token"), _of_output,
+    ),
+    "mlp_4096x6": Entry(
+        "mlp", "other", 100_728_842, _net("mlp_4096x6"), _floats(4096), _cross_entropy
+    ),
+}  # fmt: skip
