@@ -32,6 +32,8 @@ def attention_times(
     # A block padded to full size does the work of a full one.
     full = table.flops[rows] * (np.ceil(length / BLOCK) * BLOCK / length)
     speed = peak_flops(gpu, table.dtypes[rows]) * values.column("attention.efficiency", names)
-    seconds = waves * (full / blocks / (speed / gpu.sms) + values["attention.block_s"])
+    seconds = waves * (
+        full / blocks / (speed / gpu.sms) + values.column("attention.block_s", names)
+    )
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["attention"] * len(rows))
     return rows, np.maximum(seconds, moved)

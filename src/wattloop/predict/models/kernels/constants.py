@@ -55,7 +55,7 @@ class KernelConstants:
             "intervals": dict(self.intervals),
             "residuals": {
                 name: {
-                    "reach": _short(group.reach),
+                    "reach": [_short(length) for length in group.reach.tolist()],
                     "weights": [_short(w) for w in group.weights.tolist()],
                     "places": [[round(x, 3) for x in place] for place in group.places.tolist()],
                 }
@@ -124,10 +124,11 @@ def _group(where: str, name: str, group: Any) -> ResidualGroup:
     try:
         places = np.array(group["places"], dtype=np.float64)
         weights = np.array(group["weights"], dtype=np.float64)
-        reach = float(group["reach"])
+        reach = np.array(group["reach"], dtype=np.float64)
     except (KeyError, TypeError, ValueError) as fault:
         raise _fault(where, field_name, f"is incomplete ({fault})") from None
-    if places.ndim != 2 or weights.shape != (len(places),) or not reach > 0:
+    matching = places.ndim == 2 and weights.shape == (len(places),)
+    if not matching or reach.shape != places.shape[1:] or not (reach > 0).all():
         raise _fault(where, field_name, "has places, weights and reach that do not match")
     if not (np.isfinite(places).all() and np.isfinite(weights).all()):
         raise _fault(where, field_name, "has values that are no numbers")

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, float] = {
     # Depthwise convolution: bytes at this share of the memory's bandwidth.
     "depthwise.efficiency": 0.25,
     "depthwise.efficiency.weight": 0.08,
+    "depthwise.start_s": 1.0e-6,
     # Attention: share of the peak of the units that do it.
     "attention.efficiency": 0.45,
     "attention.efficiency.flash.backward": 0.35,
@@ -53,6 +54,7 @@ DEFAULTS: dict[str, float] = {
     "stream.efficiency.copy.strided": 0.50,
     "stream.efficiency.index": 0.50,
     "stream.efficiency.foreach": 0.80,
+    "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
     "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
     "stream.l2_share": 0.5,  # of the L2 that an operation can count on
     # Host: seconds of one dispatched operation by phase, more by kind, and of one module call.

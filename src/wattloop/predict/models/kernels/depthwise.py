@@ -19,4 +19,5 @@ def depthwise_times(
     )
     names = [table.classes[i].removeprefix("depthwise.") for i in rows]
     speed = gpu.memory_bytes_s * values.column("depthwise.efficiency", names)
-    return rows, table.bytes_moved[rows] / speed
+    start_s = values.column("depthwise.start_s", names)
+    return rows, table.bytes_moved[rows] / speed + start_s

@@ -32,9 +32,9 @@ def product_times(
     peaks = peak_flops(gpu, table.dtypes[rows])
     units = ProductUnits(
         flops_s=peaks * values.column("product.efficiency", names),
-        l2_bytes_s=gpu.memory_bytes_s * values["product.l2_share"],
+        l2_bytes_s=gpu.memory_bytes_s * values.column("product.l2_share", names),
         memory_bytes_s=gpu.memory_bytes_s * values["stream.efficiency"],
-        tile_s=values["product.tile_s"],
+        tile_s=values.column("product.tile_s", names),
         sms=gpu.sms,
     )
     size = table.element_bytes[rows]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattloop.predict.models.kernels.features import features_of
-from wattloop.predict.models.kernels.table import Floats
+from wattloop.predict.models.kernels.table import Floats, family_of
 from wattloop.predict.workload.operation import Operation
 
-__all__ = ["ResidualGroup", "Residuals"]
+__all__ = ["ResidualGroup", "Residuals", "nearness"]
 
 MOST = 2.0
 """No correction is larger than e to this power, whatever the measurements say."""
@@ -24,27 +24,27 @@ MOST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ResidualGroup:
-    """Measured places of one group, their weights and how far each one's word reaches."""
+    """Measured places of one group, their weights and how far each one's word reaches.
+
+    `reach` has one length per feature, in doublings.
+    """
 
     places: Floats
     weights: Floats
-    reach: float
+    reach: Floats
 
     def correction(self, places: Floats) -> Floats:
         """Logarithm of the factor at each of the `places`."""
-        squared = ((places[:, None, :] - self.places[None, :, :]) ** 2).sum(axis=2)
-        told: Floats = np.exp(-squared / (2 * self.reach**2)) @ self.weights
+        told: Floats = nearness(places / self.reach, self.places / self.reach) @ self.weights
         return np.clip(told, -MOST, MOST)
 
-    @classmethod
-    def fitted(
-        cls, places: Floats, residuals: Floats, reach: float, noise: float
-    ) -> "ResidualGroup":
-        """Weights such that the process passes the measured residuals, up to `noise`."""
-        squared = ((places[:, None, :] - places[None, :, :]) ** 2).sum(axis=2)
-        kernel = np.exp(-squared / (2 * reach**2))
-        weights = np.linalg.solve(kernel + noise**2 * np.eye(len(places)), residuals)
-        return cls(places, weights, reach)
+
+def nearness(first: Floats, second: Floats) -> Floats:
+    """1 for the same place, falling to 0 with distance; one line per place of `first`."""
+    squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
+    squared -= 2 * first @ second.T
+    close: Floats = np.exp(-np.maximum(squared, 0.0) / 2)
+    return close
 
 
 class Residuals:
@@ -61,6 +61,8 @@ class Residuals:
         members: dict[str, tuple[list[int], list[tuple[float, ...]]]] = {}
         for index, op in enumerate(operations):
             group, place = features_of(op)
+            if group not in self.groups:
+                group = family_of(group)
             if group in self.groups:
                 indices, places = members.setdefault(group, ([], []))
                 indices.append(index)

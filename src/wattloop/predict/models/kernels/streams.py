@@ -28,7 +28,8 @@ def stream_times(
         dtype=np.intp,
     )
     names = [table.classes[i] for i in rows]
-    return rows, bandwidth_seconds(table.bytes_moved[rows], values, gpu, names)
+    seconds = bandwidth_seconds(table.bytes_moved[rows], values, gpu, names)
+    return rows, seconds + values.column("stream.start_s", names)
 
 
 def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[str]) -> Floats:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 
-__all__ = ["Floats", "OperationTable", "class_of"]
+__all__ = ["Floats", "OperationTable", "class_of", "family_of"]
 
 Floats = NDArray[np.float64]
 
@@ -104,7 +104,15 @@ def class_of(op: Operation) -> str:
         return f"copy.{'strided' if detail.get('strided') else 'plain'}.{op.dtype}"
     if op.kind is Kind.FOREACH:
         return f"foreach.{'fused' if detail.get('fused') else 'list'}"
-    return f"{op.kind}.{direction}.{op.dtype}"
+    if op.kind in (Kind.SOFTMAX, Kind.LOSS, Kind.EMBEDDING):
+        return f"{op.kind}.{direction}.{op.dtype}"
+    return f"{op.kind}.{_function(op)}.{op.dtype}"
+
+
+def family_of(name: str) -> str:
+    """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
+    parts = name.split(".")
+    return f"{parts[0]}.*.{parts[-1]}"
 
 
 def direction_of(op: Operation) -> str:
@@ -113,6 +121,11 @@ def direction_of(op: Operation) -> str:
     if isinstance(said, str):
         return said
     return "backward" if op.phase is Phase.BACKWARD else "forward"
+
+
+def _function(op: Operation) -> str:
+    """`gelu_backward` of `aten.gelu_backward.default`; in place or not is the same work."""
+    return op.op.removeprefix("aten.").split(".")[0].rstrip("_")
 
 
 def _conv_family(detail: Mapping[str, object]) -> str:

@@ -41,9 +41,9 @@ class ProductUnits:
     """
 
     flops_s: Floats
-    l2_bytes_s: float
+    l2_bytes_s: Floats
     memory_bytes_s: float
-    tile_s: float
+    tile_s: Floats
     sms: int
 
 
@@ -62,9 +62,9 @@ def product_seconds(dims: Floats, element_bytes: Floats, units: ProductUnits) ->
     arithmetic = 2 * tile_m * tile_n * k_part / (units.flops_s[:, None, None] / sms)
     # Fewer tiles than multiprocessors share the whole of L2's bandwidth.
     active = np.minimum(tiles, sms)
-    loading = (tile_m + tile_n) * k_part * size / (units.l2_bytes_s / active)
+    loading = (tile_m + tile_n) * k_part * size / (units.l2_bytes_s[:, None, None] / active)
     partial_sums = np.where(split > 1, 2 * 4 * b * m * n * split, 0.0) / units.memory_bytes_s
-    seconds = waves * (np.maximum(arithmetic, loading) + units.tile_s) + partial_sums
+    seconds = waves * (np.maximum(arithmetic, loading) + units.tile_s[:, None, None]) + partial_sums
     seconds = np.where((split > 1) & (k_part < SMALLEST_K), np.inf, seconds)
     quickest: Floats = seconds.min(axis=(1, 2))
     return quickest
