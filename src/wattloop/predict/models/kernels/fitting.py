@@ -1,0 +1,159 @@
+"""Fit to measured training steps: what microbenchmarks cannot say, or did not.
+
+Time: a factor per family and precision (pulled towards 1), and the host's costs. Power: watts
+and joules of work. Both in logarithms with a robust loss, in turns, because power decides the
+clock and time decides the power.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattloop.predict.models.kernels.batch import all_pairs
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.host import host_seconds
+from wattloop.predict.models.kernels.least_squares import minimise
+from wattloop.predict.models.kernels.operations import operation_times, scale_scopes
+from wattloop.predict.models.kernels.profile import StepProfile, profile_of
+from wattloop.predict.models.kernels.step import Steps, step_results
+from wattloop.predict.models.kernels.table import Floats, OperationTable
+from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.kernels.work import WORK
+from wattloop.predict.models.model import Point
+
+__all__ = ["fitted_to_points"]
+
+TURNS = 2
+PRIOR_UNCALIBRATED = 0.5
+PRIOR_CALIBRATED = 0.12
+"""Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
+PRIOR_HOST = 0.6
+PRIOR_POWER = 0.7
+HOST = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host.launch_s",
+        "host.tensor_s", "host.module_s", "host.step_s")  # fmt: skip
+POWER = ("power.static_w", *(f"power.{name}" for name in WORK))
+
+
+def fitted_to_points(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+    """`constants` with factors, host costs and power fitted to `points`."""
+    calibrated = bool(constants.made.get("microbenchmarks"))
+    for _ in range(TURNS):
+        constants = _with_time(constants, points, calibrated=calibrated)
+        constants = _with_power(constants, points)
+    return constants
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Points with the seconds of each family apart, so that factors can be tried quickly."""
+
+    profiles: list[StepProfile]
+    names: list[str]
+    seconds: Floats
+    stretch: Floats
+    measured_s: Floats
+
+    @classmethod
+    def of(cls, constants: KernelConstants, points: Sequence[Point]) -> "_Rows":
+        values, residuals = constants.values, constants.residuals
+        profiles, by_row, stretch = [], [], []
+        for point in points:
+            gpu, accumulate = point.placement.gpu, float(point.workload.accumulate)
+            table = OperationTable.of(point.workload.operations)
+            times = operation_times(table, values, residuals, gpu)
+            total = times.seconds * table.count * np.where(table.optimizer, 1.0, accumulate)
+            profile = profile_of(point.workload, gpu, values, residuals)
+            steps = all_pairs([profile], [point.placement])
+            share = float(step_results(steps, values).clock_share[0])
+            sums: dict[str, float] = {}
+            for scope, seconds, slows in zip(
+                scale_scopes(table), total.tolist(), times.compute.tolist(), strict=True
+            ):
+                sums[scope] = sums.get(scope, 0.0) + seconds / (share if slows else 1.0)
+            profiles.append(profile)
+            by_row.append(sums)
+            stretch.append(share)
+        names = sorted({name for sums in by_row for name in sums})
+        seconds = np.array([[sums.get(name, 0.0) for name in names] for sums in by_row])
+        measured = np.array([point.step_s for point in points])
+        return cls(profiles, names, seconds, np.array(stretch), measured)
+
+
+def _with_time(
+    constants: KernelConstants, points: Sequence[Point], *, calibrated: bool
+) -> KernelConstants:
+    rows = _Rows.of(constants, points)
+    values = constants.values
+    known = np.array([values.look("scale", name) for name in rows.names])
+    base = rows.seconds / np.exp(known)
+    counts = np.array([_host_counts(profile, values) for profile in rows.profiles])
+    speed = np.array([point.placement.host_speed for point in points])
+    sharpness = values["host.overlap"]
+    hosts = np.log([values[name] for name in HOST])
+    prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
+    start = np.concatenate([np.zeros(len(known)), hosts])
+    prior = np.concatenate([np.full(len(known), prior_s), np.full(len(hosts), PRIOR_HOST)])
+
+    def residuals(x: Floats) -> Floats:
+        gpu_s = base @ np.exp(x[: len(known)])
+        host_s = counts @ np.exp(x[len(known) :]) / speed
+        longer, shorter = np.maximum(gpu_s, host_s), np.minimum(gpu_s, host_s)
+        step_s = longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)
+        return np.asarray(np.log(step_s / rows.measured_s), dtype=np.float64)
+
+    found = minimise(residuals, start, prior)
+    changes = {f"scale.{name}": float(x) for name, x in zip(rows.names, found, strict=False)}
+    changes.update(
+        {name: float(x) for name, x in zip(HOST, np.exp(found[len(known) :]), strict=True)}
+    )
+    return constants.with_values(changes)
+
+
+def _host_counts(profile: StepProfile, values: Values) -> list[float]:
+    """How often each host cost is paid in a step: the derivative of the host's time."""
+    zero = values.with_changes(dict.fromkeys(HOST, 0.0))
+    counts = []
+    for name in HOST:
+        one_pass, once = host_seconds(profile.counts, zero.with_changes({name: 1.0}))
+        counts.append(profile.accumulate * one_pass + once)
+    return counts
+
+
+def _with_power(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+    known = [point for point in points if point.power_w]
+    if not known:
+        return constants
+    values = constants.values
+    profiles = [
+        profile_of(point.workload, point.placement.gpu, values, constants.residuals)
+        for point in known
+    ]
+    together = Steps.joined(
+        [all_pairs([p], [q.placement]) for p, q in zip(profiles, known, strict=True)]
+    )
+    result = step_results(together, values)
+    # Under a cap the measured time, and so the clock, is what the power allowed.
+    work = np.array([[p.work[name] for name in WORK] for p in profiles])
+    slows = np.array([not name.startswith("joule_per_byte") for name in WORK])
+    share = result.clock_share[:, None] ** values["power.clock_exponent"]
+    work = work * np.where(slows[None, :], share, 1.0)
+    step_s = np.array([point.step_s for point in known])
+    measured_w = np.array([point.power_w for point in known], dtype=np.float64)
+    cap_w = together.cap_w * values["power.cap_share"]
+    used = np.concatenate([[True], (work > 0).any(axis=0)])
+    names = [name for name, use in zip(POWER, used, strict=True) if use]
+    start = np.log([values[name] for name in names])
+
+    def residuals(x: Floats) -> Floats:
+        watts = np.exp(x)
+        dynamic = work[:, used[1:]] @ watts[1:] / step_s
+        power_w = values["power.idle_w"] + watts[0] + dynamic
+        # A cap hides how much more would have been drawn: only too little is an error there.
+        at_cap = (measured_w > 0.95 * cap_w) & (power_w > measured_w)
+        weight = np.where(at_cap, 0.1, 1.0)
+        return np.asarray(weight * np.log(power_w / measured_w), dtype=np.float64)
+
+    found = minimise(residuals, start, np.full(len(start), PRIOR_POWER), soft=0.05)
+    changes = {name: float(x) for name, x in zip(names, np.exp(found), strict=True)}
+    return constants.with_values(changes)

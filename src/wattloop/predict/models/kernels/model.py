@@ -1,0 +1,168 @@
+"""The kernels model: a step as the sum of its operations, in time and in energy."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.batch import all_pairs
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.find import constants_for
+from wattloop.predict.models.kernels.operations import operation_times
+from wattloop.predict.models.kernels.profile import StepProfile, profile_of
+from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
+from wattloop.predict.models.kernels.table import OperationTable
+from wattloop.predict.models.model import Model, Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["KernelModel"]
+
+SPEC_ONLY = (
+    "no calibration of {gpu} is known: constants are guessed from its data sheet and from other "
+    "GPUs; run 'wattloop calibrate collect' on one, then 'wattloop calibrate fit'"
+)
+
+
+class KernelModel(Model):
+    """Time and power by operations: tiles, bandwidths, launches, joules."""
+
+    name: ClassVar[str] = "kernels"
+
+    def __init__(
+        self, constants: KernelConstants | None = None, *, source: str = "spec-only"
+    ) -> None:
+        self._constants = constants or KernelConstants()
+        self._source = source
+        self._profiles: dict[tuple[int, str], tuple[Workload, StepProfile]] = {}
+
+    @classmethod
+    def for_gpu(cls, gpu: Gpu) -> Self:
+        """The model with the best constants for `gpu`: the user's, ours, or its data sheet's."""
+        constants, source = constants_for(gpu)
+        return cls(constants, source=source)
+
+    def fit(self, points: Sequence[Point]) -> Self:
+        """Factors, host costs and joules fitted to measured steps; kernels stay as calibrated."""
+        from wattloop.predict.models.kernels.fitting import fitted_to_points
+
+        return type(self)(fitted_to_points(self._constants, points), source="fitted")
+
+    def predict(self, workload: Workload, placement: Placement) -> Prediction:
+        """Time, power, clock and regime, with the seconds of each phase and kind."""
+        profile = self.profile(workload, placement.gpu)
+        steps = all_pairs([profile], [placement])
+        result = step_results(steps, self._constants.values)
+        step_s = float(result.step_s[0])
+        share = float(result.clock_share[0])
+        warnings = (
+            [SPEC_ONLY.format(gpu=placement.gpu.product)] if self._source == "spec-only" else []
+        )
+        return Prediction(
+            step_s=step_s,
+            power_w=float(result.power_w[0]),
+            gpus=placement.gpus,
+            regime=_regime(steps, result, profile),
+            terms_s=_terms(steps, profile, share),
+            gpu_s=float(result.gpu_s[0]),
+            host_s=float(steps.host_s[0]),
+            clock_mhz=share * placement.gpu.boost_clock_mhz,
+            model=f"{self.name} ({placement.gpu.name}, {self._source})",
+            warnings=tuple(warnings),
+        )
+
+    def predict_many(
+        self, workloads: Sequence[Workload], placements: Sequence[Placement]
+    ) -> StepResults:
+        """Every workload on every placement at once: arrays of shape (workloads, placements).
+
+        All placements have the same GPU type, whose constants these are.
+        """
+        profiles = [self.profile(workload, placements[0].gpu) for workload in workloads]
+        result = step_results(all_pairs(profiles, placements), self._constants.values)
+        shape = (len(workloads), len(placements))
+        return StepResults(
+            step_s=result.step_s.reshape(shape),
+            power_w=result.power_w.reshape(shape),
+            gpu_s=result.gpu_s.reshape(shape),
+            clock_share=result.clock_share.reshape(shape),
+        )
+
+    def profile(self, workload: Workload, gpu: Gpu) -> StepProfile:
+        """The sums over operations, made once per workload and GPU."""
+        key = (id(workload), gpu.name)
+        known = self._profiles.get(key)
+        if known is None or known[0] is not workload:
+            values, residuals = self._constants.values, self._constants.residuals
+            known = (workload, profile_of(workload, gpu, values, residuals))
+            self._profiles[key] = known
+        return known[1]
+
+    def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
+        """The prediction's numbers, its terms and the operations that take longest."""
+        prediction = self.predict(workload, placement)
+        numbers = {
+            "step_s": prediction.step_s,
+            "power_w": prediction.power_w,
+            "energy_j": prediction.energy_j,
+            "gpu_s": prediction.gpu_s or 0.0,
+            "host_s": prediction.host_s or 0.0,
+            "clock_mhz": prediction.clock_mhz or 0.0,
+        }
+        numbers.update({f"{name}_s": value for name, value in prediction.terms_s.items()})
+        numbers.update(self.operation_seconds(workload, placement.gpu))
+        return numbers
+
+    def operation_seconds(self, workload: Workload, gpu: Gpu, top: int = 20) -> dict[str, float]:
+        """GPU seconds per step of the operations that take longest, alike ones together."""
+        table = OperationTable.of(workload.operations)
+        times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
+        sums: dict[str, float] = {}
+        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
+        for op, seconds in zip(
+            table.operations, times.seconds * table.count * repeats, strict=True
+        ):
+            shape = (
+                "x".join(map(str, op.dims))
+                if op.dims
+                else "x".join(map(str, (op.outputs or ((),))[0]))
+            )
+            name = f"{op.phase}/{op.module or '-'}/{op.op}[{shape}]_s"
+            sums[name] = sums.get(name, 0.0) + float(seconds)
+        return dict(sorted(sums.items(), key=lambda item: -item[1])[:top])
+
+    def constants(self) -> Mapping[str, object]:
+        """The content of a constants file."""
+        return self._constants.to_plain()
+
+    def with_constants(self, constants: KernelConstants) -> Self:
+        """The same model with other constants."""
+        return type(self)(replace(constants), source=self._source)
+
+
+def _regime(steps: Steps, result: StepResults, profile: StepProfile) -> Regime:
+    step_s, gpu_s = result.step_s[0], result.gpu_s[0]
+    if steps.data_s[0] >= step_s:
+        return Regime.DATA
+    if steps.communication_s[0] > max(gpu_s, steps.host_s[0]):
+        return Regime.COMMUNICATION
+    if steps.host_s[0] > gpu_s or profile.launch_share > 0.5:
+        return Regime.LAUNCH
+    compute_s = steps.compute_s[0] / result.clock_share[0]
+    return Regime.COMPUTE if compute_s > steps.memory_s[0] else Regime.MEMORY
+
+
+def _terms(steps: Steps, profile: StepProfile, share: float) -> dict[str, float]:
+    terms = dict(profile.terms_s)
+    slowed = float(steps.compute_s[0]) * (1 / share - 1)
+    named = {
+        "slower clock": slowed,
+        "waiting for the host": max(
+            float(steps.host_s[0] - steps.compute_s[0] / share - steps.memory_s[0]), 0.0
+        ),
+        "communication": float(steps.communication_s[0]),
+    }
+    return {**terms, **{name: value for name, value in named.items() if value > 0}}

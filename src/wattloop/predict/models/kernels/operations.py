@@ -1,0 +1,59 @@
+"""GPU time of every operation of a table."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.attention import attention_times
+from wattloop.predict.models.kernels.depthwise import depthwise_times
+from wattloop.predict.models.kernels.products import product_times
+from wattloop.predict.models.kernels.recurrent import recurrent_times
+from wattloop.predict.models.kernels.residuals import Residuals
+from wattloop.predict.models.kernels.streams import bandwidth_seconds, stream_times
+from wattloop.predict.models.kernels.table import Floats, OperationTable
+from wattloop.predict.models.kernels.values import Values
+
+__all__ = ["Times", "calculated_times", "operation_times", "scale_scopes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one call of each row; `compute` where it is not memory that bounds it."""
+
+    seconds: Floats
+    compute: NDArray[np.bool_]
+
+
+def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
+    """Calculated times, corrected by what microbenchmarks of this GPU said of such operations."""
+    times = calculated_times(table, values, gpu)
+    factors = residuals.factors(table.operations)
+    scale = np.exp(values.column("scale", scale_scopes(table)))
+    floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
+    return Times(np.maximum(times.seconds * factors * scale, floor), times.compute)
+
+
+def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
+    """Times by formula alone; each further kernel of a call takes at least the minimum."""
+    seconds = np.zeros(len(table))
+    compute = np.zeros(len(table), dtype=np.bool_)
+    for part in (product_times, attention_times, recurrent_times, depthwise_times):
+        rows, part_seconds = part(table, values, gpu)
+        seconds[rows] = part_seconds
+        names = ["product"] * len(rows)
+        compute[rows] = part_seconds > 1.2 * bandwidth_seconds(
+            table.bytes_moved[rows], values, gpu, names
+        )
+    rows, part_seconds = stream_times(table, values, gpu)
+    seconds[rows] = part_seconds
+    return Times(seconds + values["kernel.minimum_s"] * table.kernels, compute)
+
+
+def scale_scopes(table: OperationTable) -> list[str]:
+    """Family and precision of each row, which training steps may give a factor: `conv.bf16`."""
+    return [
+        f"{name.split('.')[0]}.{dtype}"
+        for name, dtype in zip(table.classes, table.dtypes.tolist(), strict=True)
+    ]

@@ -1,0 +1,72 @@
+"""What microbenchmarks say beyond the formulas.
+
+For each group of operations, the logarithm of measured over calculated time is a Gaussian
+process over the place of the operation (`features`): near a microbenchmark its residual holds,
+far from all of them the formula alone does.
+
+    r(x) = sum_i a_i exp(-|x - x_i|^2 / 2 l^2),   a = (K + s^2 I)^-1 r
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattloop.predict.models.kernels.features import features_of
+from wattloop.predict.models.kernels.table import Floats, family_of
+from wattloop.predict.workload.operation import Operation
+
+__all__ = ["ResidualGroup", "Residuals", "nearness"]
+
+MOST = 2.0
+"""No correction is larger than e to this power, whatever the measurements say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualGroup:
+    """Measured places of one group, their weights and how far each one's word reaches.
+
+    `reach` has one length per feature, in doublings.
+    """
+
+    places: Floats
+    weights: Floats
+    reach: Floats
+
+    def correction(self, places: Floats) -> Floats:
+        """Logarithm of the factor at each of the `places`."""
+        told: Floats = nearness(places / self.reach, self.places / self.reach) @ self.weights
+        return np.clip(told, -MOST, MOST)
+
+
+def nearness(first: Floats, second: Floats) -> Floats:
+    """1 for the same place, falling to 0 with distance; one line per place of `first`."""
+    squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
+    squared -= 2 * first @ second.T
+    close: Floats = np.exp(-np.maximum(squared, 0.0) / 2)
+    return close
+
+
+class Residuals:
+    """Corrections of all groups."""
+
+    def __init__(self, groups: Mapping[str, ResidualGroup] | None = None) -> None:
+        self.groups = dict(groups or {})
+
+    def factors(self, operations: Sequence[Operation]) -> Floats:
+        """What to multiply the calculated time of each operation with."""
+        factors = np.ones(len(operations))
+        if not self.groups:
+            return factors
+        members: dict[str, tuple[list[int], list[tuple[float, ...]]]] = {}
+        for index, op in enumerate(operations):
+            group, place = features_of(op)
+            if group not in self.groups:
+                group = family_of(group)
+            if group in self.groups:
+                indices, places = members.setdefault(group, ([], []))
+                indices.append(index)
+                places.append(place)
+        for group, (indices, places) in members.items():
+            factors[indices] = np.exp(self.groups[group].correction(np.array(places)))
+        return factors

@@ -1,0 +1,42 @@
+"""Constants by dotted name, looked up from fine to coarse."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from wattloop.predict.models.kernels.table import Floats
+
+__all__ = ["Values"]
+
+
+class Values:
+    """Numbers by dotted name, `stream.efficiency.norm.batch.backward.bf16`.
+
+    `look("stream.efficiency", "norm.batch.backward.bf16")` takes the finest name that is known:
+    it leaves off parts from the end until one is found, down to `stream.efficiency` itself.
+    """
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self.numbers = dict(numbers)
+
+    def __getitem__(self, name: str) -> float:
+        return self.numbers[name]
+
+    def look(self, name: str, scope: str = "") -> float:
+        """The finest constant called `name` for this `scope`."""
+        parts = scope.split(".") if scope else []
+        for known in range(len(parts), -1, -1):
+            value = self.numbers.get(".".join([name, *parts[:known]]))
+            if value is not None:
+                return value
+        raise KeyError(name)
+
+    def column(self, name: str, scopes: Iterable[str]) -> Floats:
+        """`look` for many scopes at once; each distinct one is looked up once."""
+        scopes = list(scopes)
+        found = {scope: self.look(name, scope) for scope in set(scopes)}
+        return np.array([found[scope] for scope in scopes], dtype=np.float64)
+
+    def with_changes(self, changes: Mapping[str, float]) -> "Values":
+        """These constants with some of them replaced or added."""
+        return Values({**self.numbers, **changes})
