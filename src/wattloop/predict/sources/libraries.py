@@ -1,0 +1,31 @@
+"""Torch and Transformers, or the command that installs them."""
+
+from types import ModuleType
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["needs_torch", "needs_transformers"]
+
+
+def needs_torch(what: str) -> ModuleType:
+    """The module `torch`; `what` says in the error what cannot be done without it."""
+    try:
+        import torch
+    except ImportError:
+        raise ConfigError(
+            f"{what} needs PyTorch, which is not installed: pip install 'wattloop[torch]'; a "
+            "workload saved elsewhere with --save-workload predicts without it"
+        ) from None
+    return torch  # type: ignore[no-any-return]  # torch is skipped by mypy
+
+
+def needs_transformers(what: str) -> ModuleType:
+    """The module `transformers`, which needs torch as well."""
+    needs_torch(what)
+    try:
+        import transformers
+    except ImportError:
+        raise ConfigError(
+            f"{what} needs Transformers, which is not installed: pip install 'wattloop[hf]'"
+        ) from None
+    return transformers  # type: ignore[no-any-return]  # transformers is skipped by mypy
