@@ -12,6 +12,7 @@ SOURCES := src tests benchmarks examples
 FOUND_SOURCES := $(wildcard $(SOURCES))
 BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,cap_finder.py cap_overhead.py document_004.py kernels.py lever_kills.py tune_overhead.py)
 BENCH_OUT := build/bench
+TEST_WORKERS ?= 2
 DEMO_STORE ?= build/demo/runs.db
 
 .PHONY: help setup demo test check format format-check lint types imports bench clean
@@ -32,7 +33,7 @@ demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU;
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop tune show
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: format-check lint types imports test  ## format, lint, types, import rules and tests: what CI runs
 
