@@ -62,7 +62,11 @@ def _panel(steps: Sequence[PredictedStep], quantity: str) -> Any:
         }
         for step in steps
     ]
-    values = [row[side] for row in data for side in ("measured", "predicted")]
+    values = [
+        scale_by * _value(pair, quantity)
+        for step in steps
+        for pair in (step.measured, step.predicted)
+    ]
     low, high = 0.9 * min(values), 1.1 * max(values)
     scale = alt.Scale(type=kind, domain=[low, high], nice=False)
     # a curve of many points: the band is straight on both kinds of axes
