@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.capped import LOWEST_CLOCK, StepProfile, VoltageCurve, settle
+from wattloop.predict.capped import (
+    DEFAULT_VOLTAGE,
+    LOWEST_CLOCK,
+    StepProfile,
+    VoltageCurve,
+    settle,
+)
 from wattloop.predict.static_power import static_power
 
 __all__ = ["CapCurve", "CurveConstants", "cap_curve"]
@@ -41,7 +47,7 @@ class CurveConstants(NamedTuple):
         hidden: part of the waiting in which a slower GPU hides.
     """
 
-    voltage: VoltageCurve = VoltageCurve(floor=0.64, knee=0.5)
+    voltage: VoltageCurve = DEFAULT_VOLTAGE
     clock_share: float = 0.5
     memory_share: float = 0.12
     spread: float = 0.2
