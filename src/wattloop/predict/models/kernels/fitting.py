@@ -6,7 +6,7 @@ clock and time decides the power.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.host import host_seconds
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import operation_times, scale_scopes
+from wattloop.predict.models.kernels.power_fit import Draw, with_power
 from wattloop.predict.models.kernels.profile import StepProfile, profile_of
-from wattloop.predict.models.kernels.step import Steps, step_results
+from wattloop.predict.models.kernels.step import step_results
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
-from wattloop.predict.models.kernels.work import WORK
 from wattloop.predict.models.model import Point
 
 __all__ = ["fitted_to_points"]
@@ -29,10 +29,8 @@ PRIOR_UNCALIBRATED = 0.5
 PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
 PRIOR_HOST = 0.6
-PRIOR_POWER = 0.7
 HOST = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host.launch_s",
         "host.tensor_s", "host.module_s", "host.step_s")  # fmt: skip
-POWER = ("power.static_w", *(f"power.{name}" for name in WORK))
 
 
 def fitted_to_points(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
@@ -40,7 +38,8 @@ def fitted_to_points(constants: KernelConstants, points: Sequence[Point]) -> Ker
     calibrated = bool(constants.made.get("microbenchmarks"))
     for _ in range(TURNS):
         constants = _with_time(constants, points, calibrated=calibrated)
-        constants = _with_power(constants, points)
+        values = with_power(constants.values, _draws(constants, points))
+        constants = replace(constants, values=values)
     return constants
 
 
@@ -120,40 +119,15 @@ def _host_counts(profile: StepProfile, values: Values) -> list[float]:
     return counts
 
 
-def _with_power(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
-    known = [point for point in points if point.power_w]
-    if not known:
-        return constants
-    values = constants.values
-    profiles = [
-        profile_of(point.workload, point.placement.gpu, values, constants.residuals)
-        for point in known
-    ]
-    together = Steps.joined(
-        [all_pairs([p], [q.placement]) for p, q in zip(profiles, known, strict=True)]
-    )
-    result = step_results(together, values)
-    # Under a cap the measured time, and so the clock, is what the power allowed.
-    work = np.array([[p.work[name] for name in WORK] for p in profiles])
-    slows = np.array([not name.startswith("joule_per_byte") for name in WORK])
-    share = result.clock_share[:, None] ** values["power.clock_exponent"]
-    work = work * np.where(slows[None, :], share, 1.0)
-    step_s = np.array([point.step_s for point in known])
-    measured_w = np.array([point.power_w for point in known], dtype=np.float64)
-    cap_w = together.cap_w * values["power.cap_share"]
-    used = np.concatenate([[True], (work > 0).any(axis=0)])
-    names = [name for name, use in zip(POWER, used, strict=True) if use]
-    start = np.log([values[name] for name in names])
-
-    def residuals(x: Floats) -> Floats:
-        watts = np.exp(x)
-        dynamic = work[:, used[1:]] @ watts[1:] / step_s
-        power_w = values["power.idle_w"] + watts[0] + dynamic
-        # A cap hides how much more would have been drawn: only too little is an error there.
-        at_cap = (measured_w > 0.95 * cap_w) & (power_w > measured_w)
-        weight = np.where(at_cap, 0.1, 1.0)
-        return np.asarray(weight * np.log(power_w / measured_w), dtype=np.float64)
-
-    found = minimise(residuals, start, np.full(len(start), PRIOR_POWER), soft=0.05)
-    changes = {name: float(x) for name, x in zip(names, np.exp(found), strict=True)}
-    return constants.with_values(changes)
+def _draws(constants: KernelConstants, points: Sequence[Point]) -> list[Draw]:
+    """The points whose power is known, with the clock that the constants give them."""
+    draws = []
+    for point in points:
+        if point.power_w is None:
+            continue
+        gpu, placement = point.placement.gpu, point.placement
+        profile = profile_of(point.workload, gpu, constants.values, constants.residuals)
+        share = step_results(all_pairs([profile], [placement]), constants.values).clock_share[0]
+        cap_w = placement.cap_w or gpu.tdp_w
+        draws.append(Draw(profile.work, point.step_s, point.power_w, float(share), cap_w))
+    return draws
