@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattloop.predict.models.kernels.least_squares import minimise
+from wattloop.predict.models.kernels.step import voltage_of
 from wattloop.predict.models.kernels.table import Floats
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.kernels.work import WORK
@@ -49,7 +50,7 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
     work = np.array([[draw.work.get(name, 0.0) for name in WORK] for draw in draws])
     share = np.array([draw.clock_share for draw in draws])
     slows = np.array([not name.startswith("joule_per_byte") for name in WORK])
-    slowed = share[:, None] ** values["power.clock_exponent"]
+    slowed = voltage_of(values).squared(share)[:, None]
     work = work * np.where(slows[None, :], slowed, 1.0)
     seconds = np.array([draw.seconds for draw in draws])
     measured_w = np.array([draw.power_w for draw in draws])
