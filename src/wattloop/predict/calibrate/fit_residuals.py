@@ -43,7 +43,7 @@ def fitted_group(places: Floats, residuals: Floats) -> ResidualGroup | None:
                     break
                 lengths, best_loss = tried, loss
     kernel = nearness(places / lengths, places / lengths)
-    weights = np.linalg.solve(kernel + noise**2 * np.eye(len(places)), residuals)
+    weights: Floats = np.linalg.solve(kernel + noise**2 * np.eye(len(places)), residuals)
     return ResidualGroup(places, weights, lengths)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wattloop.predict.communication import Ring, exchange, ring_of
 from wattloop.predict.models.kernels.profile import StepProfile
 from wattloop.predict.models.kernels.step import Steps
 from wattloop.predict.models.kernels.table import Floats
@@ -22,24 +23,18 @@ def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) 
         return np.tile(np.array(values, dtype=np.float64), len(profiles))
 
     sums = [_sums(profile) for profile in profiles]
-    columns = [of_profile([row[i] for row in sums]) for i in range(7)]
-    compute_s, memory_s, host_s, compute_j, memory_j, backward_s, gradient_bytes = columns
+    columns = [of_profile([row[i] for row in sums]) for i in range(5)]
+    compute_s, memory_s, host_s, compute_j, memory_j = columns
     samples = of_profile([float(p.batch * p.accumulate) for p in profiles])
     host_speed = of_placement([p.host_speed for p in placements])
     loader = of_placement([p.samples_s if p.samples_s else np.inf for p in placements])
-    gpus = of_placement([float(p.gpus) for p in placements])
-    link = of_placement(
-        [p.link_bytes_s or p.gpu.link_bytes_s / 2 or p.gpu.pcie_bytes_s for p in placements]
-    )
-    latency = of_placement([p.link_latency_s for p in placements])
-    exchange_s = 2 * (gpus - 1) / gpus * gradient_bytes / link + 2 * (gpus - 1) * latency
     return Steps(
         compute_s=compute_s,
         memory_s=memory_s,
         host_s=host_s / host_speed,
         compute_j=compute_j,
         memory_j=memory_j,
-        communication_s=np.maximum(exchange_s - 0.7 * backward_s, 0.1 * exchange_s),
+        communication_s=_exposed_s(profiles, placements),
         data_s=samples / loader,
         cap_w=of_placement([p.cap_w or p.gpu.tdp_w for p in placements]),
         clock_share=of_placement(
@@ -60,6 +55,18 @@ def _sums(profile: StepProfile) -> tuple[float, ...]:
         times * one.host_s + last.host_s,
         times * one.compute_j + last.compute_j,
         times * one.memory_j + last.memory_j,
-        profile.backward_s,
-        profile.gradient_bytes,
     )
+
+
+def _exposed_s(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Floats:
+    """Exchange of gradients that backward does not hide, profiles by placements in a row."""
+    backward_s = np.array([p.backward_s for p in profiles])
+    gradient_bytes = np.array([p.gradient_bytes for p in profiles])
+    exposed_s = np.zeros((len(profiles), len(placements)))
+    rings: dict[Ring, list[int]] = {}
+    for index, placement in enumerate(placements):
+        if placement.gpus > 1:
+            rings.setdefault(ring_of(placement), []).append(index)
+    for ring, indices in rings.items():
+        exposed_s[:, indices] = exchange(gradient_bytes, backward_s, ring).exposed_s[:, None]
+    return exposed_s.ravel()

@@ -78,5 +78,6 @@ DEFAULTS: dict[str, float] = {
     "power.joule_per_flop.vector": 5.0e-12,
     "power.joule_per_byte": 6.0e-11,
     "power.cap_share": 0.985,  # what the mean settles at under a cap
-    "power.clock_exponent": 2.0,  # dynamic energy of a FLOP over the clock (voltage squared)
+    "power.voltage_floor": 0.70,  # of the voltage at full clock, at and below the knee
+    "power.voltage_knee": 0.60,
 }

@@ -1,0 +1,136 @@
+"""`calibrate fit`: from the files of a collection to the constants of a GPU.
+
+kernel records   constants of each class of operations, and residuals (fit_kernels)
+power records    idle watts, joules of work
+host records     cost of operator calls, tensors and modules (fit_host)
+step records     small models: factors of families, host costs, joules together
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.predict.calibrate.fit_cases import operations_of
+from wattloop.predict.calibrate.fit_host import with_host
+from wattloop.predict.calibrate.fit_kernels import Sample, fitted_to_samples
+from wattloop.predict.calibrate.sample_file import records
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.power_fit import Draw, with_power
+from wattloop.predict.models.kernels.table import OperationTable
+from wattloop.predict.models.kernels.work import WORK, work_of
+
+__all__ = ["FitReport", "constants_from", "fit_files", "samples_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Constants, and how many records of each kind they rest on.
+
+    Attributes:
+        constants: for `KernelModel`.
+        gpu: the GPU of the files.
+        used, failed, unknown: records used, by kind; that the GPU refused; of no known family.
+    """
+
+    constants: KernelConstants
+    gpu: Gpu
+    used: Mapping[str, int]
+    failed: int
+    unknown: int
+
+
+def fit_files(paths: Sequence[Path]) -> FitReport:
+    """Fit all records of the files, which must be of one GPU type.
+
+    Raises:
+        ConfigError: a file is damaged, names no GPU or another one than the rest.
+    """
+    rows = [row for path in paths for row in _checked(path)]
+    products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
+    if len(products) != 1:
+        named = ", ".join(sorted(products)) or "no GPU"
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names {named}; "
+            "fit the files of one GPU type at a time"
+        )
+    gpu = gpu_named(products.pop())
+    made = next(row for row in rows if row["record"] == "machine")
+    report = constants_from(rows, gpu)
+    kept = {
+        key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
+    }
+    constants = report.constants
+    return replace(report, constants=replace(constants, made={**constants.made, **kept}))
+
+
+def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
+    """Constants of `gpu` from records in memory; steps are fitted by whoever has traced them."""
+    good = [row for row in rows if not row.get("error")]
+    samples = samples_of(row for row in good if row["record"] == "kernel")
+    known = sum(1 for row in good if row["record"] == "kernel")
+    constants = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
+    hosts = [row for row in good if row["record"] == "host"]
+    draws = _draws([row for row in good if row["record"] == "power"], gpu)
+    values = with_power(_with_idle(constants, good), draws)
+    constants = replace(constants, values=with_host(values, hosts))
+    return FitReport(
+        constants,
+        gpu,
+        used={"kernel": len(samples), "power": len(draws), "host": len(hosts)},
+        failed=sum(1 for row in rows if row.get("error")),
+        unknown=known - len(samples),
+    )
+
+
+def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Microbenchmarks of single operations."""
+    samples = []
+    for row in rows:
+        params = {**row["params"], **{k: row[k] for k in ("algorithm",) if k in row}}
+        operations = operations_of(str(row["family"]), params)
+        seconds = row.get("seconds")
+        if len(operations) == 1 and isinstance(seconds, float) and seconds > 0:
+            samples.append(Sample(operations[0], seconds, bool(params.get("resident"))))
+    return samples
+
+
+def _checked(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; make one with 'wattloop calibrate collect'")
+    rows = list(records(path))
+    for number, row in enumerate(rows, start=1):
+        if row["record"] not in ("machine", "done") and not isinstance(row.get("params"), dict):
+            raise ConfigError(f"{path}:{number}: field 'params' is missing; collect again")
+    return rows
+
+
+def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Idle power as measured, less what is not drawn by work but by readiness for it."""
+    idle = [
+        float(row["power_w"])
+        for row in rows
+        if row["record"] == "power" and row["family"] == "idle" and row.get("power_w")
+    ]
+    changes = {"power.idle_w": sum(idle) / len(idle)} if idle else {}
+    return constants.values.with_changes(changes)
+
+
+def _draws(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> list[Draw]:
+    """Held kernels as work over time."""
+    draws = []
+    for row in rows:
+        operations = operations_of(str(row["family"]), row["params"])
+        power_w, seconds = row.get("power_w"), row.get("seconds")
+        if not operations or not power_w or not seconds:
+            continue
+        table = OperationTable.of(operations)
+        busy_s = float(seconds) * float(row.get("busy_share") or 1.0)
+        work = work_of(table, table.count * busy_s / len(table))
+        amounts = {name: float(w.sum()) for name, w in zip(WORK, work, strict=True)}
+        clock = float(row.get("clock_mhz") or gpu.boost_clock_mhz)
+        share = min(clock / gpu.boost_clock_mhz, 1.0)
+        draws.append(Draw(amounts, float(seconds), float(power_w), share, gpu.tdp_w))
+    return draws

@@ -1,0 +1,61 @@
+"""A GPU and small workloads for the tests of the kernels model and its calibration."""
+
+from dataclasses import replace
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.workload import Operation, Phase, Workload, costs
+
+__all__ = ["H200", "step_of", "transformer_step"]
+
+H200 = Gpu(
+    name="h200",
+    product="NVIDIA H200",
+    vendor="nvidia",
+    architecture="hopper",
+    matrix_flops={"tf32": 4.95e14, "bf16": 9.89e14, "fp16": 9.89e14},
+    vector_flops={"fp32": 6.69e13},
+    memory_bytes=1.5e11,
+    memory_bytes_s=4.8e12,
+    l2_bytes=6.3e7,
+    sms=132,
+    base_clock_mhz=1590,
+    boost_clock_mhz=1980,
+    tdp_w=700,
+    cap_min_w=200,
+    cap_max_w=700,
+    idle_w=80,
+    link_bytes_s=9e11,
+    pcie_bytes_s=6.3e10,
+)
+
+
+def step_of(*operations: Operation, **fields: object) -> Workload:
+    """A workload of just these operations."""
+    return Workload("made", operations, **fields)  # type: ignore[arg-type]  # a test's own fields
+
+
+def transformer_step(
+    batch: int = 16, length: int = 256, width: int = 768, layers: int = 6, dtype: str = "bf16"
+) -> Workload:
+    """Forward, backward and AdamW of a plain transformer, in a dozen operations."""
+    tokens, heads = batch * length, width // 64
+    ops: list[Operation] = []
+    for n, k in ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width)):
+        ops.append(costs.gemm(1, tokens, n, k, dtype=dtype, layout="nt", bias=True, count=layers))
+        for m, columns, inner, layout in ((tokens, k, n, "nn"), (n, k, tokens, "tn")):
+            product = costs.gemm(1, m, columns, inner, dtype=dtype, layout=layout, count=layers)
+            ops.append(replace(product, phase=Phase.BACKWARD))
+    for direction in ("forward", "backward"):
+        attention = costs.attention(
+            direction, batch, heads, heads, length, length, 64, causal=True, masked=False,
+            dtype=dtype, algorithm="flash" if dtype == "bf16" else "efficient", count=layers,
+        )  # fmt: skip
+        norm = costs.norm(direction, "layer", tokens, width, dtype="fp32", count=2 * layers)
+        ops += [attention, norm]
+    ops.append(costs.elementwise(tokens * 4 * width, 1, 1, dtype, op="aten.gelu", count=layers))
+    sizes = [n * width for n in (3 * width, width, 4 * width, 4 * width)] * layers
+    ops += costs.optimizer_step("adamw", sizes)
+    return Workload(
+        "transformer", tuple(ops), precision=dtype, optimizer="adamw", optimizer_style="foreach",
+        batch=batch, parameters=sum(sizes), gradient_bytes=4.0 * sum(sizes), modules=20 * layers,
+    )  # fmt: skip

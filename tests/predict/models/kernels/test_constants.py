@@ -1,0 +1,85 @@
+"""Constants files: what is written is read, and what is broken is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.predict.models.kernels.made import H200
+from wattloop.core.errors import ConfigError
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.defaults import DEFAULTS
+from wattloop.predict.models.kernels.find import constants_for, user_constants_path
+from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
+from wattloop.predict.models.kernels.values import Values
+
+GROUP = ResidualGroup(
+    np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.1, -0.2]), np.array([1.0, 2.0])
+)
+CONSTANTS = KernelConstants("h200", Values(DEFAULTS), Residuals({"gemm.bf16": GROUP}))
+
+
+@pytest.mark.parametrize("name", ["c.json", "c.json.gz"])
+def test_a_saved_file_reads_back_the_same(tmp_path: Path, name: str) -> None:
+    """Values and residuals survive, packed or not."""
+    CONSTANTS.save(tmp_path / name)
+    back = KernelConstants.load(tmp_path / name)
+    assert back.to_plain() == CONSTANTS.to_plain()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"format": "something"}, "format"),
+        ({"version": 99}, "version"),
+        ({"gpu": ""}, "gpu"),
+        ({"values": None}, "values"),
+        ({"values": {"host.step_s": "fast"}}, "values.host.step_s"),
+        ({"values": {"host.step_s": float("nan")}}, "values.host.step_s"),
+        ({"residuals": {"gemm.bf16": {"places": [[1]], "weights": [1, 2], "reach": [1]}}},
+         "residuals.gemm.bf16"),
+        ({"residuals": {"gemm.bf16": {"places": [[1]], "weights": [1]}}}, "residuals.gemm.bf16"),
+        ({"intervals": 3}, "intervals"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_names_file_field_and_remedy(
+    tmp_path: Path, change: dict[str, Any], field: str
+) -> None:
+    """Each kind of damage is told by the field it is in."""
+    path = tmp_path / "h200.json"
+    path.write_text(json.dumps({**CONSTANTS.to_plain(), **change}))
+    with pytest.raises(ConfigError, match=f"h200.json: field '{field}'.*calibrate fit"):
+        KernelConstants.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8bnot really packed", b"\xff\xfe"])
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Torn and foreign files are a ConfigError, not a traceback."""
+    path = tmp_path / "h200.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="not a readable constants file"):
+        KernelConstants.load(path)
+
+
+def test_the_users_calibration_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the user's folder is taken before ours, and must be for the GPU of its name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    changed = CONSTANTS.with_values({"host.step_s": 0.5})
+    changed.save(user_constants_path("h200"))
+    found, source = constants_for(H200)
+    assert (found.values["host.step_s"], source) == (0.5, "calibrated")
+    KernelConstants("a100").save(user_constants_path("h200"))
+    with pytest.raises(ConfigError, match="field 'gpu' is 'a100'"):
+        constants_for(H200)
+
+
+def test_the_finest_constant_wins() -> None:
+    """A constant for a class overrides one for its family, and that one the general one."""
+    values = Values({"e": 1.0, "e.norm": 2.0, "e.norm.batch.bf16": 3.0})
+    assert values.look("e", "norm.batch.bf16") == 3.0
+    assert values.look("e", "norm.layer.bf16") == 2.0
+    assert values.look("e", "pool.max") == 1.0
+    with pytest.raises(KeyError):
+        values.look("f", "pool")

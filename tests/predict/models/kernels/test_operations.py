@@ -1,0 +1,110 @@
+"""Time of single operations: what must hold whatever the constants."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.predict.models.kernels.made import H200
+from wattloop.predict.models.kernels.classes import class_of
+from wattloop.predict.models.kernels.defaults import DEFAULTS
+from wattloop.predict.models.kernels.operations import calculated_times
+from wattloop.predict.models.kernels.products import conv_dims
+from wattloop.predict.models.kernels.table import OperationTable
+from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.workload import Operation, costs
+
+VALUES = Values(DEFAULTS)
+
+
+def seconds(*operations: Operation) -> list[float]:
+    return list(calculated_times(OperationTable.of(operations), VALUES, H200).seconds)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "tf32", "fp32"])
+def test_a_product_is_never_quicker_than_the_peak_or_the_memory(dtype: str) -> None:
+    """A product stays under the roofline of the data sheet."""
+    ops = [costs.gemm(1, m, 768, 3072, dtype=dtype) for m in (8, 100, 1024, 50_000)]
+    peak = {**H200.vector_flops, **H200.matrix_flops}[dtype]
+    for op, took_s in zip(ops, seconds(*ops), strict=True):
+        assert took_s >= op.flops / peak
+        if op.bytes_moved > H200.l2_bytes:
+            assert took_s >= op.bytes_moved / H200.memory_bytes_s
+
+
+def test_products_take_longer_when_a_dimension_grows() -> None:
+    """Time never falls as rows are added, by more than a change of tile explains."""
+    times = seconds(*(costs.gemm(1, 128 * i, 1024, 1024, dtype="bf16") for i in range(1, 200)))
+    assert all(later >= 0.999 * earlier for earlier, later in pairwise(times))
+
+
+def test_one_tile_more_than_fits_costs_a_wave() -> None:
+    """Tiles are counted in whole waves over the multiprocessors."""
+    full, more = seconds(
+        costs.gemm(1, 128 * 132, 256, 65_536, dtype="bf16"),
+        costs.gemm(1, 128 * 133, 256, 65_536, dtype="bf16"),
+    )
+    assert more > 1.1 * full
+
+
+def test_rows_that_start_at_odd_addresses_are_slower() -> None:
+    """An odd vocabulary costs more than the next round one."""
+    odd, even = seconds(
+        costs.gemm(1, 8192, 50_257, 768, dtype="bf16"),
+        costs.gemm(1, 8192, 50_304, 768, dtype="bf16"),
+    )
+    assert odd > 1.3 * even
+
+
+def test_what_fits_in_the_cache_streams_faster() -> None:
+    """Bytes per second of a small tensor exceed those of a large one."""
+    small, large = costs.elementwise(2**21, 1, 1, "fp32"), costs.elementwise(2**28, 1, 1, "fp32")
+    floor_s = VALUES["kernel.minimum_s"]
+    small_s, large_s = (took - floor_s for took in seconds(small, large))
+    assert small.bytes_moved / small_s > 1.2 * large.bytes_moved / large_s
+
+
+def test_nothing_is_quicker_than_an_empty_kernel() -> None:
+    """Each kernel takes at least the minimum."""
+    (took_s,) = seconds(costs.elementwise(1, 1, 1, "fp32", kernels=3))
+    assert took_s >= 3 * VALUES["kernel.minimum_s"]
+
+
+def test_views_cost_the_gpu_nothing() -> None:
+    """A view is no row of the table."""
+    assert len(OperationTable.of([costs.view()])) == 0
+
+
+def test_gradients_of_a_convolution_have_products_of_their_own() -> None:
+    """The weight's gradient sums over pixels, the input's over output channels."""
+    dims = np.array([[1.0, 1000.0, 64.0, 27.0]] * 3)
+    found = conv_dims(dims, np.array(["forward", "data", "weight"]))
+    assert found.tolist() == [[1, 1000, 64, 27], [1, 1000, 27, 64], [1, 64, 27, 1000]]
+
+
+def test_longer_sequences_make_attention_and_recurrence_longer() -> None:
+    """Time grows with length for both."""
+
+    def attention(length: int) -> Operation:
+        return costs.attention(
+            "forward", 8, 12, 12, length, length, 64, causal=True, masked=False, dtype="bf16",
+            algorithm="flash",
+        )  # fmt: skip
+
+    def lstm(length: int) -> Operation:
+        return costs.rnn("forward", "lstm", 2, 64, 256, 32, length, False, "fp32")
+
+    for make in (attention, lstm):
+        short, middle, long = seconds(make(64), make(512), make(2048))
+        assert short < middle < long
+
+
+def test_classes_go_from_coarse_to_fine() -> None:
+    """Operations that take other kernels are in other classes."""
+    dense = costs.conv("weight", 8, 64, (28, 28), 64, 3, padding=1, dtype="bf16")
+    depthwise = costs.conv("weight", 8, 64, (28, 28), 64, 3, padding=1, groups=64, dtype="bf16")
+    grouped = costs.conv("weight", 8, 64, (28, 28), 64, 3, padding=1, groups=4, dtype="bf16")
+    names = [class_of(op) for op in (dense, depthwise, grouped)]
+    assert names == ["conv.weight.bf16", "depthwise.weight.bf16", "grouped.weight.bf16"]
+    in_place = costs.elementwise(8, 1, 1, "fp32", op="aten.relu_.default")
+    assert class_of(in_place) == "elementwise.relu.fp32"
