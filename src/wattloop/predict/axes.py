@@ -14,7 +14,10 @@ MOST = 200
 """More points than anybody reads."""
 EVEN_STEPS = 8
 """Of a range of watts or megahertz without a step."""
-HOW = "write batch=8..256 (doubling), batch=8..64:8 (steps of 8), cap=300,500,700 or precision=fp32,bf16"
+HOW = (
+    "write batch=8..256 (doubling), batch=8..64:8 (steps of 8), cap=300,500,700 or "
+    "precision=fp32,bf16"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ def axis_of(text: str) -> Axis:
     if not equals or not rest:
         raise ConfigError(f"sweep {text}: {HOW}")
     if name not in AXES:
-        raise ConfigError(f"sweep {text}: cannot vary {name or 'nothing'}; {', '.join(AXES)} can be")
+        raise ConfigError(
+            f"sweep {text}: cannot vary {name or 'nothing'}; {', '.join(AXES)} can be"
+        )
     if name in NAMED:
         values: tuple[int | float | str, ...] = tuple(part.strip() for part in rest.split(","))
         if not all(values):
