@@ -16,6 +16,7 @@ from wattloop.predict.models.kernels.step import StepResults, Steps, step_result
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["KernelModel"]
@@ -128,21 +129,24 @@ class KernelModel(Model):
 
     def operation_seconds(self, workload: Workload, gpu: Gpu, top: int = 20) -> dict[str, float]:
         """GPU seconds per step of the operations that take longest, alike ones together."""
-        table = self._prepare(workload).table
-        times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
         sums: dict[str, float] = {}
-        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
-        for op, seconds in zip(
-            table.operations, times.seconds * table.count * repeats, strict=True
-        ):
+        for op, seconds in self.timed_operations(workload, gpu):
             shape = (
                 "x".join(map(str, op.dims))
                 if op.dims
                 else "x".join(map(str, (op.outputs or ((),))[0]))
             )
             name = f"{op.phase}/{op.module or '-'}/{op.op}[{shape}]_s"
-            sums[name] = sums.get(name, 0.0) + float(seconds)
+            sums[name] = sums.get(name, 0.0) + seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1])[:top])
+
+    def timed_operations(self, workload: Workload, gpu: Gpu) -> list[tuple[Operation, float]]:
+        """Operations that the GPU runs, each with the GPU seconds all its calls in a step take."""
+        table = self._prepare(workload).table
+        times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
+        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
+        seconds = (times.seconds * table.count * repeats).tolist()
+        return list(zip(table.operations, seconds, strict=True))
 
     def constants(self) -> Mapping[str, object]:
         """The content of a constants file."""
