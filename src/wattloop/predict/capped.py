@@ -53,9 +53,8 @@ class VoltageCurve(NamedTuple):
         return volt * volt
 
 
-DEFAULT_VOLTAGE = VoltageCurve(floor=0.70, knee=0.60)
-"""0.7 V of 1.0 V, from 60% of the highest clock: what several GPUs were measured at (Guerreiro et
-al., HPCA 2018; Price et al., "Optimizing performance-per-watt on GPUs", 2016)."""
+DEFAULT_VOLTAGE = VoltageCurve(floor=0.64, knee=0.5)
+"""Suits the V100 and the A40 of the Zeus traces (docs/benchmarks/predict_caps.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,31 @@
+"""Power that a GPU draws with a context open and nothing to do, known or assumed."""
+
+from typing import NamedTuple
+
+from wattloop.hardware.gpus import Gpu
+
+__all__ = ["StaticPower", "static_power"]
+
+HBM_SHARE = 0.16
+"""Of the factory limit: V100 0.15 and 0.19, P100 0.13, A100 0.20, H100 0.17, H200 0.11."""
+GDDR_SHARE = 0.29
+"""A40 0.30, L40S 0.29, T4 0.39: its interface draws more, and stays on."""
+
+
+class StaticPower(NamedTuple):
+    """Watts, and where they come from."""
+
+    watts: float
+    source: str
+
+
+def static_power(gpu: Gpu) -> StaticPower:
+    """`idle_w` of the table where somebody published it, else a share of the factory limit."""
+    if gpu.idle_w is not None:
+        return StaticPower(gpu.idle_w, gpu.source("idle_w"))
+    share = GDDR_SHARE if gpu.memory_type.startswith("gddr") else HBM_SHARE
+    memory = gpu.memory_type.upper() or "HBM"
+    return StaticPower(
+        share * gpu.tdp_w,
+        f"assumed: {100 * share:.0f}% of {gpu.tdp_w:g} W, as known GPUs with {memory} draw",
+    )

@@ -1,0 +1,62 @@
+"""Promises of `cap_curve` and `static_power`: one point and the GPU's figures give the curve."""
+
+import numpy as np
+import pytest
+
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.cap_curve import CurveConstants, cap_curve
+from wattloop.predict.static_power import static_power
+
+V100 = gpu_named("v100-pcie-32")
+CAPS = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])
+
+
+def test_the_curve_passes_through_the_measured_point() -> None:
+    """At the cap it was measured at, nothing is predicted."""
+    curve = cap_curve([3.0, 5.0, 7.0], [60.0, 150.0, 230.0], [250.0], V100)
+    assert curve.step_s[:, 0] == pytest.approx([3.0, 5.0, 7.0])
+    assert curve.power_w[:, 0] == pytest.approx([60.0, 150.0, 230.0], rel=1e-3)
+
+
+def test_an_idle_gpu_does_not_feel_any_cap() -> None:
+    """A program that draws static power has a flat curve."""
+    curve = cap_curve(1.0, 36.0, CAPS, V100)
+    assert curve.step_s == pytest.approx(np.ones((1, 7)))
+    assert curve.power_w == pytest.approx(np.full((1, 7), 36.0), rel=1e-3)
+
+
+def test_a_busy_gpu_slows_down_more_and_more_under_lower_caps() -> None:
+    """Voltage falls first, so the first watts are cheap; power stays within the cap."""
+    curve = cap_curve(1.0, 230.0, CAPS, V100)
+    slowdown = np.diff(curve.step_s[0])
+    assert np.all(slowdown <= 0)
+    assert -slowdown[0] > 3 * -slowdown[-1]
+    assert np.all(curve.power_w[0] <= CAPS * 1.001)
+    assert curve.power_w[0, 0] == pytest.approx(100.0, rel=0.03)
+    energy = curve.energy_j[0]
+    assert energy.argmin() not in (0, len(CAPS) - 1)
+
+
+def test_an_uncapped_measurement_at_another_limit_is_taken_as_such() -> None:
+    """A point that was measured under a cap says more of demand than its watts do."""
+    free = cap_curve(1.0, 150.0, [100.0], V100)
+    capped = cap_curve(1.0, 150.0, [100.0], V100, at_cap_w=155.0)
+    assert capped.step_s[0, 0] > free.step_s[0, 0]
+
+
+def test_a_locked_clock_bounds_the_curve_from_above() -> None:
+    """Time is stretched by the part that follows the clock, and power falls."""
+    half = CurveConstants(duty=0.0, clock_share=0.5)
+    free = cap_curve(1.0, 200.0, [250.0], V100, constants=half)
+    locked = cap_curve(1.0, 200.0, [250.0], V100, clock=0.5, constants=half)
+    assert locked.step_s[0, 0] == pytest.approx(1.5, rel=0.03)
+    assert locked.power_w[0, 0] < free.power_w[0, 0]
+
+
+def test_static_power_is_published_or_assumed_and_says_which() -> None:
+    """GDDR keeps more watts than HBM; where nobody measured, the share is named."""
+    assert static_power(gpu_named("h200")).watts == 80.0
+    assumed = static_power(gpu_named("rtx6000"))
+    assert assumed.watts == pytest.approx(0.29 * 260)
+    assert "assumed: 29% of 260 W" in assumed.source
+    assert static_power(gpu_named("mi300x")).watts == pytest.approx(0.16 * 750)
