@@ -6,3 +6,25 @@ models/      roofline, adept (the thesis), kernels (ours, the default): fit, pre
 prediction   what every model answers: time, power, energy, interval, regime, terms
 calibrate/   measure a GPU in minutes and fit its constants
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattloop.predict.workload.rules.registry import register_rule
+    from wattloop.predict.workload.trace import trace
+
+__all__ = ["register_rule", "trace"]
+
+_HOMES = {
+    "register_rule": "wattloop.predict.workload.rules.registry",
+    "trace": "wattloop.predict.workload.trace",
+}
+
+
+def __getattr__(name: str) -> object:
+    """What needs more than a saved workload is loaded when it is first used."""
+    import importlib
+
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'wattloop.predict' has no attribute '{name}'")

@@ -1,0 +1,151 @@
+"""One call of an operation, as cost rules see it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from wattloop.predict.workload.costs.place import Place
+from wattloop.predict.workload.operation import Phase
+
+__all__ = ["Call", "ModuleCall", "tensors_among"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass
+class Call:
+    """What was called with what; tensors have shapes and strides but no values.
+
+    Attributes:
+        name: such as `aten.addmm`, without the overload.
+        func: the operation of torch.
+        args, kwargs, result: of the call.
+        phase, module: where it was called.
+        precision: of the whole trace; float32 products are `tf32` under `tf32`.
+    """
+
+    name: str
+    func: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+    phase: Phase
+    module: str
+    precision: str
+
+    @cached_property
+    def inputs(self) -> list[Any]:
+        """Tensors read, each once."""
+        return tensors_among((*self.args, *self.kwargs.values()))
+
+    @cached_property
+    def outputs(self) -> list[Any]:
+        """Tensors made or changed."""
+        return tensors_among((self.result,))
+
+    @property
+    def place(self) -> Place:
+        """Where it is called, with the shapes and bytes of its tensors."""
+        return Place(
+            op=self.name,
+            phase=self.phase,
+            module=self.module,
+            inputs=tuple(tuple(each.shape) for each in self.inputs),
+            outputs=tuple(tuple(each.shape) for each in self.outputs),
+            bytes_read=float(sum(tensor_bytes(each) for each in self.inputs)),
+            bytes_written=float(sum(tensor_bytes(each) for each in self.outputs)),
+        )
+
+    @property
+    def part(self) -> Place:
+        """As `place`, without shapes and bytes, for an operation that is part of this call."""
+        return Place(op=self.name, phase=self.phase, module=self.module, calls=0)
+
+    @cached_property
+    def dtype(self) -> str:
+        """Storage type of its first floating-point tensor, of its first tensor else."""
+        for each in (*self.inputs, *self.outputs):
+            if each.dtype.is_floating_point:
+                return dtype_name(each.dtype)
+        first = (*self.inputs, *self.outputs)
+        return dtype_name(first[0].dtype) if first else "fp32"
+
+    @property
+    def product_dtype(self) -> str:
+        """Arithmetic of a product or convolution of its tensors."""
+        return "tf32" if self.precision == "tf32" and self.dtype == "fp32" else self.dtype
+
+    @property
+    def elements(self) -> int:
+        """Of its largest tensor."""
+        return max((each.numel() for each in (*self.inputs, *self.outputs)), default=0)
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One forward call of a module that has a rule of its own, and its backward.
+
+    Attributes:
+        module: the module itself.
+        path: where it is in the model.
+        phase: forward or backward; the rule is asked for each.
+        inputs, outputs: shapes of the tensors it was given and gave.
+        dtype: of its first floating-point input.
+        precision: of the whole trace.
+    """
+
+    module: Any
+    path: str
+    phase: Phase
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    dtype: str
+    precision: str
+
+
+def tensors_among(values: Sequence[Any]) -> list[Any]:
+    """Tensors in arguments and lists of arguments, each once."""
+    import torch
+
+    found: dict[int, Any] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), value)
+        elif isinstance(value, (list, tuple)):
+            for each in tensors_among(value):
+                found.setdefault(id(each), each)
+    return list(found.values())
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes in memory behind a tensor: what is broadcast is counted once."""
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride or size == 0:
+            elements *= size
+    return int(elements * tensor.element_size())
+
+
+def dtype_name(dtype: Any) -> str:
+    """Our short name of a torch dtype."""
+    name = str(dtype).removeprefix("torch.")
+    return _NAMES.get(name, name)
+
+
+_NAMES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "complex64": "fp64",
+    "complex128": "fp64",
+}

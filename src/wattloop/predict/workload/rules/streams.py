@@ -1,0 +1,201 @@
+"""Operations that pass over their tensors: named lists, torch's own tags, else only bytes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.place import Place
+from wattloop.predict.workload.operation import Operation
+from wattloop.predict.workload.rules import names
+from wattloop.predict.workload.rules.call import Call, dtype_name, tensor_bytes
+
+__all__ = ["rule_of"]
+
+Rule = Callable[[Call], Operation | Sequence[Operation]]
+
+
+def rule_of(call: Call) -> Rule:
+    """The rule of an operation that has none of its own."""
+    known = _KNOWN.get(call.func)
+    if known is None:
+        known = _KNOWN[call.func] = _find(call)
+    return known
+
+
+def _find(call: Call) -> Rule:
+    import torch
+
+    base = call.name.removeprefix("aten.")
+    for known, rule in _NAMED:
+        if base in known or base.rstrip("_") in known:
+            return rule
+    if getattr(call.func, "is_view", False):
+        return _view
+    if not call.name.startswith("aten."):
+        return _other
+    if torch.Tag.pointwise in call.func.tags:
+        return _elementwise
+    if base.startswith("_foreach_"):
+        return _lists
+    if base.endswith("_backward"):
+        return _gradient
+    return _other
+
+
+def _view(call: Call) -> Operation:
+    place = call.place
+    return costs.view(
+        op=place["op"], phase=place["phase"], module=place["module"], inputs=place["inputs"]
+    )
+
+
+def _elementwise(call: Call) -> Operation:
+    return costs.elementwise(
+        call.elements,
+        0,
+        0,
+        call.dtype,
+        flops_per_element=_FLOPS.get(call.name.removeprefix("aten.").rstrip("_"), 1.0),
+        **_moved(call),
+    )
+
+
+def _gradient(call: Call) -> Operation:
+    """The gradient of something that passes over its tensors passes over them too."""
+    return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
+
+
+def _fill(call: Call) -> Operation:
+    place = call.place | Place(bytes_read=0.0)
+    elements = max((each.numel() for each in call.outputs), default=0)
+    return costs.elementwise(elements, 0, 1, call.dtype, flops_per_element=0.0, **place)
+
+
+def _reduction(call: Call) -> Operation:
+    return costs.reduction(call.elements, 0, call.dtype, **_moved(call))
+
+
+def _copy(call: Call) -> Operation:
+    source = call.inputs[-1] if call.name == "aten.copy_" else call.inputs[0]
+    target = call.outputs[0]
+    place = call.place
+    if call.name == "aten.copy_":
+        place["bytes_read"] = float(tensor_bytes(source))
+    same = source.shape == target.shape
+    return costs.copy(
+        target.numel(),
+        dtype_name(source.dtype),
+        dtype_name(target.dtype),
+        strided=same and source.stride() != target.stride(),
+        **place,
+    )
+
+
+def _into_zeros(call: Call) -> Operation:
+    """The gradient of a slice: as many zeros as the whole, then a copy into the slice."""
+    grad, whole = call.inputs[0], call.outputs[0]
+    name = dtype_name(grad.dtype)
+    bytes_written = float(tensor_bytes(whole) + tensor_bytes(grad))
+    place = call.place | Place(bytes_written=bytes_written, kernels=2)
+    return costs.copy(whole.numel(), name, name, strided=True, **place)
+
+
+def _index(call: Call) -> Operation:
+    """What is gathered or scattered is moved, not the whole that it is taken from."""
+    out = call.outputs[0] if call.outputs else call.inputs[0]
+    indices = [each for each in call.inputs if not each.dtype.is_floating_point]
+    picked = max((each.numel() for each in indices), default=out.numel())
+    size = out.element_size()
+    gathers = "put" not in call.name and "scatter" not in call.name and "add" not in call.name
+    moved = out.numel() if gathers else _values(call)
+    index_bytes = sum(tensor_bytes(each) for each in indices)
+    place = call.place | Place(
+        bytes_read=float(moved * size * (1 if gathers else 2) + index_bytes),
+        bytes_written=float(moved * size),
+    )
+    return costs.index(max(moved, picked), call.dtype, **place)
+
+
+def _values(call: Call) -> int:
+    """Elements that are put into a tensor: those of the last floating-point argument."""
+    values = [each for each in call.inputs[1:] if each.dtype.is_floating_point]
+    return int(values[-1].numel()) if values else int(call.elements)
+
+
+def _sort(call: Call) -> Operation:
+    # A radix sort passes four times over keys of 32 bits; 16 bits take two.
+    passes = 2 if call.dtype in {"bf16", "fp16"} else 4
+    place = call.place
+    place["bytes_read"] = passes * place.get("bytes_read", 0.0)
+    place["bytes_written"] = passes * place.get("bytes_written", 0.0)
+    return costs.index(call.elements, call.dtype, **(place | Place(kernels=passes + 2)))
+
+
+def _random(call: Call) -> Operation:
+    place = call.place
+    if call.name != "aten.native_dropout":
+        place["bytes_read"] = 0.0
+    return costs.random(call.elements, call.dtype, **place)
+
+
+def _dropout_backward(call: Call) -> Operation:
+    return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
+
+
+def _lists(call: Call) -> Operation:
+    tensors = call.args[0] if call.args and isinstance(call.args[0], (list, tuple)) else ()
+    elements = sum(each.numel() for each in tensors)
+    return costs.foreach(
+        "",
+        len(tensors),
+        elements,
+        fused=False,
+        dtype=call.dtype,
+        sizes=[each.numel() for each in tensors],
+        **_moved(call),
+    )
+
+
+def _other(call: Call) -> Operation:
+    return costs.other(call.elements, call.dtype, **_moved(call))
+
+
+def _moved(call: Call) -> Place:
+    """Shapes and bytes; what is changed in place is read and written."""
+    place = call.place
+    if not call.outputs and call.name.endswith("_"):
+        place["bytes_written"] = place.get("bytes_read", 0.0)
+    return place
+
+
+_KNOWN: dict[Any, Rule] = {}
+
+_FLOPS = {
+    "gelu": 10.0,
+    "gelu_backward": 14.0,
+    "silu": 5.0,
+    "silu_backward": 8.0,
+    "tanh": 6.0,
+    "sigmoid": 4.0,
+    "erf": 6.0,
+    "exp": 2.0,
+    "pow": 4.0,
+    "mish": 9.0,
+    "addcmul": 3.0,
+    "addcdiv": 3.0,
+    "lerp": 3.0,
+}
+"""Pointwise operations of more than one FLOP an element, by their formula."""
+
+_NAMED: tuple[tuple[frozenset[str], Rule], ...] = (
+    (names.VIEWS, _view),
+    (names.FILLS, _fill),
+    (names.REDUCTIONS, _reduction),
+    (names.COPIES, _copy),
+    (names.INTO_ZEROS, _into_zeros),
+    (names.INDEXINGS, _index),
+    (names.SORTS, _sort),
+    (names.RANDOMS, _random),
+    (names.SAMPLINGS, _elementwise),
+    (frozenset({"native_dropout_backward"}), _dropout_backward),
+)

@@ -1,0 +1,73 @@
+"""A torch model -> the operations of one training step, traced without running it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.tracing.request import Request
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["trace"]
+
+
+def trace(  # noqa: PLR0913 - most have a default
+    model: Any,
+    inputs: Any,
+    *,
+    targets: Any = None,
+    loss: Callable[..., Any] | str | None = None,
+    precision: str = "fp32",
+    optimizer: Any = "adamw",
+    style: str = "foreach",
+    training: bool = True,
+    accumulate: int = 1,
+    name: str = "",
+) -> Workload:
+    """Operations, memory and parameters of one step of `model` on `inputs`.
+
+    Nothing is executed and no weights are allocated.
+
+    Args:
+        model: a `torch.nn.Module` (on any device, best on `meta`), a Hugging Face configuration, or
+            a function without arguments that makes a module.
+        inputs: of the model: a tensor, a tuple of them, or a dictionary by name; only shapes and
+            types count, so `torch.empty(..., device="meta")` will do. Or a function that gives
+            them.
+        targets: given to `loss` after the model's output.
+        loss: `loss(output, targets)`, or `loss(output)` without targets; `"cross_entropy"` and
+            `"mse"` make targets that fit. By default the loss in the model's own output, else the
+            mean of it.
+        precision: `fp32`, `tf32` (products and convolutions), `bf16` or `fp16` (autocast).
+        optimizer: `adamw`, `adam`, `sgd`, `sgd+momentum`, `rmsprop` (`+decay` for weight decay), a
+            function from parameters to a `torch.optim` optimizer, or None for no step.
+        style: of the optimizer: `loop`, `foreach` (torch's default on CUDA) or `fused`.
+        training: False for the forward pass alone, without gradients.
+        accumulate: passes before the optimizer.
+        name: what to call the workload; by default the class of the model.
+
+    Raises:
+        ConfigError: an argument is wrong, the shapes do not fit the model (names the module), or
+            the model depends on data where no default exists (names operation and module).
+    """
+    request = Request(
+        model=model,
+        inputs=inputs,
+        targets=targets,
+        loss=loss,
+        precision=precision,
+        optimizer=optimizer,
+        style=style,
+        training=training,
+        accumulate=accumulate,
+        name=name,
+    )
+    try:
+        import torch  # noqa: F401 - only to say in good time that it is missing
+    except ImportError as problem:
+        raise ConfigError(
+            "tracing a model needs torch; run `pip install 'wattloop[torch]'`, or predict from a "
+            "saved workload"
+        ) from problem
+    from wattloop.predict.workload.tracing.step import traced
+
+    return traced(request)

@@ -1,0 +1,185 @@
+"""The types that CUDA's autocast gives each operation, for fake tensors on the CPU.
+
+CPU autocast has other lists (it leaves norms and softmax in bf16). While a trace runs, the
+operations of CUDA's lists (ATen/autocast_mode.h) get kernels of ours for the CPU's autocast key,
+and what only the CPU lists is let through.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["cuda_autocast"]
+
+
+@contextmanager
+def cuda_autocast(dtype: Any) -> Iterator[None]:
+    """Autocast to `dtype` as CUDA would."""
+    weights = _WeightCasts(dtype)
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            # torch warns that kernels are overridden, which is what we are here for.
+            warnings.simplefilter("ignore")
+            _install(library, weights)
+        with torch.autocast("cpu", dtype=dtype):
+            yield
+    finally:
+        library._destroy()
+
+
+class _WeightCasts:
+    """Casts down; those of weights are kept until the forward pass ends."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def low(self, value: Any) -> Any:
+        if not _eligible(value) or value.dtype == self.dtype:
+            return value
+        keeps = (
+            value.dtype == torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and not value._is_view()
+            and torch.is_autocast_cache_enabled()
+        )
+        if not keeps:
+            return value.to(self.dtype)
+        if id(value) not in self._kept:
+            self._kept[id(value)] = (value, value.to(self.dtype))
+        return self._kept[id(value)][1]
+
+
+def _install(library: Any, weights: _WeightCasts) -> None:
+    policies: tuple[tuple[str, Callable[[Any, _WeightCasts], Any]], ...] = (
+        (_LOWER, _lower),
+        (_FP32, _widen),
+        (_FP32_BY_DTYPE, _widen_by_dtype),
+        (_PROMOTE, _promote),
+    )
+    handled = set()
+    for names, policy in policies:
+        for name in names.split():
+            op = _overload(name)
+            if op is not None:
+                library.impl(name, policy(op, weights), "AutocastCPU")
+                handled.add(f"aten::{name}")
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
+    for full in registered:
+        namespace, name = full.split("::", 1)
+        if namespace == "aten" and full not in handled and _overload(name) is not None:
+            library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
+
+
+def _lower(op: Any, weights: _WeightCasts) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            cast = [_each(weights.low, value) for value in args]
+            return op(*cast, **{key: _each(weights.low, value) for key, value in kwargs.items()})
+
+    return kernel
+
+
+def _widen(op: Any, _: _WeightCasts) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            cast = [_each(_wide, value) for value in args]
+            return op(*cast, **{key: _each(_wide, value) for key, value in kwargs.items()})
+
+    return kernel
+
+
+def _widen_by_dtype(op: Any, _: _WeightCasts) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            named = [each.name for each in op._schema.arguments]
+            at = named.index("dtype")
+            given = args[at] if at < len(args) else kwargs.get("dtype")
+            if given is None and _eligible(args[0]):
+                args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
+            return op(*args, **kwargs)
+
+    return kernel
+
+
+def _promote(op: Any, _: _WeightCasts) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _without_autocast():
+            found: list[Any] = []
+            for value in (*args, *kwargs.values()):
+                _each(found.append, value)
+            wide = any(_eligible(value) and value.dtype == torch.float32 for value in found)
+            cast = _wide if wide else _same
+            return op(
+                *(_each(cast, value) for value in args),
+                **{key: _each(cast, value) for key, value in kwargs.items()},
+            )
+
+    return kernel
+
+
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_each(change, each) for each in value]
+    return change(value)
+
+
+def _wide(value: Any) -> Any:
+    return value.to(torch.float32) if _eligible(value) and value.dtype != torch.float32 else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _eligible(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.dtype != torch.float64
+    )
+
+
+def _without_autocast() -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    )
+
+
+def _overload(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None) if packet is not None else None
+
+
+_LOWER = """
+_convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
+conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
+mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
+_thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
+lstm.input gru.input rnn_tanh.input rnn_relu.input lstm.data gru.data rnn_tanh.data rnn_relu.data
+"""
+_FP32 = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss
+cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
+huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
+triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
+logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
+_upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
+upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
+_upsample_bicubic2d_aa norm.Scalar norm.ScalarOpt_dim
+"""
+_FP32_BY_DTYPE = """
+prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
+linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
+"""
+_PROMOTE = """
+addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+"""

@@ -1,0 +1,131 @@
+"""A module, a Hugging Face configuration or a factory -> a module of fake tensors."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["faked", "module_of", "on_fake_weights"]
+
+
+def module_of(model: Any) -> Any:
+    """The module that `model` is, describes or makes; called where tensors are fake."""
+    if isinstance(model, torch.nn.Module):
+        return model
+    if hasattr(model, "model_type") and hasattr(model, "to_dict"):
+        return _from_config(model)
+    if callable(model):
+        with _SmallOnesAreReal():
+            made = model()
+        if isinstance(made, torch.nn.Module):
+            return made
+        raise ConfigError(
+            f"model: the factory gave a {type(made).__name__}; it has to give a torch.nn.Module"
+        )
+    raise ConfigError(
+        f"model: expected a torch.nn.Module, a Hugging Face configuration or a function that "
+        f"makes a module, got {type(model).__name__}"
+    )
+
+
+@contextmanager
+def on_fake_weights(module: Any) -> Iterator[None]:
+    """Parameters and buffers are replaced by fake ones in here, and put back after."""
+    known: dict[int, Any] = {}
+    saved: list[tuple[dict[str, Any], str, Any]] = []
+    for each in module.modules():
+        for held in (each._parameters, each._buffers):
+            for name, tensor in held.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in known:
+                    known[id(tensor)] = _fake_weight(tensor)
+                saved.append((held, name, tensor))
+                held[name] = known[id(tensor)]
+    try:
+        yield
+    finally:
+        for held, name, tensor in saved:
+            held[name] = tensor
+
+
+def faked(values: Any) -> Any:
+    """Tensors among `values` (tensors, lists, dictionaries) as fake ones of the same shape."""
+    if callable(values) and not isinstance(values, torch.Tensor):
+        values = values()
+    if isinstance(values, Mapping) and type(values) is not dict:
+        values = dict(values)  # a tokenizer's result
+    return tree_map(_fake, values)
+
+
+def _fake(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    return made.requires_grad_() if value.requires_grad else made
+
+
+def _fake_weight(tensor: Any) -> Any:
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _from_config(config: Any) -> Any:
+    """The model a configuration is for: the class it names, else the one with a training loss."""
+    import transformers
+
+    names = list(getattr(config, "architectures", None) or ())
+    if names and hasattr(transformers, names[0]):
+        with _SmallOnesAreReal():
+            return getattr(transformers, names[0])._from_config(config)
+    for auto in _AUTO_CLASSES:
+        family = getattr(transformers, auto)
+        if type(config) in family._model_mapping:
+            with _SmallOnesAreReal():
+                return family.from_config(config)
+    raise ConfigError(
+        f"model: transformers knows no model for {type(config).__name__}; give a function that "
+        "makes the module instead"
+    )
+
+
+_AUTO_CLASSES = (
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForImageClassification",
+    "AutoModelForSequenceClassification",
+    "AutoModel",
+)
+
+
+class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
+    """Short ranges of numbers stay real while a model is built.
+
+    Models read settings from them, such as a rate of dropout for each layer.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Make small ranges real, leave the rest as it is."""
+        kwargs = kwargs or {}
+        if func in _RANGES and all(isinstance(each, (int, float)) for each in args):
+            from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+            with unset_fake_temporarily():
+                made = func(*args, **{**kwargs, "device": "meta"})
+                if prod(made.shape) <= _SMALL:
+                    return func(*args, **{**kwargs, "device": "cpu"})
+        return func(*args, **kwargs)
+
+
+_RANGES = (torch.linspace, torch.arange)
+_SMALL = 4096

@@ -1,0 +1,121 @@
+"""Values and shapes that depend on data, which fake tensors do not have."""
+
+from typing import Any
+
+import torch
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Guesses"]
+
+
+class Guesses:
+    """Stands in for data where a default exists, and says so in `notes`.
+
+    Attributes:
+        value: what a number read from a tensor is taken to be, 0 or 1.
+        guessed: whether any number was read.
+        notes: one for each operation and module.
+    """
+
+    def __init__(self, value: int = 0) -> None:
+        self.value = value
+        self.guessed = False
+        self.notes: dict[str, None] = {}
+
+    def run(self, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operation, by a default where it depends on data."""
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self, name, path, func, args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        except _DATA_DEPENDENT as problem:
+            raise ConfigError(
+                f"operation '{name}' in {_where(path)} depends on data, which a trace does not "
+                "have; there is no default for it: register a cost rule for the module with "
+                "predict.register_rule, or trace a part of the model"
+            ) from problem
+
+    def note(self, text: str) -> None:
+        """Say once what was assumed."""
+        self.notes.setdefault(text)
+
+
+def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    constant = getattr(tensor, "constant", None)
+    if constant is not None or type(tensor) is torch.Tensor:
+        return func(*args, **kwargs)
+    self.guessed = True
+    self.note(f"a number read from a tensor in {_where(path)} is taken to be {self.value}")
+    if tensor.dtype == torch.bool:
+        return bool(self.value)
+    return float(self.value) if tensor.dtype.is_floating_point else self.value
+
+
+def _nonzero(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    self.note(f"{name} in {_where(path)} is taken to find all {tensor.numel()} elements")
+    return torch.empty(tensor.numel(), tensor.dim(), dtype=torch.int64)
+
+
+def _masked_select(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor, mask = args[:2]
+    elements = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
+    self.note(f"{name} in {_where(path)} is taken to select all {elements} elements")
+    return tensor.new_empty(elements)
+
+
+def _unique(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    self.note(f"{name} in {_where(path)} is taken to find {tensor.numel()} different elements")
+    found = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    inverse = torch.empty(tensor.shape, dtype=torch.int64)
+    return found, inverse, torch.empty(tensor.numel(), dtype=torch.int64)
+
+
+def _index(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """A mask as index picks everything: it becomes as many whole numbers."""
+    indices = args[1]
+    if not any(_is_mask(each) for each in indices):
+        return func(*args, **kwargs)
+    whole: list[Any] = []
+    for each in indices:
+        if _is_mask(each):
+            self.note(f"a mask as index in {_where(path)} is taken to pick all its elements")
+            whole += [torch.empty(each.numel(), dtype=torch.int64) for _ in each.shape]
+        else:
+            whole.append(each)
+    return func(args[0], whole, *args[2:], **kwargs)
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
+
+
+def _where(path: str) -> str:
+    return f"module '{path}'" if path else "the model"
+
+
+def _exceptions() -> tuple[type[BaseException], ...]:
+    from torch._subclasses import fake_tensor
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+    )
+
+
+_DATA_DEPENDENT = _exceptions()
+_SPECIAL = {
+    "aten._local_scalar_dense": _item,
+    "aten.nonzero": _nonzero,
+    "aten.masked_select": _masked_select,
+    "aten._unique2": _unique,
+    "aten.index": _index,
+    "aten.index_put": _index,
+    "aten.index_put_": _index,
+    "aten._index_put_impl_": _index,
+    "aten._unsafe_index": _index,
+}
