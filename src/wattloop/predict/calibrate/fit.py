@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.calibrate.fit_cases import operations_of
 from wattloop.predict.calibrate.fit_host import with_host
-from wattloop.predict.calibrate.fit_kernels import Sample, fitted_to_samples
+from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_samples
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
@@ -33,6 +35,7 @@ class FitReport:
         constants: for `KernelModel`.
         gpu: the GPU of the files.
         used, failed, unknown: records used, by kind; that the GPU refused; of no known family.
+        errors: family -> samples, median and mean error of each predicted by the others.
     """
 
     constants: KernelConstants
@@ -40,6 +43,7 @@ class FitReport:
     used: Mapping[str, int]
     failed: int
     unknown: int
+    errors: Mapping[str, tuple[int, float, float]]
 
 
 def fit_files(paths: Sequence[Path]) -> FitReport:
@@ -71,7 +75,8 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
     good = [row for row in rows if not row.get("error")]
     samples = samples_of(row for row in good if row["record"] == "kernel")
     known = sum(1 for row in good if row["record"] == "kernel")
-    constants = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
+    kernels = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
+    constants = kernels.constants
     hosts = [row for row in good if row["record"] == "host"]
     draws = _draws([row for row in good if row["record"] == "power"], gpu)
     values = with_power(_with_idle(constants, good), draws)
@@ -82,6 +87,7 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
         used={"kernel": len(samples), "power": len(draws), "host": len(hosts)},
         failed=sum(1 for row in rows if row.get("error")),
         unknown=known - len(samples),
+        errors=_errors(kernels),
     )
 
 
@@ -95,6 +101,18 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
         if len(operations) == 1 and isinstance(seconds, float) and seconds > 0:
             samples.append(Sample(operations[0], seconds, bool(params.get("resident"))))
     return samples
+
+
+def _errors(kernels: KernelFit) -> dict[str, tuple[int, float, float]]:
+    families: dict[str, list[float]] = {}
+    for name, errors in kernels.left_out.items():
+        if ".*." not in name:
+            wrong = np.abs(np.exp(-errors) - 1)
+            families.setdefault(name.partition(".")[0], []).extend(wrong.tolist())
+    return {
+        name: (len(e), float(np.median(e)), float(np.mean(e)))
+        for name, e in sorted(families.items())
+    }
 
 
 def _checked(path: Path) -> list[dict[str, Any]]:

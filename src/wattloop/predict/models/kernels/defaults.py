@@ -57,6 +57,7 @@ DEFAULTS: dict[str, float] = {
     "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
     "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
     "stream.l2_share": 0.5,  # of the L2 that an operation can count on
+    "stream.l2_use": 0.5,  # of what could be in L2 that is: some tensors were written long ago
     # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
     # a call, of a tensor in a list, of a module call, and of a step.
     "host.call_s": 8.0e-6,
