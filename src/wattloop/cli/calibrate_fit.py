@@ -1,12 +1,13 @@
 """`wattloop calibrate fit`: from collected samples to the constants of a GPU."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.core.errors import ConfigError
 
 __all__ = ["fit_command"]
@@ -22,13 +23,21 @@ Output = Annotated[
 ]
 
 
-def fit_command(files: Files, output: Output = None, json: JsonFile = None) -> None:
+Steps = Annotated[
+    bool, typer.Option("--steps/--no-steps", help="Use training steps, which need torch.")
+]
+
+
+def fit_command(
+    files: Files, output: Output = None, steps: Steps = True, json: JsonFile = None
+) -> None:
     """Fit the constants of a GPU to samples collected on it; predict then uses them."""
     from wattloop.predict.calibrate.fit import fit_files
     from wattloop.predict.models.kernels.find import user_constants_path
 
     check_target(json, "--json")
-    report = fit_files(files)
+    told = say if is_terminal(sys.stderr) else _quietly
+    report = fit_files(files, steps=steps, progress=told)
     place = output or user_constants_path(report.gpu.name)
     try:
         report.constants.save(place)
@@ -60,3 +69,7 @@ def fit_command(files: Files, output: Output = None, json: JsonFile = None) -> N
         + (f", {report.failed} had failed" if report.failed else "")
         + f"; constants written to {place}"
     )
+
+
+def _quietly(message: str) -> None:
+    """Progress is for people who watch."""

@@ -18,6 +18,7 @@ from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.calibrate.fit_cases import operations_of
 from wattloop.predict.calibrate.fit_host import with_host
 from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_samples
+from wattloop.predict.calibrate.fit_steps import Progress, fitted_to_steps, points_of
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
@@ -46,8 +47,12 @@ class FitReport:
     errors: Mapping[str, tuple[int, float, float]]
 
 
-def fit_files(paths: Sequence[Path]) -> FitReport:
+def fit_files(
+    paths: Sequence[Path], *, steps: bool = True, progress: Progress = lambda _: None
+) -> FitReport:
     """Fit all records of the files, which must be of one GPU type.
+
+    `steps` False leaves training steps out, which need torch.
 
     Raises:
         ConfigError: a file is damaged, names no GPU or another one than the rest.
@@ -62,7 +67,12 @@ def fit_files(paths: Sequence[Path]) -> FitReport:
         )
     gpu = gpu_named(products.pop())
     made = next(row for row in rows if row["record"] == "machine")
+    progress(f"{len(rows)} records of {gpu.product}")
     report = constants_from(rows, gpu)
+    if steps:
+        taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
+        fitted = fitted_to_steps(report.constants, points_of(taken, gpu, progress))
+        report = replace(report, constants=fitted, used={**report.used, "step": len(taken)})
     kept = {
         key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
     }
