@@ -98,6 +98,7 @@ def _found(question: Question) -> Workload:
 
 def _traced(question: Question) -> Workload:
     from wattloop.predict.sources.finding import find_source
+    from wattloop.predict.sources.libraries import quiet_transformers
     from wattloop.predict.sources.source import Sizes
     from wattloop.predict.workload.trace import trace
 
@@ -120,17 +121,18 @@ def _traced(question: Question) -> Workload:
             training=training,
         )
     try:
-        workload = trace(
-            source.module,
-            source.inputs,
-            loss=source.loss,
-            precision=question.precision or "fp32",
-            optimizer=question.optimizer or "adamw",
-            style=question.style or "foreach",
-            training=training,
-            accumulate=question.accumulate or 1,
-            name=source.name,
-        )
+        with quiet_transformers():
+            workload = trace(
+                source.module,
+                source.inputs,
+                loss=source.loss,
+                precision=question.precision or "fp32",
+                optimizer=question.optimizer or "adamw",
+                style=question.style or "foreach",
+                training=training,
+                accumulate=question.accumulate or 1,
+                name=source.name,
+            )
     except ConfigError as error:
         raise ConfigError(f"model {source.name}: {error}") from None
     said = (*source.notes, getattr(source.loss, "note", ""), *workload.notes)

@@ -1,10 +1,13 @@
 """Torch and Transformers, or the command that installs them."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["needs_torch", "needs_transformers"]
+__all__ = ["needs_torch", "needs_transformers", "quiet_transformers"]
 
 
 def needs_torch(what: str) -> ModuleType:
@@ -29,3 +32,18 @@ def needs_transformers(what: str) -> ModuleType:
             f"{what} needs Transformers, which is not installed: pip install 'wattloop[hf]'"
         ) from None
     return transformers  # type: ignore[no-any-return]  # transformers is skipped by mypy
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Its advice to people who train or generate is of no use here."""
+    transformers = sys.modules.get("transformers")
+    if transformers is None:
+        yield
+        return
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
