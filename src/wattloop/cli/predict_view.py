@@ -118,7 +118,7 @@ def _print_terms(forecast: Forecast) -> None:
 
 def _print_operations(forecast: Forecast, top: int) -> None:
     rows = [
-        (name.removesuffix("_s"), format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
+        (name, format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
         for name, s in list(forecast.top_operations_s.items())[:top]
     ]
     if rows:

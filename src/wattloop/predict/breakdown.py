@@ -10,7 +10,15 @@ from wattloop.predict.placement import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Part", "by_kind", "by_module", "by_phase", "operation_times_s", "unruled_share"]
+__all__ = [
+    "Part",
+    "by_kind",
+    "by_module",
+    "by_phase",
+    "operation_times_s",
+    "top_operations_s",
+    "unruled_share",
+]
 
 NUMBERED = re.compile(r"(.*?\.)(\d+)((?:\.[^.\d][^.]*)*)")
 """A path, its last number, and what follows it."""
@@ -76,6 +84,22 @@ def by_phase(workload: Workload, times: Times | None) -> dict[str, Part]:
     """Forward, backward and optimizer, in that order."""
     parts = _parts(workload, times, lambda op: op.phase.value)
     return {phase.value: parts[phase.value] for phase in Phase if phase.value in parts}
+
+
+def top_operations_s(
+    estimator: Model, workload: Workload, placement: Placement, most: int = 20
+) -> dict[str, float]:
+    """GPU seconds per step of the operations that take longest, those of like layers together."""
+    times = operation_times_s(estimator, workload, placement) or {}
+    sums: dict[str, float] = {}
+    for position, seconds in times.items():
+        op = workload.operations[position]
+        shape = op.dims or (op.outputs[0] if op.outputs else ())
+        where = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", op.module)
+        words = (op.phase.value, where, op.op, "x".join(map(str, shape)))
+        name = " ".join(filter(None, words))
+        sums[name] = sums.get(name, 0.0) + seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1])[:most])
 
 
 def unruled_share(workload: Workload) -> float:
