@@ -61,7 +61,7 @@ def test_a_prediction_says_what_it_is_of_and_who_says_so(
     for line in ("training step", "throughput", "power per GPU", "GPU energy per step", "memory"):
         assert f"\n{line}" in out
     assert "90% interval" in out
-    assert "fits into 140 GiB" in out
+    assert "fits into 139 GiB" in out
     assert "layers.*.linear aten.mm" in out
     assert "-bound: the GPU computes" in out
 
@@ -105,10 +105,10 @@ def test_what_does_not_fit_is_a_warning(files: Path, capsys: pytest.CaptureFixtu
     """A batch beyond memory is predicted, and it says by how much it is too large."""
     data = predicted("--model", "large.json")
     assert data["fits"] is False
-    assert data["missing_bytes"] > 100e9
+    assert data["short_bytes"] > 100e9
     out, err = capsys.readouterr()
-    assert "does not fit into 140 GiB" in out
-    assert "GiB too little; lower --batch" in err
+    assert "does not fit into 139 GiB" in out
+    assert "GiB too much; about" in err
     assert main(["predict", "--model", "large.json", "--sweep", "gpus=1,2"]) == 0
     assert "none of them fits into memory" in capsys.readouterr().out
 
@@ -178,6 +178,25 @@ def test_lists_name_what_can_be_asked_for(
     assert "spec-only" in out
 
 
+def test_a_whole_run_of_a_whole_node_is_predicted(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps, the node, tariff and zone give time, energy, cost and carbon, with their scope."""
+    words = ("--epochs", "2", "--samples", "6400", "--node", "--tariff", "0.2", "--zone", "FRA")
+    data = predicted("--model", "small.json", *words)
+    assert data["run"]["steps"] == 400
+    assert data["run"]["scope"] == "node"
+    out, err = capsys.readouterr()
+    for text in ("A run of 400 steps", "node energy", "node power", "cost ", "carbon "):
+        assert text in out
+    assert "note: carbon intensity: annual mean of France" in err
+    table = ["predict", "--model", "small.json", "--sweep", "gpus=1,2", *words]
+    assert main(table) == 0
+    out = capsys.readouterr().out
+    assert "run energy (node)" in out
+    assert "least energy of the run: gpus=" in out
+
+
 SMALL = ("--model", "small.json")
 BAD = [
     (("--model", "nothing"), "--model nothing: not understood; write hf:NAME"),
@@ -192,6 +211,8 @@ BAD = [
     ((*SMALL, "--sweep", "batch=x"), "--sweep batch=x: x is no whole number"),
     ((*SMALL, "--sweep", "gpus=1,2", "--sweep", "gpus=4"), "--sweep gpus: varied twice"),
     ((*SMALL, "--compare", "a100,,h200"), "--compare a100,,h200: name each GPU once"),
+    ((*SMALL, "--steps", "9", "--epochs", "1"), "--steps 9: give the number of steps, or epochs"),
+    ((*SMALL, "--epochs", "1"), "--epochs 1: give samples as well"),
     ((*SMALL, "--plot", "x.svg"), "there is one point; add --sweep or --compare"),
     ((*SMALL, "--calibration", "c.json"), "--calibration c.json: no such file"),
     ((*SMALL, "--estimator", "guess"), "--estimator guess: unknown"),

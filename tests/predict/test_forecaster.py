@@ -7,10 +7,11 @@ import pytest
 
 from tests.predict.small import small_workload
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import gpu_named
+from wattloop.core.settings import Settings
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.points import Point, best_points, points_data
 from wattloop.predict.question import Question
+from wattloop.predict.whole import Extent
 from wattloop.predict.workload.files import save_workload
 
 
@@ -26,7 +27,8 @@ def test_throughput_and_energy_count_all_gpus() -> None:
     per_gpu_j = four.prediction.power_w * four.prediction.step_s
     assert four.prediction.energy_j == pytest.approx(4 * per_gpu_j)
     assert four.energy_j_per_sample == pytest.approx(four.prediction.energy_j / 128)
-    assert four.memory_bytes == one.memory_bytes + 12 * 2**20  # buckets of gradients
+    buckets = four.memory.needed_bytes - one.memory.needed_bytes
+    assert buckets == pytest.approx(12 * 2**20)  # gradients once more
 
 
 def test_accumulation_makes_the_step_larger() -> None:
@@ -39,10 +41,10 @@ def test_accumulation_makes_the_step_larger() -> None:
 def test_what_does_not_fit_is_predicted_and_said_by_how_much() -> None:
     """Too large a batch is a warning with the missing bytes, not an error."""
     forecast = answer(model=small_workload(peak_bytes=200e9))
-    gpu = gpu_named("h200")
     assert not forecast.fits
-    assert forecast.missing_bytes == pytest.approx(200e9 + 0.6e9 - gpu.memory_bytes)
-    assert "does not fit: needs 186 GiB" in forecast.all_warnings[0]
+    data = forecast.to_dict()
+    assert data["short_bytes"] == data["memory_bytes"] - data["available_bytes"] > 50e9
+    assert forecast.all_warnings[0].startswith("memory: does not fit: needs 196 GiB of 139 GiB")
     assert forecast.prediction.step_s > 0
 
 
@@ -162,3 +164,47 @@ def test_a_workload_is_traced_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -
     assert len(found) == 1
     forecaster.answer(question.varied("batch", 16))
     assert len(found) == 2
+
+
+def test_a_run_adds_up_its_steps_with_cost_and_carbon() -> None:
+    """Steps of epochs count all GPUs; cost and carbon are of the energy with the room's PUE."""
+    settings = Settings(tariff_per_kwh=0.2, zone="FRA", pue=1.5, sources={"pue": "flag"})
+    step = answer(gpus=2)
+    whole = Extent(epochs=3, samples=640, settings=settings).of(step)
+    assert whole.run is not None
+    assert whole.run.steps == 30
+    assert whole.run.energy_j.value == pytest.approx(30 * step.prediction.energy_j)
+    data = whole.to_dict()["run"]
+    kwh = 1.5 * whole.run.energy_j.value / 3.6e6
+    assert data["cost"]["value"] == pytest.approx(0.2 * kwh)
+    assert data["carbon_g"]["value"] > 0
+    assert data["scope"] == "gpu"
+
+
+def test_a_node_draws_more_than_its_gpus() -> None:
+    """The run is then of the node, and says so."""
+    step = answer(gpus=8)
+    whole = Extent(steps=10, node=True).of(step)
+    assert whole.node is not None and whole.run is not None
+    assert whole.node.power_w > 8 * step.prediction.power_w
+    assert whole.run.scope == "node"
+    assert whole.run.energy_j.value == pytest.approx(10 * whole.node.energy_j)
+    stated = Extent(node=True, settings=Settings(node_overhead_w=5000.0)).of(step)
+    assert stated.node is not None
+    assert stated.node.power_w > whole.node.power_w
+
+
+@pytest.mark.parametrize(
+    ("extent", "said"),
+    [
+        ({"steps": 5, "epochs": 1.0}, "steps 5: give the number of steps, or epochs and samples"),
+        ({"epochs": 1.0}, "epochs 1: give samples as well"),
+        ({"samples": 9}, "samples 9: give epochs as well"),
+        ({"steps": 0}, "steps 0: must be above 0"),
+    ],
+)
+def test_an_extent_that_makes_no_sense_is_an_error(extent: dict[str, Any], said: str) -> None:
+    """Steps or epochs, not both, and none of nothing."""
+    with pytest.raises(ConfigError) as refused:
+        Extent(**extent)
+    assert said in str(refused.value)

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from wattloop.core.settings import Settings
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.question import Question
+from wattloop.predict.whole import Extent
 
 __all__ = ["predict"]
 
@@ -31,6 +33,11 @@ def predict(  # noqa: PLR0913 - most have a default
     head: str | None = None,
     estimator: str = "kernels",
     calibration: str | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    samples: int | None = None,
+    node: bool = False,
+    settings: Settings | None = None,
 ) -> Forecast:
     """Time, power, energy and memory of one training step, without running it.
 
@@ -59,10 +66,16 @@ def predict(  # noqa: PLR0913 - most have a default
         head: of a model named `hf:NAME`, such as `masked-lm`.
         estimator: `kernels`, `adept` or `roofline`.
         calibration: a file of constants, instead of those known for the GPU.
+        steps: of the run, whose time, energy, cost and carbon are then in `run`.
+        epochs: passes over the data, instead of `steps`; with `samples`.
+        samples: of the data set.
+        node: count host, memory, fans and power supply as well, in `node` and `run`.
+        settings: tariff, carbon intensity and PUE for `run`; none unless given.
 
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
+    extent = Extent(steps, epochs, samples, node, settings or Settings())
     question = Question(
         model=model,
         gpu=gpu,
@@ -84,4 +97,4 @@ def predict(  # noqa: PLR0913 - most have a default
         estimator=estimator,
         calibration=calibration,
     )
-    return Forecaster().answer(question)
+    return extent.of(Forecaster().answer(question))

@@ -8,6 +8,7 @@ from wattloop.core.user_path import user_path
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.predict.breakdown import top_operations_s
 from wattloop.predict.estimators import estimator_for
+from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.models.model import Model
 from wattloop.predict.question import Question
@@ -44,6 +45,7 @@ class Forecaster:
             prediction=prediction,
             estimator=estimator.name,
             is_calibrated=SPEC_ONLY not in prediction.model,
+            memory=fit_on(workload, gpu, question.gpus),
             top_operations_s=top_operations_s(estimator, workload, placement),
             notes=tuple(filter(None, (*workload.notes, variant_assumed(question.gpu)))),
             warnings=_warnings(workload, gpu),
@@ -97,7 +99,7 @@ def _found(question: Question) -> Workload:
 
 def _traced(question: Question) -> Workload:
     from wattloop.predict.sources.finding import find_source
-    from wattloop.predict.sources.libraries import quiet_transformers
+    from wattloop.predict.sources.libraries import quiet_libraries
     from wattloop.predict.sources.source import Sizes
     from wattloop.predict.workload.trace import trace
 
@@ -120,7 +122,7 @@ def _traced(question: Question) -> Workload:
             training=training,
         )
     try:
-        with quiet_transformers():
+        with quiet_libraries():
             workload = trace(
                 source.module,
                 source.inputs,

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.predict.sources.architectures import architecture, unknown
 from wattloop.predict.sources.heads import HEADS, inputs_of, usual_head
-from wattloop.predict.sources.libraries import needs_torch, needs_transformers, quiet_transformers
+from wattloop.predict.sources.libraries import needs_torch, needs_transformers, quiet_libraries
 from wattloop.predict.sources.source import Sizes, Source
 
 __all__ = ["huggingface_source"]
@@ -122,7 +122,7 @@ def _built(transformers: Any, name: str, config: Any, head: str) -> Any:
             f"head {head}: {config.model_type} has none; it has {', '.join(fitting) or 'no head'}"
         )
     try:
-        with quiet_transformers(), torch.device("meta"):
+        with quiet_libraries(), torch.device("meta"):
             return maker.from_config(config)
     except Exception as error:  # noqa: BLE001 - each class refuses in its own way
         raise ConfigError(

@@ -1,5 +1,6 @@
 """Torch and Transformers, or the command that installs them."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from types import ModuleType
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["needs_torch", "needs_transformers", "quiet_transformers"]
+__all__ = ["needs_torch", "needs_transformers", "quiet_libraries"]
 
 
 def needs_torch(what: str) -> ModuleType:
@@ -35,15 +36,17 @@ def needs_transformers(what: str) -> ModuleType:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Its advice to people who train or generate is of no use here."""
+def quiet_libraries() -> Iterator[None]:
+    """Without their advice to people who train, and tracebacks of errors that we explain."""
+    fake_tensors = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, fake_tensors.disabled = fake_tensors.disabled, True
     transformers = sys.modules.get("transformers")
-    if transformers is None:
-        yield
-        return
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    verbosity = None if transformers is None else transformers.logging.get_verbosity()
+    if transformers is not None:
+        transformers.logging.set_verbosity_error()
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(verbosity)
+        fake_tensors.disabled = disabled
+        if transformers is not None:
+            transformers.logging.set_verbosity(verbosity)
