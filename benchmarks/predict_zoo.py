@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ZOO", "Entry", "Row", "rows"]
+__all__ = ["ZOO", "Entry", "Row", "hugging_face", "loss_of_output", "rows", "tokens"]
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 
@@ -82,7 +82,7 @@ def _net(name: str, *arguments: object) -> Callable[[], Any]:
     return build
 
 
-def _hugging_face(config: str, network: str, **settings: object) -> Callable[[], Any]:
+def hugging_face(config: str, network: str, **settings: object) -> Callable[[], Any]:
     """A network of transformers with random weights, attention through SDPA."""
 
     def build() -> Any:
@@ -116,16 +116,16 @@ def _floats(*shape: int) -> Callable[[int], Inputs]:
     return make
 
 
-def _tokens(length: int, labels: str = "") -> Callable[[int], Inputs]:
+def tokens(length: int, labels: str = "") -> Callable[[int], Inputs]:
     """Token ids; with `labels` `token` or `sequence` also what Hugging Face's loss compares to."""
 
     def make(batch: int) -> Inputs:
         import torch
 
-        tokens = torch.zeros(batch, length, dtype=torch.long)
+        ids = torch.zeros(batch, length, dtype=torch.long)
         if not labels:
-            return (tokens,)
-        return {"input_ids": tokens, "labels": tokens if labels == "token" else tokens[:, 0]}
+            return (ids,)
+        return {"input_ids": ids, "labels": ids if labels == "token" else ids[:, 0]}
 
     return make
 
@@ -143,7 +143,7 @@ def _squared_error(found: Any) -> Any:
     return torch.nn.functional.mse_loss(found, torch.zeros_like(found))
 
 
-def _of_output(output: Any) -> Any:
+def loss_of_output(output: Any) -> Any:
     """Hugging Face's models return their loss when they get labels."""
     return output.loss
 
@@ -161,13 +161,13 @@ _ALBERT = {
 ZOO: dict[str, Entry] = {
     "albert_base_v2@256": Entry(
         "albert", "transformer", 11_685_122,
-        _hugging_face("AlbertConfig", "AlbertForSequenceClassification", **_ALBERT),
-        _tokens(256, labels="sequence"), _of_output,
+        hugging_face("AlbertConfig", "AlbertForSequenceClassification", **_ALBERT),
+        tokens(256, labels="sequence"), loss_of_output,
     ),
     "distilbert_base@256": Entry(
         "distilbert", "transformer", 66_955_010,
-        _hugging_face("DistilBertConfig", "DistilBertForSequenceClassification", num_labels=2),
-        _tokens(256, labels="sequence"), _of_output, guessed="dropout as in its configuration",
+        hugging_face("DistilBertConfig", "DistilBertForSequenceClassification", num_labels=2),
+        tokens(256, labels="sequence"), loss_of_output, guessed="dropout as in its configuration",
     ),
     "resnet50@224": Entry(
         "resnet50", "convolutional", 25_557_032, _net("resnet50", 1000), _floats(3, 224, 224),
@@ -186,8 +186,8 @@ ZOO: dict[str, Entry] = {
     ),
     "tinyllama_1b@512": Entry(
         "tinyllama", "transformer", 1_100_048_384,
-        _hugging_face("LlamaConfig", "LlamaForCausalLM", **_TINYLLAMA),
-        _tokens(512, labels="token"), _of_output,
+        hugging_face("LlamaConfig", "LlamaForCausalLM", **_TINYLLAMA),
+        tokens(512, labels="token"), loss_of_output,
     ),
     "resnet18@32": Entry(
         "resnet18", "convolutional", 11_181_642, _net("resnet18", 10), _floats(3, 32, 32),
@@ -198,11 +198,11 @@ ZOO: dict[str, Entry] = {
     ),
     "transformer_lm@128": Entry(
         "transformer_lm", "transformer", 53_024_254, _net("TransformerLm"),
-        _tokens(128), _cross_entropy, guessed="8 heads, ReLU, norm after the sum",
+        tokens(128), _cross_entropy, guessed="8 heads, ReLU, norm after the sum",
     ),
     "gpt2@1024": Entry(
-        "gpt2", "transformer", 124_439_808, _hugging_face("GPT2Config", "GPT2LMHeadModel"),
-        _tokens(1024, labels="token"), _of_output,
+        "gpt2", "transformer", 124_439_808, hugging_face("GPT2Config", "GPT2LMHeadModel"),
+        tokens(1024, labels="token"), loss_of_output,
     ),
     "mlp_4096x6": Entry(
         "mlp", "other", 100_728_842, _net("mlp_4096x6"), _floats(4096), _cross_entropy

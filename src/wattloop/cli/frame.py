@@ -24,6 +24,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "bench": ("wattloop.cli.bench", "Time and energy of six kernels, framework by framework."),
     "tune": ("wattloop.cli.tune", "Find settings that reach the same quality for less energy."),
+    "predict": (
+        "wattloop.cli.predict",
+        "Time, power, energy and memory of a training on a GPU, before it runs.",
+    ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

@@ -59,7 +59,9 @@ def fit_files(paths: Sequence[Path]) -> FitReport:
     gpu = gpu_named(products.pop())
     made = next(row for row in rows if row["record"] == "machine")
     report = constants_from(rows, gpu)
-    kept = {key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")}
+    kept = {
+        key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
+    }
     constants = report.constants
     return replace(report, constants=replace(constants, made={**constants.made, **kept}))
 

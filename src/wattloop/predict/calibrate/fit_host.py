@@ -30,8 +30,10 @@ def with_host(values: Values, rows: Sequence[Mapping[str, Any]]) -> Values:
         (few, short_s), (many, long_s) = min(lists), max(lists)
         # AdamW walks its lists about 12 times, and the host each tensor of them.
         changes["host.tensor_s"] = max((long_s - short_s) / (many - few) / 12, 1e-8)
-    module = [float(row["seconds"]) for row in rows
-              if row["family"] == "module" and row["params"].get("module") == "identity"]  # fmt: skip
+    module = [
+        float(row["seconds"]) for row in rows
+        if row["family"] == "module" and row["params"].get("module") == "identity"
+    ]  # fmt: skip
     if module:
         changes["host.module_s"] = statistics.median(module)
     return values.with_changes(changes)

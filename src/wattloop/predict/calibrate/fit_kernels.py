@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.classes import class_of, family_of
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.features import features_of
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import calculated_times
 from wattloop.predict.models.kernels.residuals import Residuals
-from wattloop.predict.models.kernels.table import Floats, OperationTable, class_of, family_of
+from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Operation
 

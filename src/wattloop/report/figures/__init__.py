@@ -4,6 +4,7 @@
 - `sweep`        gains, EDP, EDS and times of a sweep against its settings and GPU counts
 - `techniques`   EDP against time, power by setting, synthesis over workloads
 - `roofline`     kernels against what their device can do
+- `predicted`    predicted against measured steps
 - `scaling`      time and speed-up against the number of GPUs
 - `sm2`          loss over learning rates, and the course of a search by `sm2`
 - `power`        power over time against the TDP

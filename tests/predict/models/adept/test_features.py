@@ -13,7 +13,14 @@ def test_adamw_moves_what_equations_4_4_and_4_5_say() -> None:
     """Weights and two moments in fp32, gradients in bf16 under autocast: 14 + 12 bytes."""
     assert optimizer_bytes(1e6, "adamw", "bf16") == (14e6, 12e6)
     assert optimizer_bytes(1e6, "adamw", "fp32") == (16e6, 12e6)
-    assert optimizer_bytes(1e6, "sgd", "fp32") == (12e6, 8e6)
+
+
+def test_other_optimizers_keep_their_own_moments() -> None:
+    """SGD keeps one with momentum and none without; an unknown one is taken for AdamW."""
+    assert optimizer_bytes(1e6, "sgd+momentum", "fp32") == (12e6, 8e6)
+    assert optimizer_bytes(1e6, "sgd", "fp32") == (8e6, 4e6)
+    assert optimizer_bytes(1e6, "lion", "fp32") == (16e6, 12e6)
+    assert optimizer_flops(1e6, "sgd") < optimizer_flops(1e6, "lion") == 18e6
 
 
 def test_adamw_takes_18_flops_per_parameter() -> None:

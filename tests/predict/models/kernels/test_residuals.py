@@ -43,9 +43,9 @@ def test_measured_shapes_are_met_and_near_ones_as_well(fitted: KernelConstants) 
 def test_far_from_all_samples_only_the_formula_speaks(fitted: KernelConstants) -> None:
     """A correction fades with distance."""
     far = costs.gemm(4096, 7, 3, 5, dtype="bf16")
-    assert fitted.residuals.factors([far])[0] == pytest.approx(1.0, abs=0.05)
+    assert fitted.residuals.factors(OperationTable.of([far]))[0] == pytest.approx(1.0, abs=0.05)
     unmeasured = costs.gemm(1, 64, 64, 64, dtype="fp64")
-    assert fitted.residuals.factors([unmeasured])[0] == 1.0
+    assert fitted.residuals.factors(OperationTable.of([unmeasured]))[0] == 1.0
 
 
 def test_noise_alone_is_not_learned() -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from wattloop.predict.models.adept.sizes import conv_sizes, elements, gemm_tiles, weighted_means
 from wattloop.predict.models.peaks import MATRIX_KINDS, peak_flops_s
 from wattloop.predict.placement import Placement
+from wattloop.predict.workload.costs.optimizers import OPTIMIZERS
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -16,10 +17,8 @@ __all__ = ["Features", "optimizer_bytes", "optimizer_flops"]
 
 Array = NDArray[np.float64]
 
-OPTIMIZER_FLOPS = {"adamw": 18, "adam": 16, "rmsprop": 9, "sgd": 4}
-"""FLOPs per parameter; AdamW's is the thesis's, the others are counted off their update rules."""
-OPTIMIZER_STATES = {"adamw": 2, "adam": 2, "rmsprop": 1, "sgd": 1}
-"""Moments kept per parameter; SGD with momentum has one."""
+ADAMW_FLOPS = 18
+"""Per parameter, by the thesis; those of other optimizers are counted off their update rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,18 @@ class Features:
 
 def optimizer_bytes(parameters: float, optimizer: str, precision: str) -> tuple[float, float]:
     """Equations 4.4 and 4.5: bytes that an optimizer step reads and writes."""
-    states = OPTIMIZER_STATES.get(optimizer, 2)
+    rule = OPTIMIZERS.get(optimizer, OPTIMIZERS["adamw"])
     gradient = DTYPE_BYTES["bf16"] if precision in ("bf16", "fp16") else DTYPE_BYTES["fp32"]
-    weights = DTYPE_BYTES["fp32"] * (1 + states)
+    weights = DTYPE_BYTES["fp32"] * (1 + rule.states)
     return parameters * (weights + gradient), parameters * weights
 
 
 def optimizer_flops(parameters: float, optimizer: str) -> float:
-    """18 N_p for AdamW."""
-    return parameters * OPTIMIZER_FLOPS.get(optimizer, OPTIMIZER_FLOPS["adamw"])
+    """18 N_p for AdamW, and for optimizers without a rule."""
+    rule = OPTIMIZERS.get(optimizer)
+    if rule is None or optimizer == "adamw":
+        return parameters * ADAMW_FLOPS
+    return parameters * sum(each.flops for each in rule.passes)
 
 
 def _row(workload: Workload, placement: Placement) -> dict[str, float]:

@@ -119,7 +119,12 @@ class Adept(Model):
 
     def constants(self) -> Mapping[str, object]:
         """The parameters and the saturation they were fitted with."""
-        return {"parameters": dict(self._known()), "saturation": self._saturation}
+        return {"parameters": dict(self.parameters), "saturation": self._saturation}
+
+    @property
+    def parameters(self) -> Mapping[str, float]:
+        """theta_H by name."""
+        return self._known()
 
     def _step(self, workload: Workload, placement: Placement) -> Step:
         return step_of(Features.of([(workload, placement)]), self._known(), self._saturation)

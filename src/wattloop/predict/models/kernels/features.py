@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 
-from wattloop.predict.models.kernels.table import class_of
+from wattloop.predict.models.kernels.classes import class_of
+from wattloop.predict.models.kernels.classes import size_of as _size
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation
 
 __all__ = ["features_of"]
@@ -89,13 +90,6 @@ _PLACES: Mapping[Kind, Callable[[Operation], tuple[float, ...]]] = {
     Kind.LOSS: _rows_columns,
     Kind.EMBEDDING: _rows_columns,
 }
-
-
-def _size(detail: Mapping[str, object], key: str, missing: float = 1.0) -> float:
-    value = detail.get(key, missing)
-    if isinstance(value, (tuple, list)):
-        return math.prod(float(part) for part in value)
-    return float(value) if isinstance(value, (int, float)) else missing
 
 
 def _log2(size: float) -> float:

@@ -5,7 +5,7 @@ and joules of work. Both in logarithms with a robust loss, in turns, because pow
 clock and time decides the power.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,11 +16,12 @@ from wattloop.predict.models.kernels.host import host_seconds
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import operation_times, scale_scopes
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
-from wattloop.predict.models.kernels.profile import StepProfile, profile_of
+from wattloop.predict.models.kernels.profile import Prepared, StepProfile, profile_of
 from wattloop.predict.models.kernels.step import step_results
-from wattloop.predict.models.kernels.table import Floats, OperationTable
+from wattloop.predict.models.kernels.table import Floats
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.model import Point
+from wattloop.predict.workload.workload import Workload
 
 __all__ = ["fitted_to_points"]
 
@@ -33,14 +34,22 @@ HOST = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", 
         "host.tensor_s", "host.module_s", "host.step_s")  # fmt: skip
 
 
-def fitted_to_points(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+def fitted_to_points(
+    constants: KernelConstants,
+    points: Sequence[Point],
+    prepare: Callable[[Workload], Prepared] = Prepared.of,
+) -> KernelConstants:
     """`constants` with factors, host costs and power fitted to `points`."""
+    rows = [(point, prepare(point.workload)) for point in points]
     calibrated = bool(constants.made.get("microbenchmarks"))
     for _ in range(TURNS):
-        constants = _with_time(constants, points, calibrated=calibrated)
-        values = with_power(constants.values, _draws(constants, points))
+        constants = _with_time(constants, rows, calibrated=calibrated)
+        values = with_power(constants.values, _draws(constants, rows))
         constants = replace(constants, values=values)
     return constants
+
+
+_Row = tuple[Point, Prepared]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +63,15 @@ class _Rows:
     measured_s: Floats
 
     @classmethod
-    def of(cls, constants: KernelConstants, points: Sequence[Point]) -> "_Rows":
+    def of(cls, constants: KernelConstants, points: Sequence[_Row]) -> "_Rows":
         values, residuals = constants.values, constants.residuals
         profiles, by_row, stretch = [], [], []
-        for point in points:
+        for point, prepared in points:
             gpu, accumulate = point.placement.gpu, float(point.workload.accumulate)
-            table = OperationTable.of(point.workload.operations)
+            table = prepared.table
             times = operation_times(table, values, residuals, gpu)
             total = times.seconds * table.count * np.where(table.optimizer, 1.0, accumulate)
-            profile = profile_of(point.workload, gpu, values, residuals)
+            profile = profile_of(prepared, gpu, values, residuals)
             steps = all_pairs([profile], [point.placement])
             share = float(step_results(steps, values).clock_share[0])
             sums: dict[str, float] = {}
@@ -75,19 +84,19 @@ class _Rows:
             stretch.append(share)
         names = sorted({name for sums in by_row for name in sums})
         seconds = np.array([[sums.get(name, 0.0) for name in names] for sums in by_row])
-        measured = np.array([point.step_s for point in points])
+        measured = np.array([point.step_s for point, _ in points])
         return cls(profiles, names, seconds, np.array(stretch), measured)
 
 
 def _with_time(
-    constants: KernelConstants, points: Sequence[Point], *, calibrated: bool
+    constants: KernelConstants, points: Sequence[_Row], *, calibrated: bool
 ) -> KernelConstants:
     rows = _Rows.of(constants, points)
     values = constants.values
     known = np.array([values.look("scale", name) for name in rows.names])
     base = rows.seconds / np.exp(known)
     counts = np.array([_host_counts(profile, values) for profile in rows.profiles])
-    speed = np.array([point.placement.host_speed for point in points])
+    speed = np.array([point.placement.host_speed for point, _ in points])
     sharpness = values["host.overlap"]
     hosts = np.log([values[name] for name in HOST])
     prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
@@ -119,14 +128,14 @@ def _host_counts(profile: StepProfile, values: Values) -> list[float]:
     return counts
 
 
-def _draws(constants: KernelConstants, points: Sequence[Point]) -> list[Draw]:
+def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:
     """The points whose power is known, with the clock that the constants give them."""
     draws = []
-    for point in points:
+    for point, prepared in points:
         if point.power_w is None:
             continue
         gpu, placement = point.placement.gpu, point.placement
-        profile = profile_of(point.workload, gpu, constants.values, constants.residuals)
+        profile = profile_of(prepared, gpu, constants.values, constants.residuals)
         share = step_results(all_pairs([profile], [placement]), constants.values).clock_share[0]
         cap_w = placement.cap_w or gpu.tdp_w
         draws.append(Draw(profile.work, point.step_s, point.power_w, float(share), cap_w))

@@ -11,12 +11,12 @@ from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.find import constants_for
 from wattloop.predict.models.kernels.operations import operation_times
-from wattloop.predict.models.kernels.profile import StepProfile, profile_of
+from wattloop.predict.models.kernels.profile import Prepared, StepProfile, profile_of
 from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
-from wattloop.predict.models.kernels.table import OperationTable
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["KernelModel"]
@@ -37,6 +37,7 @@ class KernelModel(Model):
     ) -> None:
         self._constants = constants or KernelConstants()
         self._source = source
+        self._prepared: dict[int, Prepared] = {}
         self._profiles: dict[tuple[int, str], tuple[Workload, StepProfile]] = {}
 
     @classmethod
@@ -49,7 +50,10 @@ class KernelModel(Model):
         """Factors, host costs and joules fitted to measured steps; kernels stay as calibrated."""
         from wattloop.predict.models.kernels.fitting import fitted_to_points
 
-        return type(self)(fitted_to_points(self._constants, points), source="fitted")
+        constants = fitted_to_points(self._constants, points, self._prepare)
+        model = type(self)(constants, source="fitted")
+        model._prepared = self._prepared
+        return model
 
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
         """Time, power, clock and regime, with the seconds of each phase and kind."""
@@ -97,9 +101,16 @@ class KernelModel(Model):
         known = self._profiles.get(key)
         if known is None or known[0] is not workload:
             values, residuals = self._constants.values, self._constants.residuals
-            known = (workload, profile_of(workload, gpu, values, residuals))
+            known = (workload, profile_of(self._prepare(workload), gpu, values, residuals))
             self._profiles[key] = known
         return known[1]
+
+    def _prepare(self, workload: Workload) -> Prepared:
+        """What does not depend on constants, made once; models fitted from this one share it."""
+        known = self._prepared.get(id(workload))
+        if known is None or known.workload is not workload:
+            known = self._prepared[id(workload)] = Prepared.of(workload)
+        return known
 
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:
         """The prediction's numbers, its terms and the operations that take longest."""
@@ -118,21 +129,24 @@ class KernelModel(Model):
 
     def operation_seconds(self, workload: Workload, gpu: Gpu, top: int = 20) -> dict[str, float]:
         """GPU seconds per step of the operations that take longest, alike ones together."""
-        table = OperationTable.of(workload.operations)
-        times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
         sums: dict[str, float] = {}
-        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
-        for op, seconds in zip(
-            table.operations, times.seconds * table.count * repeats, strict=True
-        ):
+        for op, seconds in self.timed_operations(workload, gpu):
             shape = (
                 "x".join(map(str, op.dims))
                 if op.dims
                 else "x".join(map(str, (op.outputs or ((),))[0]))
             )
             name = f"{op.phase}/{op.module or '-'}/{op.op}[{shape}]_s"
-            sums[name] = sums.get(name, 0.0) + float(seconds)
+            sums[name] = sums.get(name, 0.0) + seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1])[:top])
+
+    def timed_operations(self, workload: Workload, gpu: Gpu) -> list[tuple[Operation, float]]:
+        """Operations that the GPU runs, each with the GPU seconds all its calls in a step take."""
+        table = self._prepare(workload).table
+        times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
+        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
+        seconds = (times.seconds * table.count * repeats).tolist()
+        return list(zip(table.operations, seconds, strict=True))
 
     def constants(self) -> Mapping[str, object]:
         """The content of a constants file."""

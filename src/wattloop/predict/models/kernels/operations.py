@@ -29,7 +29,7 @@ class Times:
 def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
     """Calculated times, corrected by what microbenchmarks of this GPU said of such operations."""
     times = calculated_times(table, values, gpu)
-    factors = residuals.factors(table.operations)
+    factors = residuals.factors(table)
     scale = np.exp(values.column("scale", scale_scopes(table)))
     floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
     return Times(np.maximum(times.seconds * factors * scale, floor), times.compute)

@@ -15,7 +15,21 @@ from wattloop.predict.models.kernels.work import WORK, work_of
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Part", "StepProfile", "profile_of"]
+__all__ = ["Part", "Prepared", "StepProfile", "profile_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What of a workload depends on neither GPU nor constants."""
+
+    workload: Workload
+    table: OperationTable
+    counts: HostCounts
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Prepared":
+        """Its operations as a table, and what the host has to do."""
+        return cls(workload, OperationTable.of(workload.operations), host_counts(workload))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +83,13 @@ class StepProfile:
     counts: HostCounts
 
 
-def profile_of(workload: Workload, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
-    """`workload` on `gpu`, with the sums over its operations made."""
-    table = OperationTable.of(workload.operations)
+def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
+    """The workload on `gpu`, with the sums over its operations made."""
+    workload, table, counts = prepared.workload, prepared.table, prepared.counts
     times = operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
     repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
     work = work_of(table, total)
-    counts = host_counts(workload)
     pass_host_s, once_host_s = host_seconds(counts, values)
     compute_j, memory_j = joules(work, values)
     last = table.optimizer

@@ -7,14 +7,13 @@ far from all of them the formula alone does.
     r(x) = sum_i a_i exp(-|x - x_i|^2 / 2 l^2),   a = (K + s^2 I)^-1 r
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from wattloop.predict.models.kernels.features import features_of
-from wattloop.predict.models.kernels.table import Floats, family_of
-from wattloop.predict.workload.operation import Operation
+from wattloop.predict.models.kernels.classes import family_of
+from wattloop.predict.models.kernels.table import Floats, OperationTable
 
 __all__ = ["ResidualGroup", "Residuals", "nearness"]
 
@@ -53,20 +52,15 @@ class Residuals:
     def __init__(self, groups: Mapping[str, ResidualGroup] | None = None) -> None:
         self.groups = dict(groups or {})
 
-    def factors(self, operations: Sequence[Operation]) -> Floats:
-        """What to multiply the calculated time of each operation with."""
-        factors = np.ones(len(operations))
-        if not self.groups:
-            return factors
-        members: dict[str, tuple[list[int], list[tuple[float, ...]]]] = {}
-        for index, op in enumerate(operations):
-            group, place = features_of(op)
-            if group not in self.groups:
-                group = family_of(group)
+    def factors(self, table: OperationTable) -> Floats:
+        """What to multiply the calculated time of each row with."""
+        factors = np.ones(len(table))
+        members: dict[str, list[int]] = {}
+        for index, name in enumerate(table.classes):
+            group = name if name in self.groups else family_of(name)
             if group in self.groups:
-                indices, places = members.setdefault(group, ([], []))
-                indices.append(index)
-                places.append(place)
-        for group, (indices, places) in members.items():
-            factors[indices] = np.exp(self.groups[group].correction(np.array(places)))
+                members.setdefault(group, []).append(index)
+        for group, rows in members.items():
+            places = np.array([table.places[row] for row in rows])
+            factors[rows] = np.exp(self.groups[group].correction(places))
         return factors

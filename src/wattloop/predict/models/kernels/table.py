@@ -1,14 +1,16 @@
 """The operations of a workload as arrays, so that every formula runs once for all of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.predict.models.kernels.classes import direction_of, size_of
+from wattloop.predict.models.kernels.features import features_of
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 
-__all__ = ["Floats", "OperationTable", "class_of", "family_of"]
+__all__ = ["Floats", "OperationTable"]
 
 Floats = NDArray[np.float64]
 
@@ -18,8 +20,9 @@ class OperationTable:
     """Columns over operations; views are left out, they cost the GPU nothing.
 
     Attributes:
-        operations: the rows.
+        operations: the rows; operations that are alike are one row.
         classes: name of each row's class (see `class_of`).
+        places: where each row lies in its class (see `features_of`).
         kinds, dtypes, directions: as text.
         flops, bytes_read, bytes_written, kernels: of one call.
         count: how many such calls one pass makes.
@@ -29,6 +32,7 @@ class OperationTable:
 
     operations: tuple[Operation, ...]
     classes: tuple[str, ...]
+    places: tuple[tuple[float, ...], ...]
     kinds: NDArray[np.str_]
     dtypes: NDArray[np.str_]
     directions: NDArray[np.str_]
@@ -43,10 +47,12 @@ class OperationTable:
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> "OperationTable":
         """The table of those `operations` that run on the GPU."""
-        rows = tuple(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
+        rows = _merged(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
+        features = [features_of(op) for op in rows]
         return cls(
             operations=rows,
-            classes=tuple(class_of(op) for op in rows),
+            classes=tuple(name for name, _ in features),
+            places=tuple(place for _, place in features),
             kinds=np.array([str(op.kind) for op in rows], dtype=np.str_),
             dtypes=np.array([op.dtype for op in rows], dtype=np.str_),
             directions=np.array([direction_of(op) for op in rows], dtype=np.str_),
@@ -75,72 +81,23 @@ class OperationTable:
 
     def detail(self, rows: NDArray[np.intp], key: str, missing: float = 1.0) -> Floats:
         """A number of each row's `detail`; `missing` where it is not said."""
-        return _column([_number(self.operations[i].detail, key, missing) for i in rows])
+        return _column([size_of(self.operations[i].detail, key, missing) for i in rows])
 
     def rows_of(self, *kinds: Kind) -> NDArray[np.intp]:
         """Indices of the rows of these kinds."""
         return np.flatnonzero(np.isin(self.kinds, [str(kind) for kind in kinds]))
 
 
-def class_of(op: Operation) -> str:
-    """What operations share constants: kind, what kernel family it takes, direction and dtype.
-
-    The parts go from coarse to fine, so that a constant given for `norm` holds for every norm
-    and one for `norm.batch.backward` overrides it.
-    """
-    direction = direction_of(op)
-    detail = op.detail
-    if op.kind is Kind.GEMM:
-        return f"gemm.{op.dtype}"
-    if op.kind is Kind.CONV:
-        return f"{_conv_family(detail)}.{direction}.{op.dtype}"
-    if op.kind is Kind.ATTENTION:
-        return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{op.dtype}"
-    if op.kind is Kind.RNN:
-        return f"rnn.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
-    if op.kind is Kind.NORM:
-        return f"norm.{detail.get('norm', 'layer')}.{direction}.{op.dtype}"
-    if op.kind is Kind.COPY:
-        return f"copy.{'strided' if detail.get('strided') else 'plain'}.{op.dtype}"
-    if op.kind is Kind.FOREACH:
-        return f"foreach.{'fused' if detail.get('fused') else 'list'}"
-    if op.kind in (Kind.SOFTMAX, Kind.LOSS, Kind.EMBEDDING):
-        return f"{op.kind}.{direction}.{op.dtype}"
-    return f"{op.kind}.{_function(op)}.{op.dtype}"
-
-
-def family_of(name: str) -> str:
-    """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
-    parts = name.split(".")
-    return f"{parts[0]}.*.{parts[-1]}"
-
-
-def direction_of(op: Operation) -> str:
-    """`forward`, `backward`, `data` or `weight`; the phase where the detail says nothing."""
-    said = op.detail.get("direction")
-    if isinstance(said, str):
-        return said
-    return "backward" if op.phase is Phase.BACKWARD else "forward"
-
-
-def _function(op: Operation) -> str:
-    """`gelu_backward` of `aten.gelu_backward.default`; in place or not is the same work."""
-    return op.op.removeprefix("aten.").split(".")[0].rstrip("_")
-
-
-def _conv_family(detail: Mapping[str, object]) -> str:
-    """`depthwise` when each group has one input channel, `grouped` for a few, else `conv`."""
-    groups = _number(detail, "groups", 1.0)
-    if groups <= 1:
-        return "conv"
-    return "depthwise" if _number(detail, "c_in", groups) <= groups else "grouped"
-
-
-def _number(detail: Mapping[str, object], key: str, missing: float) -> float:
-    value = detail.get(key, missing)
-    if isinstance(value, (tuple, list)):  # a height, width pair: what matters is their product
-        return float(np.prod([float(part) for part in value]))
-    return float(value) if isinstance(value, (int, float)) else missing
+def _merged(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Operations that cost the same as one, wherever in the model they are."""
+    first: dict[tuple[object, ...], Operation] = {}
+    count: dict[tuple[object, ...], int] = {}
+    for op in operations:
+        key = (op.op, op.phase, op.dtype, op.dims, op.flops, op.bytes_read, op.bytes_written,
+               op.kernels, *op.detail.values())  # fmt: skip
+        first.setdefault(key, op)
+        count[key] = count.get(key, 0) + op.count
+    return tuple(replace(op, count=count[key]) for key, op in first.items())
 
 
 def _column(values: Sequence[float]) -> Floats:

@@ -5,6 +5,7 @@ whole      attention, recurrent layers, RMS norm and dropout as single operation
 autocast   which types CUDA's autocast gives each operation
 paths      which module an operation belongs to, forward and backward
 memory     what is alive when
+unpacked   no packed samples in models of Transformers, so that their kernels stay causal
 scalars    values and shapes that depend on data
 blocks     blocks that are alike are traced once
 recorder   the mode that sees every operation

@@ -18,6 +18,7 @@ from wattloop.predict.workload.tracing.paths import Paths
 from wattloop.predict.workload.tracing.recorder import Recorder
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.predict.workload.tracing.scalars import Guesses
+from wattloop.predict.workload.tracing.unpacked import samples_unpacked
 from wattloop.predict.workload.tracing.whole import whole_operations
 from wattloop.predict.workload.workload import Workload
 from wattloop.version import __version__
@@ -113,6 +114,7 @@ class _Step:
         request = self.request
         with self._explained(recorder, module, paths), ExitStack() as stack:
             stack.enter_context(whole_operations())
+            stack.enter_context(samples_unpacked())
             stack.enter_context(paths.followed())
             stack.enter_context(recorder)
             stack.enter_context(torch.set_grad_enabled(request.training))

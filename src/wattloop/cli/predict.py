@@ -1,0 +1,175 @@
+"""`wattloop predict`: what a training will cost, before it runs."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone
+from wattloop.cli.output import check_target
+from wattloop.cli.predict_inspect import inspect_command
+from wattloop.cli.predict_lists import gpus_command, models_command
+from wattloop.cli.predict_options import (
+    Accumulate,
+    Batch,
+    Calibration,
+    CapW,
+    ClockMhz,
+    EstimatorName,
+    GpuName,
+    Gpus,
+    Head,
+    Image,
+    Inference,
+    Input,
+    ModelName,
+    Optimizer,
+    Precision,
+    SamplesRate,
+    SaveWorkload,
+    Seq,
+    Style,
+)
+
+__all__ = ["app"]
+
+RUN = "run"
+
+
+class PredictGroup(TyperGroup):
+    """`predict --model ...` is `predict run --model ...`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add `run` where no other word is meant."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return list(super().parse_args(ctx, args))
+
+
+app = typer.Typer(
+    cls=PredictGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Predict time, power, energy and memory of a training on a GPU, without running it.",
+    epilog="Examples: wattloop predict --model hf:gpt2 --batch 64 --precision bf16 --gpu h200; "
+    "wattloop predict --model models.py:make --compare a100,h100,h200.",
+)
+
+
+@app.command(RUN)
+def run_command(  # noqa: PLR0913 - one parameter per option
+    *,
+    model: ModelName,
+    batch: Batch = None,
+    seq: Seq = None,
+    image: Image = None,
+    precision: Precision = None,
+    optimizer: Optimizer = None,
+    style: Style = None,
+    accumulate: Accumulate = None,
+    inference: Inference = False,
+    head: Head = None,
+    stated: Input = None,
+    gpu: GpuName = "h200",
+    gpus: Gpus = 1,
+    cap: CapW = None,
+    clock: ClockMhz = None,
+    samples_rate: SamplesRate = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Optimizer steps of the run.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option("--epochs", help="Passes over the data, with --samples.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", help="Samples of the data set, with --epochs.")
+    ] = None,
+    node: Annotated[
+        bool, typer.Option("--node", help="Add host, memory, fans and power supply.")
+    ] = False,
+    compare: Annotated[
+        str | None, typer.Option("--compare", metavar="GPUS", help="Such as a100,h100,h200.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="NAME=VALUES",
+            help="batch=8..256, cap=300..700:50, gpus=1,2,4, precision=fp32,bf16; repeatable.",
+        ),
+    ] = None,
+    plot: Annotated[
+        str | None,
+        typer.Option("--plot", metavar="FILE", help="Draw a sweep or comparison: svg, png, html."),
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", help="Operations to show that take longest.", min=0)
+    ] = 8,
+    estimator: EstimatorName = "kernels",
+    calibration: Calibration = None,
+    save_workload: SaveWorkload = None,
+    json_file: JsonFile = None,
+    pue: Pue = None,
+    zone: Zone = None,
+    tariff: Tariff = None,
+    config: Config = None,
+) -> None:
+    """Predict one training step and, with --steps or --epochs, the whole run."""
+    from wattloop.cli.chosen import settings_of
+    from wattloop.cli.predict_execute import PredictRequest, execute
+    from wattloop.cli.predict_fields import with_options_named
+    from wattloop.predict.question import Question
+
+    for target, option in (
+        (json_file, "--json"),
+        (plot, "--plot"),
+        (save_workload, "--save-workload"),
+    ):
+        check_target(target, option)
+    settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
+    with with_options_named():
+        question = Question(
+            model=model,
+            gpu=gpu,
+            gpus=gpus,
+            batch=batch,
+            seq=seq,
+            image=image,
+            precision=precision,
+            optimizer=optimizer,
+            style=style,
+            accumulate=accumulate,
+            training=not inference,
+            cap_w=cap,
+            clock_mhz=clock,
+            samples_s=samples_rate,
+            head=head,
+            stated=tuple(stated or ()),
+            estimator=estimator,
+            calibration=calibration,
+        )
+        execute(
+            PredictRequest(
+                question=question,
+                settings=settings,
+                steps=steps,
+                epochs=epochs,
+                samples=samples,
+                node=node,
+                compare=compare,
+                sweeps=tuple(sweep or ()),
+                plot=plot,
+                top=top,
+                save_workload=save_workload,
+                json_file=json_file,
+            )
+        )
+
+
+for name, looking in (
+    ("inspect", inspect_command),
+    ("models", models_command),
+    ("gpus", gpus_command),
+):
+    app.command(name)(looking)

@@ -1,0 +1,95 @@
+"""Options of `wattloop predict` and of `predict inspect`."""
+
+from typing import Annotated
+
+import typer
+
+from wattloop.predict.estimators import ESTIMATORS
+from wattloop.predict.question import PRECISIONS
+from wattloop.predict.sources.finding import WAYS
+
+__all__ = [
+    "Accumulate",
+    "Batch",
+    "Calibration",
+    "CapW",
+    "ClockMhz",
+    "EstimatorName",
+    "GpuName",
+    "Gpus",
+    "Head",
+    "Image",
+    "Inference",
+    "Input",
+    "ModelName",
+    "Optimizer",
+    "Precision",
+    "SamplesRate",
+    "SaveWorkload",
+    "Seq",
+    "Style",
+]
+
+ModelName = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=f"{WAYS}.")]
+Batch = Annotated[
+    int | None, typer.Option("--batch", "-b", help="Samples of one pass on one GPU (default: 8).")
+]
+Seq = Annotated[int | None, typer.Option("--seq", help="Tokens of a sample (default: 512).")]
+Image = Annotated[
+    int | None, typer.Option("--image", help="Height and width in pixels (default: the model's).")
+]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", "-p", help=f"{', '.join(PRECISIONS)} (default: fp32)."),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option("--optimizer", help="adamw, adam, sgd, sgd-momentum ... (default: adamw)."),
+]
+Style = Annotated[
+    str | None,
+    typer.Option("--style", help="loop, foreach or fused optimizer (default: foreach)."),
+]
+Accumulate = Annotated[
+    int | None, typer.Option("--accumulate", help="Passes per optimizer step (default: 1).")
+]
+Inference = Annotated[bool, typer.Option("--inference", help="Forward only.")]
+Head = Annotated[
+    str | None,
+    typer.Option("--head", help="Of hf:NAME: causal-lm, masked-lm, sequence-classification ..."),
+]
+Input = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", metavar="NAME=TYPE[DIMS]", help="Such as 'x=float32[B,3,224,224]'; repeatable."
+    ),
+]
+GpuName = Annotated[
+    str, typer.Option("--gpu", "-g", metavar="NAME", help="Such as h200, a100, or my_gpu.yaml.")
+]
+Gpus = Annotated[int, typer.Option("--gpus", help="How many train together, data parallel.")]
+CapW = Annotated[
+    float | None, typer.Option("--cap", metavar="WATTS", help="Power limit of each GPU.")
+]
+ClockMhz = Annotated[
+    float | None, typer.Option("--clock", metavar="MHZ", help="Locked SM clock of each GPU.")
+]
+SamplesRate = Annotated[
+    float | None,
+    typer.Option(
+        "--samples-per-second", metavar="RATE", help="The most the data loader brings to a GPU."
+    ),
+]
+EstimatorName = Annotated[
+    str, typer.Option("--estimator", help=f"Who answers: {', '.join(ESTIMATORS)}.")
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option("--calibration", metavar="FILE", help="Constants of 'wattloop calibrate fit'."),
+]
+SaveWorkload = Annotated[
+    str | None,
+    typer.Option(
+        "--save-workload", metavar="FILE.json", help="Keep the trace: it predicts without torch."
+    ),
+]

@@ -1,0 +1,97 @@
+"""How a sweep or comparison of predictions looks."""
+
+from collections.abc import Sequence
+
+import typer
+
+from wattloop.cli.output import print_table, say
+from wattloop.cli.predict_view import rate_text
+from wattloop.cli.result_view import UNKNOWN, short_energy
+from wattloop.core.units import format_bytes, format_duration, format_power
+from wattloop.predict.axes import Axis
+from wattloop.predict.forecast import Forecast
+from wattloop.predict.points import Point, best_points
+
+__all__ = ["print_points"]
+
+UNITS = {"cap": " W", "clock": " MHz"}
+
+
+def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
+    """A row per point, and which is best."""
+    rows = [(*_settings(point, axes), *_cells(point.forecast)) for point in points]
+    headers = (
+        *(axis.name for axis in axes),
+        "step",
+        "throughput",
+        "power per GPU",
+        "GPU energy per step",
+        "per sample",
+        "±",
+        "memory",
+        "fits",
+        "regime",
+        "constants",
+    )
+    first = points[0].forecast
+    kind = "training" if first.workload.training else "inference"
+    title = f"{first.workload.name}, {kind}, predicted by {first.estimator}; energy of the GPUs"
+    print_table(headers, rows, title=title, spare=("GPU energy per step", "constants", "memory"))
+    _print_best(points)
+    _print_remarks(points)
+
+
+def _settings(point: Point, axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(
+        point.forecast.placement.gpu.name
+        if axis.name == "gpu"
+        else f"{point.setting[axis.name]:g}{UNITS[axis.name]}"
+        if axis.name in UNITS
+        else str(point.setting[axis.name])
+        for axis in axes
+    )
+
+
+def _cells(forecast: Forecast) -> tuple[str, ...]:
+    predicted = forecast.prediction
+    fits = "yes" if forecast.fits else f"no, {format_bytes(forecast.missing_bytes)} too little"
+    return (
+        format_duration(predicted.step_s),
+        rate_text(forecast),
+        format_power(predicted.power_w),
+        short_energy(predicted.energy_j),
+        short_energy(forecast.energy_j_per_sample),
+        _spread(forecast),
+        format_bytes(forecast.memory_bytes),
+        fits,
+        predicted.regime.value,
+        "calibrated" if forecast.is_calibrated else "spec-only",
+    )
+
+
+def _spread(forecast: Forecast) -> str:
+    """Half of the 90% interval of energy, in percent of it."""
+    interval = forecast.prediction.energy_interval
+    if interval is None:
+        return UNKNOWN
+    return f"{(interval.high - interval.low) / 2 / forecast.prediction.energy_j:.0%}"
+
+
+def _print_best(points: Sequence[Point]) -> None:
+    best = best_points(points)
+    if not best:
+        typer.echo("none of them fits into memory")
+        return
+    for why, point in best.items():
+        typer.echo(f"{why}: {point.label}")
+
+
+def _print_remarks(points: Sequence[Point]) -> None:
+    notes = dict.fromkeys(note for point in points for note in point.forecast.notes)
+    varied = {str(name) for name in points[0].setting}
+    for note in notes:
+        if note.partition(":")[0] not in varied:
+            say(f"note: {note}")
+    for warning in dict.fromkeys(w for p in points for w in p.forecast.all_warnings):
+        if not warning.startswith("does not fit"):  # the table says so
+            say(f"warning: {warning}")

@@ -1,0 +1,130 @@
+"""How one prediction looks."""
+
+from collections.abc import Callable
+
+import typer
+
+from wattloop.cli.output import print_table, say
+from wattloop.cli.result_view import UNKNOWN
+from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.predict.forecast import Forecast
+from wattloop.predict.prediction import Interval
+
+__all__ = ["interval_text", "print_forecast", "rate_text", "title_of"]
+
+SMALL_SHARE = 0.005
+"""Terms below it are not listed: they are noise to a reader."""
+
+
+def print_forecast(forecast: Forecast, *, top: int) -> None:
+    """What it costs, what it is made of, and what to beware of."""
+    predicted = forecast.prediction
+    place = forecast.placement
+    gpu_memory = format_bytes(place.gpu.memory_bytes)
+    kind = "training step" if forecast.workload.training else "forward pass"
+    rows = [
+        (kind, format_duration(predicted.step_s), _range(predicted.step_interval, format_duration)),
+        ("throughput", rate_text(forecast), _throughput_range(forecast)),
+        (
+            "power per GPU",
+            format_power(predicted.power_w),
+            _range(predicted.power_interval, format_power),
+        ),
+        (
+            "GPU energy per step",
+            format_energy(predicted.energy_j),
+            _range(predicted.energy_interval, format_energy),
+        ),
+        (
+            "memory per GPU",
+            format_bytes(forecast.memory_bytes),
+            f"fits into {gpu_memory}" if forecast.fits else f"does not fit into {gpu_memory}",
+        ),
+    ]
+    print_table(("", "predicted", "90% interval"), rows, title=title_of(forecast))
+    typer.echo(f"\n{predicted.regime.value}: {_regime(forecast)}")
+    _print_terms(forecast)
+    _print_operations(forecast, top)
+    for note in forecast.notes:
+        say(f"note: {note}")
+    for warning in forecast.all_warnings:
+        say(f"warning: {warning}")
+
+
+def title_of(forecast: Forecast) -> str:
+    """What runs, where, and who says so."""
+    work, place = forecast.workload, forecast.placement
+    how = [f"batch {work.batch}"]
+    if work.accumulate > 1:
+        how.append(f"x {work.accumulate} passes")
+    how.append(work.precision)
+    how.append(work.optimizer if work.training else "inference")
+    setting = ""
+    if place.cap_w is not None:
+        setting += f" capped at {place.cap_w:g} W"
+    if place.clock_mhz is not None:
+        setting += f" locked at {place.clock_mhz:g} MHz"
+    where = f"{place.gpus} x {place.gpu.product}{setting}"
+    return f"{work.name}, {', '.join(how)}, on {where}: predicted by {forecast.prediction.model}"
+
+
+def rate_text(forecast: Forecast) -> str:
+    """Samples a second, of all GPUs."""
+    return f"{_digits(forecast.throughput_samples_s)} samples/s"
+
+
+def interval_text(low: float, high: float, format_: Callable[[float], str]) -> str:
+    """`170 to 195 ms`."""
+    one, other = format_(low).partition(" (")[0], format_(high).partition(" (")[0]
+    number, _, unit = one.partition(" ")
+    return f"{number} to {other}" if other.endswith(f" {unit}") else f"{one} to {other}"
+
+
+def _range(interval: Interval | None, format_: Callable[[float], str]) -> str:
+    return UNKNOWN if interval is None else interval_text(interval.low, interval.high, format_)
+
+
+def _throughput_range(forecast: Forecast) -> str:
+    interval = forecast.prediction.step_interval
+    if interval is None:
+        return UNKNOWN
+    low, high = forecast.samples / interval.high, forecast.samples / interval.low
+    return f"{_digits(low)} to {_digits(high)} samples/s"
+
+
+def _regime(forecast: Forecast) -> str:
+    predicted = forecast.prediction
+    parts = []
+    if predicted.gpu_s is not None:
+        parts.append(f"the GPU computes {format_duration(predicted.gpu_s)} of a step")
+    if predicted.host_s is not None:
+        parts.append(f"the host needs {format_duration(predicted.host_s)} to dispatch it")
+    if predicted.clock_mhz is not None:
+        parts.append(f"at {predicted.clock_mhz:.0f} MHz")
+    return ", ".join(parts)
+
+
+def _print_terms(forecast: Forecast) -> None:
+    step_s = forecast.prediction.step_s
+    terms = [
+        (name, format_duration(seconds), f"{seconds / step_s:.1%}")
+        for name, seconds in forecast.prediction.terms_s.items()
+        if seconds >= SMALL_SHARE * step_s
+    ]
+    if terms:
+        typer.echo()
+        print_table(("part of the step", "time", "share"), terms)
+
+
+def _print_operations(forecast: Forecast, top: int) -> None:
+    rows = [
+        (name.removesuffix("_s"), format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
+        for name, s in list(forecast.top_operations_s.items())[:top]
+    ]
+    if rows:
+        typer.echo()
+        print_table(("operation that takes longest on the GPU", "time", "of the step"), rows)
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,70 @@
+"""Which operations share constants."""
+
+import math
+from collections.abc import Mapping
+
+from wattloop.predict.workload.operation import Kind, Operation, Phase
+
+__all__ = ["class_of", "direction_of", "family_of", "size_of"]
+
+
+def class_of(op: Operation) -> str:
+    """What operations share constants: kind, what kernel family it takes, direction and dtype.
+
+    The parts go from coarse to fine, so that a constant given for `norm` holds for every norm
+    and one for `norm.batch.backward` overrides it.
+    """
+    direction = direction_of(op)
+    detail = op.detail
+    if op.kind is Kind.GEMM:
+        return f"gemm.{op.dtype}"
+    if op.kind is Kind.CONV:
+        return f"{_conv_family(detail)}.{direction}.{op.dtype}"
+    if op.kind is Kind.ATTENTION:
+        return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{op.dtype}"
+    if op.kind is Kind.RNN:
+        return f"rnn.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
+    if op.kind is Kind.NORM:
+        return f"norm.{detail.get('norm', 'layer')}.{direction}.{op.dtype}"
+    if op.kind is Kind.COPY:
+        return f"copy.{'strided' if detail.get('strided') else 'plain'}.{op.dtype}"
+    if op.kind is Kind.FOREACH:
+        return f"foreach.{'fused' if detail.get('fused') else 'list'}"
+    if op.kind in (Kind.SOFTMAX, Kind.LOSS, Kind.EMBEDDING):
+        return f"{op.kind}.{direction}.{op.dtype}"
+    return f"{op.kind}.{_function(op)}.{op.dtype}"
+
+
+def family_of(name: str) -> str:
+    """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
+    parts = name.split(".")
+    return f"{parts[0]}.*.{parts[-1]}"
+
+
+def direction_of(op: Operation) -> str:
+    """`forward`, `backward`, `data` or `weight`; the phase where the detail says nothing."""
+    said = op.detail.get("direction")
+    if isinstance(said, str):
+        return said
+    return "backward" if op.phase is Phase.BACKWARD else "forward"
+
+
+def _function(op: Operation) -> str:
+    """`gelu_backward` of `aten.gelu_backward.default`; in place or not is the same work."""
+    return op.op.removeprefix("aten.").split(".")[0].rstrip("_")
+
+
+def _conv_family(detail: Mapping[str, object]) -> str:
+    """`depthwise` when each group has one input channel, `grouped` for a few, else `conv`."""
+    groups = size_of(detail, "groups")
+    if groups <= 1:
+        return "conv"
+    return "depthwise" if size_of(detail, "c_in", groups) <= groups else "grouped"
+
+
+def size_of(detail: Mapping[str, object], key: str, missing: float = 1.0) -> float:
+    """A number of a detail; of a height, width pair their product."""
+    value = detail.get(key, missing)
+    if isinstance(value, (tuple, list)):
+        return float(math.prod(float(part) for part in value))
+    return float(value) if isinstance(value, (int, float)) else missing

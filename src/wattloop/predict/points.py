@@ -1,0 +1,57 @@
+"""Many answers side by side: what was varied, and which of them is best."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wattloop.predict.forecast import Forecast
+
+__all__ = ["BEST", "Point", "best_points", "points_data"]
+
+
+class Point(NamedTuple):
+    """One answer of a sweep or comparison, and the setting it is for."""
+
+    setting: Mapping[str, Any]
+    forecast: Forecast
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.forecast.workload.name
+
+    @property
+    def label(self) -> str:
+        """The setting in words: `gpu=h200 batch=64`."""
+        return " ".join(f"{name}={_plain(value)}" for name, value in self.setting.items())
+
+
+BEST: Mapping[str, Callable[[Forecast], float]] = {
+    "least energy per sample": lambda f: f.energy_j_per_sample,
+    "most samples per second": lambda f: -f.throughput_samples_s,
+    "shortest step": lambda f: f.prediction.step_s,
+}
+"""What people choose by -> what is then smallest."""
+
+
+def best_points(points: Sequence[Point]) -> dict[str, Point]:
+    """The best of those that fit into memory, by each criterion; none when none fits."""
+    fitting = [point for point in points if point.forecast.fits]
+    if not fitting:
+        return {}
+
+    def best(by: Callable[[Forecast], float]) -> Point:
+        return min(fitting, key=lambda point: by(point.forecast))
+
+    return {why: best(by) for why, by in BEST.items()}
+
+
+def points_data(points: Sequence[Point]) -> dict[str, Any]:
+    """Plain data for JSON: every point with its setting, and the best ones."""
+    return {
+        "points": [{"setting": dict(p.setting), **p.forecast.to_dict()} for p in points],
+        "best": {why: dict(point.setting) for why, point in best_points(points).items()},
+    }
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

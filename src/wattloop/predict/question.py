@@ -1,0 +1,112 @@
+"""One prediction, as a person asks for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.placement import Placement
+
+__all__ = ["PRECISIONS", "Question"]
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+"""float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
+
+FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
+"""What people vary -> field, where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What trains, and where. None stands for what is usual, or for what a saved workload says.
+
+    Attributes:
+        model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json`, a module
+            of torch, or a `Workload`.
+        gpu: name of the GPU, or a file that describes one.
+        gpus: how many train together.
+        batch, seq, image: samples of one pass on one GPU, tokens and pixels of a sample.
+        precision: one of `PRECISIONS`.
+        optimizer, style: such as `adamw`, and `loop`, `foreach` or `fused`.
+        accumulate: passes per optimizer step.
+        training: False predicts forward only.
+        cap_w, clock_mhz: power limit and locked SM clock of each GPU.
+        samples_s: samples a second that the data loader brings to each GPU.
+        head: of a model of Transformers, such as `causal-lm`.
+        stated: inputs as `x=float32[B,3,224,224]`.
+        inputs, loss: of a module.
+        estimator, calibration: which model answers, and its file of constants.
+    """
+
+    model: Any
+    gpu: str = "h200"
+    gpus: int = 1
+    batch: int | None = None
+    seq: int | None = None
+    image: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    style: str | None = None
+    accumulate: int | None = None
+    training: bool = True
+    cap_w: float | None = None
+    clock_mhz: float | None = None
+    samples_s: float | None = None
+    head: str | None = None
+    stated: tuple[str, ...] = ()
+    inputs: Any = None
+    loss: Callable[..., Any] | None = None
+    estimator: str = "kernels"
+    calibration: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision {self.precision}: unknown; choose one of {', '.join(PRECISIONS)}"
+            )
+        _check_optimizer(self.optimizer, self.style)
+        for name in ("gpus", "batch", "seq", "image", "accumulate"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} {value}: must be a whole number of at least 1")
+        if self.samples_s is not None and not self.samples_s > 0:
+            raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
+
+    def varied(self, name: str, value: Any) -> "Question":
+        """The same with another batch, cap, GPU or whatever `name` says."""
+        changes: dict[str, Any] = {FIELDS.get(name, name): value}
+        return replace(self, **changes)
+
+    def placement(self, gpu: Gpu) -> Placement:
+        """Where it runs, when the GPU allows that.
+
+        Raises:
+            ConfigError: a cap or clock that this GPU cannot be set to.
+        """
+        if self.cap_w is not None and not gpu.cap_min_w <= self.cap_w <= gpu.cap_max_w:
+            raise ConfigError(
+                f"cap {self.cap_w:g}: the {gpu.product} can be set to {gpu.cap_min_w:g} to "
+                f"{gpu.cap_max_w:g} W; choose a cap in that range"
+            )
+        if self.clock_mhz is not None and not 0 < self.clock_mhz <= gpu.boost_clock_mhz:
+            raise ConfigError(
+                f"clock {self.clock_mhz:g}: the {gpu.product} runs at up to "
+                f"{gpu.boost_clock_mhz:g} MHz; choose a clock up to that"
+            )
+        return Placement(
+            gpu=gpu,
+            gpus=self.gpus,
+            cap_w=self.cap_w,
+            clock_mhz=self.clock_mhz,
+            samples_s=self.samples_s,
+        )
+
+
+def _check_optimizer(optimizer: str | None, style: str | None) -> None:
+    from wattloop.predict.workload.costs.optimizers import OPTIMIZERS, STYLES
+
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise ConfigError(f"optimizer {optimizer}: unknown; choose one of {', '.join(OPTIMIZERS)}")
+    if style is not None and style not in STYLES:
+        raise ConfigError(f"style {style}: unknown; choose one of {', '.join(STYLES)}")

@@ -1,0 +1,109 @@
+"""Predictions of a sweep or comparison: time, power and energy against what was varied."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from wattloop.predict.axes import Axis
+from wattloop.predict.points import Point
+from wattloop.predict.prediction import Interval
+from wattloop.report.figures.style import HEIGHT, colour, styled
+
+__all__ = ["forecast_figures"]
+
+PANEL_PX = 300
+DOUBLED = ("batch", "seq", "gpus", "accumulate")
+TITLES = {
+    "batch": "Samples per GPU and pass",
+    "seq": "Tokens per sample",
+    "image": "Pixels of a side",
+    "gpus": "Number of GPUs",
+    "accumulate": "Passes per step",
+    "cap": "Power cap (W)",
+    "clock": "SM clock (MHz)",
+    "precision": "Precision",
+    "optimizer": "Optimizer",
+    "gpu": "GPU",
+}
+PANELS = {
+    "throughput": "Samples per second",
+    "power_w": "Power per GPU (W)",
+    "energy_j": "Energy per sample (J)",
+}
+
+
+def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Three panels side by side with 90% intervals; points that do not fit are hollow."""
+    import altair as alt
+
+    x = axes[0]
+    others = [axis.name for axis in axes[1:]]
+    data = [_row(point, x.name, others) for point in points]
+    order = list(dict.fromkeys(row["curve"] for row in data))
+    panels = [
+        _panel(alt, data, x, quantity, title, order) for quantity, title in PANELS.items()
+    ]
+    first = points[0].forecast
+    has_intervals = first.prediction.energy_interval is not None
+    said = f"predicted by {first.estimator}, energy of the GPUs"
+    said += "; bars: 90% intervals" if has_intervals else ""
+    said += "" if all(p.forecast.fits for p in points) else "; hollow: does not fit into memory"
+    chart = alt.hconcat(*panels)
+    return {"predictions": styled(chart, f"{first.workload.name}: predictions", said)}
+
+
+def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
+    forecast = point.forecast
+    predicted = forecast.prediction
+    samples = forecast.samples
+    return {
+        "x": point.setting[x],
+        "curve": " ".join(f"{name} {point.setting[name]}" for name in others),
+        "fits": forecast.fits,
+        "throughput": forecast.throughput_samples_s,
+        "power_w": predicted.power_w,
+        "energy_j": forecast.energy_j_per_sample,
+        **_ends("throughput", predicted.step_interval, lambda s: samples / s),
+        **_ends("power_w", predicted.power_interval, lambda w: w),
+        **_ends("energy_j", predicted.energy_interval, lambda j: j / samples),
+    }
+
+
+def _ends(name: str, interval: Interval | None, value: Any) -> dict[str, float]:
+    if interval is None:
+        return {}
+    low, high = sorted((value(interval.low), value(interval.high)))
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _panel(
+    alt: Any,
+    data: Sequence[dict[str, Any]],
+    axis: Axis,
+    quantity: str,
+    title: str,
+    order: list[str],
+) -> Any:
+    numeric = not isinstance(axis.values[0], str)
+    base = alt.Chart(alt.Data(values=list(data)))
+    shown = TITLES.get(axis.name, axis.name)
+    several = len(order) > 1
+    if numeric:
+        scale = alt.Scale(type="log", base=2) if axis.name in DOUBLED else alt.Scale(zero=False)
+        ticks = alt.Axis(values=list(axis.values), format="d", labelOverlap=True)
+        x = alt.X("x:Q", title=shown, scale=scale, axis=ticks)
+        beside: dict[str, Any] = {}
+    else:
+        x = alt.X("x:N", title=shown, sort=list(axis.values), axis=alt.Axis(labelAngle=0))
+        beside = {"xOffset": alt.XOffset("curve:N", sort=order)} if several else {}
+    y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(zero=True))
+    color = colour("curve", order, several=several)
+    layers = []
+    if numeric:
+        layers.append(base.mark_line().encode(x=x, y=y, color=color))
+    if f"{quantity}_low" in data[0]:
+        ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
+        layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
+    hollow = alt.condition("datum.fits", alt.value(1), alt.value(0))
+    marks = base.mark_point(filled=True, size=50, strokeWidth=1.5)
+    layers.append(marks.encode(x=x, y=y, color=color, fillOpacity=hollow, **beside))
+    return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)

@@ -1,0 +1,28 @@
+"""The figure of predicted against measured steps."""
+
+import pytest
+
+from wattloop.report.figures.predicted import PredictedStep, predicted_figures
+
+
+def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:
+    """Promise: time in ms, power in W and energy in J, each step once, coloured by its kind."""
+    pytest.importorskip("altair", reason="altair is not installed")
+    steps = [
+        PredictedStep("gpt2 x 8", "transformer", "bf16", (0.06, 500.0), (0.05, 510.0)),
+        PredictedStep("resnet x 8", "convolutional", "fp32", (0.01, 200.0), (0.02, 210.0)),
+    ]
+    spec = predicted_figures(steps, "H200")["predicted"].to_dict()
+    assert "H200" in spec["title"]["subtitle"]
+    wanted = {0: ("ms", 60.0), 1: ("(W)", 500.0), 2: ("(J", 30.0)}
+    for place, (unit, first) in wanted.items():
+        layers = spec["hconcat"][place]["layer"]
+        assert unit in layers[0]["encoding"]["x"]["title"]
+        values = layers[2]["data"]["values"]
+        assert [v["kind"] for v in values] == ["transformer", "convolutional"]
+        assert values[0]["measured"] == pytest.approx(first)
+
+
+def test_nothing_measured_is_no_figure() -> None:
+    """Promise: no steps give no chart, not an empty one."""
+    assert predicted_figures([]) == {}
