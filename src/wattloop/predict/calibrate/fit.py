@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.calibrate.fit_cases import operations_of
 from wattloop.predict.calibrate.fit_host import with_host
-from wattloop.predict.calibrate.fit_kernels import Sample, fitted_to_samples
+from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_samples
+from wattloop.predict.calibrate.fit_steps import Progress, fitted_to_steps, points_of
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
@@ -33,6 +36,7 @@ class FitReport:
         constants: for `KernelModel`.
         gpu: the GPU of the files.
         used, failed, unknown: records used, by kind; that the GPU refused; of no known family.
+        errors: family -> samples, median and mean error of each predicted by the others.
     """
 
     constants: KernelConstants
@@ -40,10 +44,15 @@ class FitReport:
     used: Mapping[str, int]
     failed: int
     unknown: int
+    errors: Mapping[str, tuple[int, float, float]]
 
 
-def fit_files(paths: Sequence[Path]) -> FitReport:
+def fit_files(
+    paths: Sequence[Path], *, steps: bool = True, progress: Progress = lambda _: None
+) -> FitReport:
     """Fit all records of the files, which must be of one GPU type.
+
+    `steps` False leaves training steps out, which need torch.
 
     Raises:
         ConfigError: a file is damaged, names no GPU or another one than the rest.
@@ -58,7 +67,12 @@ def fit_files(paths: Sequence[Path]) -> FitReport:
         )
     gpu = gpu_named(products.pop())
     made = next(row for row in rows if row["record"] == "machine")
+    progress(f"{len(rows)} records of {gpu.product}")
     report = constants_from(rows, gpu)
+    if steps:
+        taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
+        fitted = fitted_to_steps(report.constants, points_of(taken, gpu, progress))
+        report = replace(report, constants=fitted, used={**report.used, "step": len(taken)})
     kept = {
         key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
     }
@@ -71,7 +85,8 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
     good = [row for row in rows if not row.get("error")]
     samples = samples_of(row for row in good if row["record"] == "kernel")
     known = sum(1 for row in good if row["record"] == "kernel")
-    constants = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
+    kernels = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
+    constants = kernels.constants
     hosts = [row for row in good if row["record"] == "host"]
     draws = _draws([row for row in good if row["record"] == "power"], gpu)
     values = with_power(_with_idle(constants, good), draws)
@@ -82,6 +97,7 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
         used={"kernel": len(samples), "power": len(draws), "host": len(hosts)},
         failed=sum(1 for row in rows if row.get("error")),
         unknown=known - len(samples),
+        errors=_errors(kernels),
     )
 
 
@@ -95,6 +111,18 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
         if len(operations) == 1 and isinstance(seconds, float) and seconds > 0:
             samples.append(Sample(operations[0], seconds, bool(params.get("resident"))))
     return samples
+
+
+def _errors(kernels: KernelFit) -> dict[str, tuple[int, float, float]]:
+    families: dict[str, list[float]] = {}
+    for name, errors in kernels.left_out.items():
+        if ".*." not in name:
+            wrong = np.abs(np.exp(-errors) - 1)
+            families.setdefault(name.partition(".")[0], []).extend(wrong.tolist())
+    return {
+        name: (len(e), float(np.median(e)), float(np.mean(e)))
+        for name, e in sorted(families.items())
+    }
 
 
 def _checked(path: Path) -> list[dict[str, Any]]:

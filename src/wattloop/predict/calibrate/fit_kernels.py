@@ -15,15 +15,14 @@ import numpy as np
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.classes import class_of, family_of
 from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.features import features_of
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import calculated_times
-from wattloop.predict.models.kernels.residuals import Residuals
+from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Operation
 
-__all__ = ["Sample", "fitted_to_samples"]
+__all__ = ["KernelFit", "Sample", "fitted_to_samples"]
 
 FEWEST = 4
 """A class needs so many samples for constants of its own."""
@@ -49,39 +48,76 @@ class Sample:
     resident: bool = False
 
 
-def fitted_to_samples(
-    constants: KernelConstants, samples: Sequence[Sample], gpu: Gpu
-) -> KernelConstants:
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """Constants, and by class the error (in logarithms) of each sample by all others."""
+
+    constants: KernelConstants
+    left_out: Mapping[str, Floats]
+
+
+def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu: Gpu) -> KernelFit:
     """`constants` with every measured class's own, and the residuals of all."""
     from wattloop.predict.calibrate.fit_residuals import fitted_group
 
     cold = [sample for sample in samples if not sample.resident]
-    values = _with_minimum(constants.values, cold)
+    # Inputs of samples are rotated so that L2 holds none of them, unless they are `resident`.
+    values = _with_minimum(constants.values.with_changes({"stream.l2_use": 0.0}), cold)
     classes: dict[str, list[Sample]] = defaultdict(list)
     for sample in cold:
         classes[class_of(sample.operation)].append(sample)
     for name, members in classes.items():
         if len(members) >= FEWEST:
             values = _with_class(values, name, members, gpu)
-    groups = {}
+    fits: dict[str, tuple[ResidualGroup | None, Floats]] = {}
     families: dict[str, list[str]] = defaultdict(list)
     left: dict[str, tuple[Floats, Floats]] = {}
     for name, members in classes.items():
-        table = OperationTable.of([sample.operation for sample in members])
-        measured = np.array([sample.seconds for sample in members])
-        residual = np.log(measured / calculated_times(table, values, gpu).seconds)
-        places = np.array([features_of(sample.operation)[1] for sample in members])
-        left[name] = (places, residual)
+        left[name] = _left_over(values, members, gpu)
         families[family_of(name)].append(name)
         if len(members) >= FEWEST:
-            groups[name] = fitted_group(places, residual)
+            fits[name] = fitted_group(*left[name])
     for family, names in families.items():
-        if len(names) > 1 and family not in groups:
+        if len(names) > 1 and family not in fits:
             places = np.concatenate([left[name][0] for name in names])
-            groups[family] = fitted_group(places, np.concatenate([left[name][1] for name in names]))
+            fits[family] = fitted_group(places, np.concatenate([left[name][1] for name in names]))
+    groups = {name: group for name, (group, _) in fits.items() if group is not None}
+    values = _with_cache(values, Residuals(groups), samples, gpu)
+    values = values.with_changes({"stream.l2_use": constants.values["stream.l2_use"]})
     made = {**constants.made, "microbenchmarks": len(samples)}
-    kept = {name: group for name, group in groups.items() if group is not None}
-    return replace(constants, gpu=gpu.name, values=values, residuals=Residuals(kept), made=made)
+    found = replace(constants, gpu=gpu.name, values=values, residuals=Residuals(groups), made=made)
+    return KernelFit(found, {name: errors for name, (_, errors) in fits.items()})
+
+
+def _with_cache(
+    values: Values, residuals: Residuals, samples: Sequence[Sample], gpu: Gpu
+) -> Values:
+    """How much quicker L2 is and how much of it counts, from samples whose data were in it."""
+    resident = [sample for sample in samples if sample.resident]
+    if len(resident) < FEWEST:
+        return values
+    table = table_of(resident)
+    factors = residuals.factors(table)
+    measured = np.log([sample.seconds for sample in resident])
+    names = ("stream.l2_speed", "stream.l2_share")
+    start = np.log([values[name] for name in names])
+    used = values.with_changes({"stream.l2_use": 1.0})
+
+    def off(x: Floats) -> Floats:
+        tried = used.with_changes(dict(zip(names, np.exp(x).tolist(), strict=True)))
+        seconds = calculated_times(table, tried, gpu).seconds * factors
+        return np.asarray(np.log(seconds) - measured, dtype=np.float64)
+
+    found = np.exp(minimise(off, start, np.full(len(names), PRIOR)))
+    return values.with_changes(dict(zip(names, found.tolist(), strict=True)))
+
+
+def _left_over(values: Values, members: Sequence[Sample], gpu: Gpu) -> tuple[Floats, Floats]:
+    """Places of the samples, and the logarithm of measured over calculated time."""
+    table = table_of(members)
+    measured = np.array([sample.seconds for sample in members])
+    residuals: Floats = np.log(measured / calculated_times(table, values, gpu).seconds)
+    return np.array(table.places), residuals
 
 
 def _with_minimum(values: Values, samples: Sequence[Sample]) -> Values:
@@ -99,7 +135,7 @@ def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) 
     own = OWN.get(family, STREAM)
     scope = rest if family in ("depthwise", "attention", "rnn") else name
     names = [f"{constant}.{scope}" for constant in own]
-    table = OperationTable.of([sample.operation for sample in members])
+    table = table_of(members)
     measured = np.log([sample.seconds for sample in members])
     start = np.log([max(values.look(constant, scope), 1e-3 * _unit(constant)) for constant in own])
 
@@ -109,6 +145,11 @@ def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) 
 
     found = minimise(residuals, start, np.full(len(start), PRIOR), soft=0.2, rounds=25)
     return values.with_changes(dict(zip(names, np.exp(found).tolist(), strict=True)))
+
+
+def table_of(samples: Sequence[Sample]) -> OperationTable:
+    """A row for each sample: repeated ones are not merged."""
+    return OperationTable.of([sample.operation for sample in samples], merge=False)
 
 
 def _unit(constant: str) -> float:

@@ -14,8 +14,11 @@ SHAPES = (0.5, 2.0)
 MOST_PLACES = 1500
 
 
-def fitted_group(places: Floats, residuals: Floats) -> ResidualGroup | None:
-    """The process with the lengths that predict left-out samples best; None when none helps."""
+def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | None, Floats]:
+    """The process whose lengths predict left-out samples best, and its errors on them.
+
+    No process (None) when it does not predict better than nothing.
+    """
     if len(places) > MOST_PLACES:
         places, residuals = places[:MOST_PLACES], residuals[:MOST_PLACES]
     nothing = _loss(residuals)
@@ -27,7 +30,7 @@ def fitted_group(places: Floats, residuals: Floats) -> ResidualGroup | None:
             if loss < best_loss:
                 best, best_loss = (lengths, noise), loss
     if best is None:
-        return None
+        return None, residuals
     lengths, noise = best
     for feature in range(places.shape[1]):
         if np.ptp(places[:, feature]) == 0:
@@ -44,7 +47,8 @@ def fitted_group(places: Floats, residuals: Floats) -> ResidualGroup | None:
                 lengths, best_loss = tried, loss
     kernel = nearness(places / lengths, places / lengths)
     weights: Floats = np.linalg.solve(kernel + noise**2 * np.eye(len(places)), residuals)
-    return ResidualGroup(places, weights, lengths)
+    errors = left_out_errors(places / lengths, residuals, noise)
+    return ResidualGroup(places, weights, lengths), errors
 
 
 def left_out_errors(places: Floats, residuals: Floats, noise: float) -> Floats:

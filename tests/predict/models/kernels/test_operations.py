@@ -14,7 +14,7 @@ from wattloop.predict.models.kernels.table import OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload import Operation, costs
 
-VALUES = Values(DEFAULTS)
+VALUES = Values(DEFAULTS).with_changes({"stream.l2_use": 1.0})
 
 
 def seconds(*operations: Operation) -> list[float]:

@@ -28,7 +28,7 @@ def true_seconds(operations: list[Operation]) -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted() -> KernelConstants:
     samples = [Sample(op, float(s)) for op, s in zip(OPS, true_seconds(OPS), strict=True)]
-    return fitted_to_samples(KernelConstants(), samples, H200)
+    return fitted_to_samples(KernelConstants(), samples, H200).constants
 
 
 def test_measured_shapes_are_met_and_near_ones_as_well(fitted: KernelConstants) -> None:
@@ -52,7 +52,7 @@ def test_noise_alone_is_not_learned() -> None:
     """Residuals without pattern give no correction, or next to none."""
     chance = np.random.default_rng(0)
     places = chance.uniform(0, 10, (60, 3))
-    group = fitted_group(places, chance.normal(0, 0.1, 60))
+    group, _ = fitted_group(places, chance.normal(0, 0.1, 60))
     if group is not None:
         assert np.abs(group.correction(chance.uniform(0, 10, (200, 3)))).mean() < 0.05
 

@@ -45,7 +45,9 @@ def direction_of(op: Operation) -> str:
     """`forward`, `backward`, `data` or `weight`; the phase where the detail says nothing."""
     said = op.detail.get("direction")
     if isinstance(said, str):
-        return said
+        # Transposed convolutions are the others' gradients of the input, and the other way round.
+        swapped = {"forward": "data", "data": "forward"} if op.detail.get("transposed") else {}
+        return swapped.get(said, said)
     return "backward" if op.phase is Phase.BACKWARD else "forward"
 
 

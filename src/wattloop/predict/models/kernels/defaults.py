@@ -57,13 +57,28 @@ DEFAULTS: dict[str, float] = {
     "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
     "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
     "stream.l2_share": 0.5,  # of the L2 that an operation can count on
-    # Host: seconds of one dispatched operation by phase, more by kind, and of one module call.
-    "host.call_s.forward": 4.5e-6,
-    "host.call_s.backward": 4.0e-6,
-    "host.call_s.optimizer": 4.0e-6,
-    "host.launch_s": 2.0e-6,
-    "host.tensor_s": 1.0e-6,  # each tensor in a list of the optimizer
-    "host.module_s": 2.0e-6,
+    "stream.l2_use": 0.5,  # of what could be in L2 that is: some tensors were written long ago
+    # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
+    # a call, of a tensor in a list, of a module call, and of a step.
+    "host.call_s": 8.0e-6,
+    "host.call_s.forward": 9.0e-6,
+    "host.call_s.forward.view": 2.5e-6,
+    "host.call_s.forward.conv": 2.5e-5,
+    "host.call_s.forward.norm": 2.0e-5,
+    "host.call_s.forward.attention": 2.5e-5,
+    "host.call_s.forward.rnn": 8.0e-5,
+    "host.call_s.backward": 9.0e-6,
+    "host.call_s.backward.view": 2.0e-6,
+    "host.call_s.backward.conv": 3.0e-5,
+    "host.call_s.backward.norm": 2.0e-5,
+    "host.call_s.backward.attention": 3.0e-5,
+    "host.call_s.backward.rnn": 8.0e-5,
+    "host.call_s.optimizer": 5.0e-6,
+    "host.call_s.optimizer.foreach": 2.0e-5,
+    "host.launch_s": 3.0e-6,
+    "host.launch_s.rnn": 1.0e-5,
+    "host.tensor_s": 1.0e-6,
+    "host.module_s": 4.0e-6,
     "host.step_s": 3.0e-4,
     "host.overlap": 12.0,  # sharpness of max(GPU, host)
     # Power: watts that flow whatever runs, and joules of work.

@@ -44,6 +44,7 @@ def _conv(op: Operation) -> tuple[float, ...]:
         FLAG * _log2(_size(d, "stride")) / 2,
         FLAG * (_size(d, "dilation") > 1),
         2 * FLAG * bool(d.get("channels_last")),
+        FLAG * bool(d.get("transposed")),
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.host import host_seconds
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import operation_times, scale_scopes
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
@@ -29,9 +28,11 @@ TURNS = 2
 PRIOR_UNCALIBRATED = 0.5
 PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
-PRIOR_HOST = 0.6
-HOST = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host.launch_s",
-        "host.tensor_s", "host.module_s", "host.step_s")  # fmt: skip
+PRIOR_HOST = 0.25
+"""The same for a single cost of the host, beside the others of its phase."""
+HOST_SHARED = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host")
+PRIOR_HOST_SHARED = 0.6
+"""How far all costs of a phase may be off together: hosts differ."""
 
 
 def fitted_to_points(
@@ -95,37 +96,64 @@ def _with_time(
     values = constants.values
     known = np.array([values.look("scale", name) for name in rows.names])
     base = rows.seconds / np.exp(known)
-    counts = np.array([_host_counts(profile, values) for profile in rows.profiles])
+    host = _Hosts.of([prepared for _, prepared in points], values)
     speed = np.array([point.placement.host_speed for point, _ in points])
     sharpness = values["host.overlap"]
-    hosts = np.log([values[name] for name in HOST])
     prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
-    start = np.concatenate([np.zeros(len(known)), hosts])
-    prior = np.concatenate([np.full(len(known), prior_s), np.full(len(hosts), PRIOR_HOST)])
+    prior = np.concatenate([np.full(len(known), prior_s), host.prior])
 
     def residuals(x: Floats) -> Floats:
         gpu_s = base @ np.exp(x[: len(known)])
-        host_s = counts @ np.exp(x[len(known) :]) / speed
+        host_s = host.seconds(x[len(known) :]) / speed
         longer, shorter = np.maximum(gpu_s, host_s), np.minimum(gpu_s, host_s)
         step_s = longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)
         return np.asarray(np.log(step_s / rows.measured_s), dtype=np.float64)
 
-    found = minimise(residuals, start, prior)
+    found = minimise(residuals, np.zeros(len(prior)), prior)
     changes = {f"scale.{name}": float(x) for name, x in zip(rows.names, found, strict=False)}
-    changes.update(
-        {name: float(x) for name, x in zip(HOST, np.exp(found[len(known) :]), strict=True)}
-    )
-    return constants.with_values(changes)
+    return constants.with_values({**changes, **host.changes(found[len(known) :])})
 
 
-def _host_counts(profile: StepProfile, values: Values) -> list[float]:
-    """How often each host cost is paid in a step: the derivative of the host's time."""
-    zero = values.with_changes(dict.fromkeys(HOST, 0.0))
-    counts = []
-    for name in HOST:
-        one_pass, once = host_seconds(profile.counts, zero.with_changes({name: 1.0}))
-        counts.append(profile.accumulate * one_pass + once)
-    return counts
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """Costs of the host as factors on what they were: some shared by a phase, then each its own."""
+
+    names: list[str]
+    prices: Floats
+    counts: Floats
+    shared: Floats
+
+    @classmethod
+    def of(cls, workloads: Sequence[Prepared], values: Values) -> "_Hosts":
+        steps = [p.counts.of_step(p.workload.accumulate) for p in workloads]
+        # Costs that no point has are of the same host: they move with their phase.
+        known = {name for name in values.numbers if name.startswith("host.") and "_s" in name}
+        names = sorted(known | {name for step in steps for name in step})
+        counts = np.array([[step.get(name, 0.0) for name in names] for step in steps])
+        shared = np.zeros((len(names), len(HOST_SHARED)))
+        for row, name in enumerate(names):
+            shared[row, [name.startswith(start) for start in HOST_SHARED].index(True)] = 1.0
+        return cls(names, np.array([values.look(name) for name in names]), counts, shared)
+
+    @property
+    def prior(self) -> Floats:
+        """Of the factors' logarithms, shared ones first."""
+        together = np.full(len(HOST_SHARED), PRIOR_HOST_SHARED)
+        return np.concatenate([together, np.full(len(self.names), PRIOR_HOST)])
+
+    def priced(self, x: Floats) -> Floats:
+        """Seconds of each cost."""
+        wide: Floats = self.shared @ x[: len(HOST_SHARED)] + x[len(HOST_SHARED) :]
+        return self.prices * np.exp(wide)
+
+    def seconds(self, x: Floats) -> Floats:
+        """Host time of each point."""
+        total: Floats = self.counts @ self.priced(x)
+        return total
+
+    def changes(self, x: Floats) -> dict[str, float]:
+        """The costs by name."""
+        return dict(zip(self.names, self.priced(x).tolist(), strict=True))
 
 
 def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:

@@ -1,11 +1,15 @@
 """Time the host needs to dispatch a step.
 
-host = calls x cost by phase + kernels x launch + tensors of lists + module calls + a step
+    host = sum over phase and kind of calls x cost + further kernels x launch
+           + tensors of lists x cost + module calls x cost + a fixed time
+
+Costs are looked up by phase and kind, so that a convolution may cost more than an addition.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wattloop.predict.models.kernels.classes import size_of
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
@@ -15,52 +19,48 @@ __all__ = ["HostCounts", "host_counts", "host_seconds"]
 
 @dataclass(frozen=True, slots=True)
 class HostCounts:
-    """What the host has to do: for one pass, and once per step (optimizer)."""
+    """What the host has to do: name of a cost -> how often, in one pass and once per step."""
 
-    forward_calls: float
-    backward_calls: float
-    optimizer_calls: float
-    pass_kernels: float
-    optimizer_kernels: float
-    tensors: float
-    modules: float
+    one_pass: Mapping[str, float]
+    once: Mapping[str, float]
+
+    def of_step(self, passes: int) -> dict[str, float]:
+        """Both together for a step of so many passes."""
+        names = dict.fromkeys([*self.one_pass, *self.once])
+        return {
+            name: passes * self.one_pass.get(name, 0.0) + self.once.get(name, 0.0) for name in names
+        }
 
 
 def host_counts(workload: Workload) -> HostCounts:
     """Calls, launches and module calls of `workload`."""
-    ops = workload.operations
-    return HostCounts(
-        forward_calls=_calls(ops, Phase.FORWARD),
-        backward_calls=_calls(ops, Phase.BACKWARD),
-        optimizer_calls=_calls(ops, Phase.OPTIMIZER),
-        pass_kernels=sum(op.kernels * op.count for op in ops if op.phase is not Phase.OPTIMIZER),
-        optimizer_kernels=sum(op.kernels * op.count for op in ops if op.phase is Phase.OPTIMIZER),
-        tensors=sum(_tensors(op) * op.count for op in ops if op.kind is Kind.FOREACH),
-        modules=workload.modules,
-    )
+    one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
+    once: dict[str, float] = {"host.step_s": 1.0}
+    for op in workload.operations:
+        counts = once if op.phase is Phase.OPTIMIZER else one_pass
+        for name, number in _of_operation(op).items():
+            counts[name] = counts.get(name, 0.0) + number * op.count
+    return HostCounts(one_pass, once)
 
 
 def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
     """Seconds of one pass, and of what is done once per step."""
-    one_pass = (
-        counts.forward_calls * values["host.call_s.forward"]
-        + counts.backward_calls * values["host.call_s.backward"]
-        + counts.pass_kernels * values["host.launch_s"]
-        + counts.modules * values["host.module_s"]
-    )
-    once = (
-        counts.optimizer_calls * values["host.call_s.optimizer"]
-        + counts.optimizer_kernels * values["host.launch_s"]
-        + counts.tensors * values["host.tensor_s"]
-        + values["host.step_s"]
-    )
-    return one_pass, once
+    return _priced(counts.one_pass, values), _priced(counts.once, values)
 
 
-def _calls(operations: Sequence[Operation], phase: Phase) -> float:
-    return float(sum(op.calls * op.count for op in operations if op.phase is phase))
+def _priced(counts: Mapping[str, float], values: Values) -> float:
+    """Each at the finest price known: `host.call_s.forward.conv`, else `host.call_s.forward`."""
+    return sum(number * values.look(name) for name, number in counts.items())
 
 
-def _tensors(op: Operation) -> float:
-    value = op.detail.get("tensors", 1)
-    return float(value) if isinstance(value, (int, float)) else 1.0
+def _of_operation(op: Operation) -> dict[str, float]:
+    counts: dict[str, float] = {}
+    if op.calls:
+        counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
+    further = op.kernels - max(op.calls, 1)
+    if further > 0:
+        kind = "rnn" if op.kind is Kind.RNN else "kernel"
+        counts[f"host.launch_s.{kind}"] = float(further)
+    if op.kind is Kind.FOREACH:
+        counts["host.tensor_s"] = size_of(op.detail, "tensors")
+    return counts

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.find import constants_for
@@ -37,6 +38,8 @@ class KernelModel(Model):
     ) -> None:
         self._constants = constants or KernelConstants()
         self._source = source
+        plain = self._constants.intervals
+        self._intervals = Intervals.from_dict(plain) if plain else None
         self._prepared: dict[int, Prepared] = {}
         self._profiles: dict[tuple[int, str], tuple[Workload, StepProfile]] = {}
 
@@ -65,7 +68,7 @@ class KernelModel(Model):
         warnings = (
             [SPEC_ONLY.format(gpu=placement.gpu.product)] if self._source == "spec-only" else []
         )
-        return Prediction(
+        prediction = Prediction(
             step_s=step_s,
             power_w=float(result.power_w[0]),
             gpus=placement.gpus,
@@ -76,6 +79,11 @@ class KernelModel(Model):
             clock_mhz=share * placement.gpu.boost_clock_mhz,
             model=f"{self.name} ({placement.gpu.name}, {self._source})",
             warnings=tuple(warnings),
+        )
+        return (
+            self._intervals.around(prediction, workload, placement)
+            if self._intervals
+            else (prediction)
         )
 
     def predict_many(
@@ -152,9 +160,15 @@ class KernelModel(Model):
         """The content of a constants file."""
         return self._constants.to_plain()
 
-    def with_constants(self, constants: KernelConstants) -> Self:
-        """The same model with other constants."""
-        return type(self)(replace(constants), source=self._source)
+    @property
+    def kernel_constants(self) -> KernelConstants:
+        """The constants themselves."""
+        return self._constants
+
+    def with_intervals(self, intervals: Intervals) -> Self:
+        """The same model, whose predictions carry intervals."""
+        constants = replace(self._constants, intervals=intervals.to_dict())
+        return type(self)(constants, source=self._source)
 
 
 def _regime(steps: Steps, result: StepResults, profile: StepProfile) -> Regime:

@@ -36,5 +36,5 @@ def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[s
     """Seconds to move so many bytes, with what L2 keeps of them."""
     speed = gpu.memory_bytes_s * values.column("stream.efficiency", names)
     room = gpu.l2_bytes * values["stream.l2_share"]
-    hit = np.clip(1 - moved / (2 * room), 0.0, 1.0)
+    hit = values["stream.l2_use"] * np.clip(1 - moved / (2 * room), 0.0, 1.0)
     return moved * ((1 - hit) + hit / values["stream.l2_speed"]) / speed

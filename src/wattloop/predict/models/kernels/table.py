@@ -45,9 +45,11 @@ class OperationTable:
     optimizer: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, operations: Sequence[Operation]) -> "OperationTable":
+    def of(cls, operations: Sequence[Operation], *, merge: bool = True) -> "OperationTable":
         """The table of those `operations` that run on the GPU."""
-        rows = _merged(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
+        rows = tuple(op for op in operations if op.kind is not Kind.VIEW and op.kernels > 0)
+        if merge:
+            rows = _merged(rows)
         features = [features_of(op) for op in rows]
         return cls(
             operations=rows,

@@ -24,12 +24,13 @@ class Values:
 
     def look(self, name: str, scope: str = "") -> float:
         """The finest constant called `name` for this `scope`."""
-        parts = scope.split(".") if scope else []
-        for known in range(len(parts), -1, -1):
-            value = self.numbers.get(".".join([name, *parts[:known]]))
+        asked = f"{name}.{scope}" if scope else name
+        while asked:
+            value = self.numbers.get(asked)
             if value is not None:
                 return value
-        raise KeyError(name)
+            asked = asked.rpartition(".")[0]
+        raise KeyError(f"{name}.{scope}")
 
     def column(self, name: str, scopes: Iterable[str]) -> Floats:
         """`look` for many scopes at once; each distinct one is looked up once."""

@@ -1,0 +1,81 @@
+"""Whole training steps in a calibration: the last fit, and how wrong it is on models left out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.intervals import Intervals, Residual
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.model import KernelModel
+from wattloop.predict.models.model import Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.scope import Scope
+
+__all__ = ["Progress", "fitted_to_steps", "left_out_residuals", "points_of"]
+
+FEWEST_GROUPS = 3
+"""Fewer models than this say nothing about a model left out."""
+
+Progress = Callable[[str], None]
+
+
+def points_of(
+    rows: Sequence[Mapping[str, Any]], gpu: Gpu, progress: Progress = lambda _: None
+) -> list[Point]:
+    """Step records as points: each one's model is built without weights and traced."""
+    if not rows:
+        return []
+    try:
+        import torch
+    except ImportError:
+        raise ConfigError(
+            "the collection has training steps, and fitting them needs torch to trace their "
+            "models; run `pip install 'wattloop[torch,hf]'`, or leave them out with --no-steps"
+        ) from None
+    from wattloop.predict import trace
+    from wattloop.predict.calibrate.zoo import subject
+
+    points = []
+    for row in rows:
+        params = row["params"]
+        name, batch = str(params["model"]), int(params["batch"])
+        progress(f"tracing {name}, batch {batch}, {params['precision']}")
+        with torch.device("meta"):
+            chosen = subject(name)
+            inputs = chosen.inputs(batch, torch.device("meta"))
+        optimizer = "sgd+momentum" if chosen.optimizer == "sgd" else chosen.optimizer
+        workload = trace(
+            chosen.model, inputs, loss=lambda out: out, precision=str(params["precision"]),
+            optimizer=optimizer, name=name,
+        )  # fmt: skip
+        group = name.partition("@")[0]
+        points.append(Point(workload, Placement(gpu), row["step_s"], row["avg_power_w"], group))
+    return points
+
+
+def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+    """`constants` fitted to all points, with intervals from leaving out each model in turn."""
+    if not points:
+        return constants
+    start = KernelModel(constants, source="calibrated")
+    model = start.fit(points)
+    groups = sorted({point.group for point in points})
+    if len(groups) >= FEWEST_GROUPS:
+        scope = Scope.of(constants.gpu, [point.workload for point in points])
+        model = model.with_intervals(Intervals.of(left_out_residuals(start, points), scope))
+    found = model.kernel_constants
+    made = {**found.made, "steps": len(points), "models": groups}
+    return KernelConstants(found.gpu, found.values, found.residuals, found.intervals, made)
+
+
+def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Residual]:
+    """How wrong `model`, fitted to all other groups, is on each group's points."""
+    residuals = []
+    for group in sorted({point.group for point in points}):
+        fitted = model.fit([point for point in points if point.group != group])
+        for point in points:
+            if point.group == group:
+                step = fitted.predict(point.workload, point.placement)
+                residuals.append(Residual.of(group, step, point.step_s, point.power_w))
+    return residuals
