@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import Gpu
+from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.spec_only import spec_constants
 
-__all__ = ["constants_for", "user_constants_path"]
+__all__ = ["constants_for", "reference_constants", "user_constants_path"]
 
 SHIPPED = Path(__file__).parents[2] / "calibrate" / "constants"
+REFERENCE = "h200"
+"""The GPU whose constants serve where a GPU has none of its own."""
 
 
 def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
@@ -30,7 +33,15 @@ def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
     shipped = SHIPPED / f"{gpu.name}.json.gz"
     if shipped.exists():
         return KernelConstants.load(shipped), "shipped"
-    return KernelConstants(), "spec-only"
+    reference, calibrated = reference_constants()
+    return spec_constants(gpu, reference, calibrated), "spec-only"
+
+
+def reference_constants() -> tuple[KernelConstants, Gpu]:
+    """What constants without a calibration are carried over from, and its GPU."""
+    shipped = SHIPPED / f"{REFERENCE}.json.gz"
+    constants = KernelConstants.load(shipped) if shipped.exists() else KernelConstants()
+    return constants, gpu_named(REFERENCE)
 
 
 def user_constants_path(gpu_name: str) -> Path:

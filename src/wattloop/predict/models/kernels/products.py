@@ -73,9 +73,7 @@ def peak_flops(gpu: Gpu, dtypes: NDArray[np.str_]) -> Floats:
 
 def _peak(gpu: Gpu, dtype: str) -> float:
     vector = gpu.vector_flops.get("fp32", 1e12)
-    if dtype == "fp32":
-        return vector
-    if dtype in gpu.matrix_flops:
+    if dtype in gpu.matrix_flops:  # fp32 is among them on AMD only
         return gpu.matrix_flops[dtype]
     # Without matrix units for it, tf32 falls back to fp32 and bf16 is emulated at its rate.
     return gpu.vector_flops.get(dtype, vector)

@@ -1,0 +1,66 @@
+"""Fit of what serves GPUs without a calibration, to measured steps of several GPUs."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.batch import all_pairs
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.least_squares import minimise
+from wattloop.predict.models.kernels.profile import profile_of
+from wattloop.predict.models.kernels.spec_only import spec_constants
+from wattloop.predict.models.kernels.spec_rules import FITTED, SpecRules
+from wattloop.predict.models.kernels.step import step_results
+from wattloop.predict.models.kernels.table import Floats
+from wattloop.predict.models.model import Point
+
+__all__ = ["fitted_rules", "spec_seconds"]
+
+ROWS_OF_A_GPU = 3.0
+"""Steps on one GPU err together: however many there are, they count as so many."""
+SOFT = 0.1
+ROUNDS = 15
+
+
+def fitted_rules(
+    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, start: SpecRules
+) -> SpecRules:
+    """`start` with what `FITTED` names fitted to the times of `points`."""
+    measured = np.log([point.step_s for point in points])
+    rows = Counter(point.placement.gpu.name for point in points)
+    weight = np.sqrt([ROWS_OF_A_GPU / rows[point.placement.gpu.name] for point in points])
+
+    def rules_at(x: Floats) -> SpecRules:
+        return start.changed(
+            **{
+                name: getattr(start, name) * float(np.exp(at))
+                for name, at in zip(FITTED, x, strict=True)
+            }
+        )
+
+    def residuals(x: Floats) -> Floats:
+        seconds = spec_seconds(points, reference, calibrated, rules_at(x))
+        return np.asarray(weight * (np.log(seconds) - measured), dtype=np.float64)
+
+    prior = np.array(list(FITTED.values()))
+    found = minimise(residuals, np.zeros(len(FITTED)), prior, soft=SOFT, rounds=ROUNDS)
+    return rules_at(found)
+
+
+def spec_seconds(
+    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
+) -> Floats:
+    """Predicted step times of `points`, their own measurements unseen."""
+    constants: dict[str, KernelConstants] = {}
+    seconds = []
+    for point in points:
+        gpu = point.placement.gpu
+        if gpu.name not in constants:
+            constants[gpu.name] = spec_constants(gpu, reference, calibrated, rules)
+        values = constants[gpu.name].values
+        profile = profile_of(point.workload, gpu, values, constants[gpu.name].residuals)
+        steps = all_pairs([profile], [point.placement])
+        seconds.append(float(step_results(steps, values).step_s[0]))
+    return np.array(seconds)

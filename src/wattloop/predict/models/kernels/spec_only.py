@@ -1,0 +1,146 @@
+"""Constants of a GPU that nobody calibrated: those of one that was, carried over by data sheets.
+
+Shares of peaks and bandwidths stay what they are; what is in seconds follows the clock, what is in
+watts the power limit, what is in joules process, clock and memory:
+
+    joules per FLOP = reference x (nm / nm_r)^p x (boost / boost_r)^c
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.residuals import Residuals
+from wattloop.predict.models.kernels.spec_rules import SpecRules, shipped_rules
+from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.static_power import static_power
+
+__all__ = ["spec_constants"]
+
+PROCESS_NM = {
+    "kepler": 28.0,
+    "pascal": 16.0,
+    "volta": 12.0,
+    "turing": 12.0,
+    "ampere": 7.0,
+    "ada": 4.0,
+    "hopper": 4.0,
+    "cdna": 7.0,
+    "cdna2": 6.0,
+    "cdna3": 5.0,
+}
+"""Feature size by the name that the foundry gives it (the makers' white papers)."""
+GA102_NM = 8.0
+"""Ampere with GDDR memory is made by Samsung, not TSMC."""
+
+SCHEDULERS = 4
+"""Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
+SPARE_LANES, FULL_LANES = 16.0, 32.0
+CLOCKED_S = ("product.tile_s", "attention.block_s", "rnn.step_s", "depthwise.start_s",
+             "stream.start_s")  # fmt: skip
+HIGHEST_SHARE = 0.97
+"""No kernel reaches more of a peak or of a bandwidth."""
+
+
+def spec_constants(
+    gpu: Gpu, reference: KernelConstants, calibrated: Gpu, rules: SpecRules | None = None
+) -> KernelConstants:
+    """Constants for `gpu`, from the `reference` constants of the `calibrated` one."""
+    rules = shipped_rules() if rules is None else rules
+    same = gpu.architecture == calibrated.architecture
+    values = reference.values
+    if not same:
+        # Corrections of the reference are for the kernels that its libraries pick.
+        values = Values({n: v for n, v in values.numbers.items() if not n.startswith("scale.")})
+    changes = {
+        **_shares(values, gpu, calibrated, rules),
+        **_clocked(values, gpu, calibrated),
+        **_power(values, gpu, calibrated, rules),
+    }
+    return replace(
+        reference,
+        gpu=gpu.name,
+        values=values.with_changes(changes),
+        residuals=reference.residuals if same else Residuals(),
+        intervals=_intervals(reference, gpu, rules),
+        made={"reference": calibrated.name, **rules.made},
+    )
+
+
+def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[str, Any]:
+    """Residuals of GPUs that were left out; what operations are known, the reference says."""
+    if not rules.intervals:
+        return {}
+    scope = reference.intervals.get("scope")
+    return {**rules.intervals, "scope": {**scope, "gpu": gpu.name} if scope else None}
+
+
+def _shares(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[str, float]:
+    """Shares of peaks and of bandwidth."""
+    spare = _issue(gpu, rules) / _issue(calibrated, rules)
+    cache = _l2_ratio(gpu) / _l2_ratio(calibrated)
+    changes = {}
+    for name, value in values.numbers.items():
+        if name.startswith(("product.efficiency", "attention.efficiency", "rnn.efficiency")):
+            factor = rules.products * (spare if name.endswith(".fp32") else 1.0)
+            changes[name] = min(value * factor, HIGHEST_SHARE)
+        elif name.startswith(("stream.efficiency", "depthwise.efficiency")):
+            changes[name] = min(value * rules.streams, HIGHEST_SHARE)
+        elif name.startswith("product.l2_share"):
+            changes[name] = value * cache
+    changes["stream.l2_speed"] = max(values["stream.l2_speed"] * cache, 1.0)
+    return changes
+
+
+def _clocked(values: Values, gpu: Gpu, calibrated: Gpu) -> dict[str, float]:
+    """What takes a number of cycles."""
+    slower = calibrated.boost_clock_mhz / gpu.boost_clock_mhz
+    return {
+        name: value * slower for name, value in values.numbers.items() if name.startswith(CLOCKED_S)
+    }
+
+
+def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[str, float]:
+    """Watts and joules."""
+    size = gpu.tdp_w / calibrated.tdp_w
+    process = (_process_nm(gpu) / _process_nm(calibrated)) ** rules.process_exponent
+    clock = (gpu.boost_clock_mhz / calibrated.boost_clock_mhz) ** rules.clock_exponent
+    other = 1.0 if gpu.architecture == calibrated.architecture else rules.joules
+    byte = _byte_joules(gpu, rules) / _byte_joules(calibrated, rules)
+    changes = {
+        "power.idle_w": static_power(gpu).watts,
+        "power.static_w": values["power.static_w"] * size,
+        "power.busy_w": values["power.busy_w"] * size,
+    }
+    for name, value in values.numbers.items():
+        if name.startswith("power.joule_per_flop"):
+            changes[name] = value * process * clock * other
+        elif name.startswith("power.joule_per_byte"):
+            changes[name] = value * byte
+    return changes
+
+
+def _issue(gpu: Gpu, rules: SpecRules) -> float:
+    """1 where arithmetic needs every issue slot, `spare_issue` where it needs every second."""
+    if "fp32" in gpu.matrix_flops:  # AMD's matrix units do fp32 as well
+        return 1.0
+    lanes = gpu.vector_flops.get("fp32", 0.0) / (2 * gpu.sms * gpu.boost_clock_mhz * 1e6)
+    schedulers = SCHEDULERS / 2 if gpu.architecture == "pascal" and lanes < 100 else SCHEDULERS
+    spare = (FULL_LANES - lanes / schedulers) / (FULL_LANES - SPARE_LANES)
+    return 1.0 + (rules.spare_issue - 1.0) * min(max(spare, 0.0), 1.0)
+
+
+def _l2_ratio(gpu: Gpu) -> float:
+    """L2 serves each multiprocessor so many bytes a cycle: against the memory's bandwidth."""
+    return gpu.sms * gpu.boost_clock_mhz * 1e6 / gpu.memory_bytes_s
+
+
+def _process_nm(gpu: Gpu) -> float:
+    if gpu.architecture == "ampere" and gpu.memory_type.startswith("gddr"):
+        return GA102_NM
+    return PROCESS_NM.get(gpu.architecture, PROCESS_NM["hopper"])
+
+
+def _byte_joules(gpu: Gpu, rules: SpecRules) -> float:
+    return rules.gddr_joules if gpu.memory_type.startswith("gddr") else 1.0

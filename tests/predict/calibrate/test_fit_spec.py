@@ -1,0 +1,42 @@
+"""Fit of the rules that serve GPUs without a calibration."""
+
+import pytest
+
+from tests.predict.models.kernels.made import transformer_step
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.calibrate.fit_spec import fitted_rules, spec_seconds
+from wattloop.predict.models.kernels import KernelConstants
+from wattloop.predict.models.kernels.spec_rules import SpecRules
+from wattloop.predict.models.model import Point
+from wattloop.predict.placement import Placement
+
+STEPS = [transformer_step(16, 256, 1024, 4, "fp32"), transformer_step(8, 512, 256, 4, "fp32")]
+
+
+def points(rules: SpecRules) -> list[Point]:
+    """Steps that took exactly what `rules` say."""
+    asked = [
+        Point(step, Placement(gpu_named(name)), 1.0, None, "made")
+        for name in ("p100-pcie", "v100-pcie-32", "t4", "a100-pcie-40")
+        for step in STEPS
+    ]
+    seconds = spec_seconds(asked, KernelConstants(), gpu_named("h200"), rules)
+    return [
+        Point(p.workload, p.placement, float(s), None, p.group)
+        for p, s in zip(asked, seconds, strict=True)
+    ]
+
+
+def test_the_fit_goes_towards_the_truth() -> None:
+    """Promise: GPUs that reach less of their peaks are found to, as far as the prior lets them."""
+    truth = SpecRules(products=0.9, streams=0.88)
+    found = fitted_rules(points(truth), KernelConstants(), gpu_named("h200"), SpecRules())
+    assert found.products == pytest.approx(0.9, abs=0.03)
+    assert found.streams < 0.95
+
+
+def test_what_was_right_stays() -> None:
+    """Promise: rules that predict every point are left as they were."""
+    found = fitted_rules(points(SpecRules()), KernelConstants(), gpu_named("h200"), SpecRules())
+    assert found.products == pytest.approx(1.0, abs=1e-3)
+    assert found.joules == pytest.approx(1.0, abs=1e-3)
