@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bars import Page, Table, arguments, publish
+from bars import Page, arguments, publish
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
@@ -36,8 +36,8 @@ def main() -> int:
     path = steps_file()
     if path is None:
         print(
-            "predict_h200: h200_train_steps.jsonl is neither in gpu/ of WATTLOOP_SHARED_DATA nor in "
-            "benchmarks/data/h200; nothing judged"
+            "predict_h200: h200_train_steps.jsonl is neither in gpu/ of WATTLOOP_SHARED_DATA "
+            "nor in benchmarks/data/h200; nothing judged"
         )
         return 0
     publish(_page(args, measured_points(path, QUICK_MODELS if args.quick else None)), args)

@@ -16,6 +16,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
+
 from bars import Bar, Page, arguments, publish
 from predict_points import measured_points, steps_file
 from predict_zoo import ZOO, Entry, hugging_face, tokens

@@ -15,7 +15,7 @@ HUGGING_FACE = {"albert", "distilbert", "tinyllama", "gpt2"}
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_rebuilt_network_has_the_parameters_that_were_measured(name: str) -> None:
-    """Promise: each network has the measured number of parameters, and its own loss or an output."""
+    """Promise: the measured number of parameters, and a loss of its own or one output a sample."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     entry = ZOO[name]
     if entry.group in HUGGING_FACE:
