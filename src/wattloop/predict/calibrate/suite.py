@@ -11,6 +11,7 @@ from wattloop.predict.calibrate.grid.order import interleaved
 from wattloop.predict.calibrate.grid.power import power_cases
 from wattloop.predict.calibrate.grid.sequence import attention_cases, rnn_cases
 from wattloop.predict.calibrate.grid.steps import profile_cases, step_cases
+from wattloop.predict.calibrate.grid.typical import typical_families
 from wattloop.predict.calibrate.host import host_cases
 
 __all__ = ["SHARES", "cases"]
@@ -30,6 +31,7 @@ def cases(section: str) -> Sequence[Case]:
             rnn_cases(),
             optimizer_cases(),
             *memory_families(),
+            *typical_families(),
         ]
         return list(interleaved(families))
     return {
