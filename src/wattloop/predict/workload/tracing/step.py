@@ -9,9 +9,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.operation import Operation, Phase
+from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.tracing.autocast import cuda_autocast
+from wattloop.predict.workload.tracing.blocks import Blocks
 from wattloop.predict.workload.tracing.building import faked, module_of, on_fake_weights
+from wattloop.predict.workload.tracing.joining import joined, whole_step
 from wattloop.predict.workload.tracing.memory import Memory
 from wattloop.predict.workload.tracing.optimizing import Optimizing
 from wattloop.predict.workload.tracing.paths import Paths
@@ -69,7 +71,9 @@ class _Step:
         memory = Memory([*held, *given, *kept])
         paths = Paths(module)
         recorder = Recorder(request.precision, paths, memory, self.guesses)
-        activations = self._passes(module, inputs, targets, recorder, memory, paths)
+        blocks = Blocks(module if request.merge else torch.nn.Identity(), recorder)
+        activations = self._passes(module, inputs, targets, recorder, blocks)
+        modules = sum(calls * blocks.times(block) for block, calls in paths.calls.items())
         resident = sum(_bytes(each) for each in (*held, *given, *kept))
         states = optimizing.state_bytes
         gradients = float(sum(_bytes(each) for each in trained)) if request.training else 0.0
@@ -77,11 +81,14 @@ class _Step:
         updating = (
             resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
         )
-        peak = states + max(resident + memory.peak_bytes, updating) + self._workspaces()
-        operations = (*recorder.operations, *optimizing.operations)
+        peak = states + max(resident + recorder.peak_bytes(), updating) + self._workspaces()
+        operations = (
+            *whole_step(recorder.operations, blocks),
+            *joined(optimizing.operations),
+        )
         return Workload(
             name=request.name or type(module).__name__,
-            operations=tuple(_joined(operations)),
+            operations=operations,
             precision=request.precision,
             optimizer=optimizing.name if request.training else "",
             optimizer_style=request.style if optimizing.name and request.training else "",
@@ -95,7 +102,7 @@ class _Step:
             activation_bytes=float(activations),
             peak_bytes=float(peak),
             input_bytes=float(sum(_bytes(each) for each in given)),
-            modules=sum(paths.calls.values()),
+            modules=modules,
             notes=tuple(self.guesses.notes),
             origin={
                 "wattloop": __version__,
@@ -114,36 +121,37 @@ class _Step:
         inputs: Any,
         targets: Any,
         recorder: Recorder,
-        memory: Memory,
-        paths: Paths,
+        blocks: Blocks,
     ) -> int:
         """Forward, loss and backward; bytes alive between them."""
         request = self.request
-        with self._explained(recorder, module, paths), ExitStack() as stack:
+        with self._explained(recorder), ExitStack() as stack:
             stack.enter_context(whole_operations())
             stack.enter_context(samples_unpacked())
-            stack.enter_context(paths.followed())
+            stack.enter_context(recorder.paths.followed())
+            stack.enter_context(blocks.watched(module))
             stack.enter_context(recorder)
             stack.enter_context(torch.set_grad_enabled(request.training))
-            with _autocast(request.precision):
+            with _autocast(request.precision, blocks):
                 output = _called(module, inputs)
                 value = _loss(request, output, targets, self.guesses)
-            activations = memory.live_bytes
+            activations = recorder.memory.live_bytes
             if request.training:
                 del output
                 recorder.phase = Phase.BACKWARD
+                recorder.paths.backward = True
                 value.backward()
             return activations
 
     @contextmanager
-    def _explained(self, recorder: Recorder, module: Any, paths: Paths) -> Iterator[None]:
+    def _explained(self, recorder: Recorder) -> Iterator[None]:
         """Errors of the model are told with the operation and module where they happened."""
         try:
             yield
         except ConfigError:
             raise
         except Exception as problem:
-            op, path = recorder.failed or ("", _raised_in(problem, paths))
+            op, path = recorder.failed or ("", _raised_in(problem, recorder.paths))
             where = f"module '{path}'" if path else "the model"
             what = f", operation '{op}'" if op else ""
             text = str(problem).strip().splitlines() or [type(problem).__name__]
@@ -199,9 +207,9 @@ def _first_float(output: Any) -> Any:
     return None
 
 
-def _autocast(precision: str) -> Any:
+def _autocast(precision: str, blocks: Blocks) -> Any:
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    return nullcontext() if low is None else cuda_autocast(low)
+    return nullcontext() if low is None else cuda_autocast(low, blocks.here, blocks.forgetting)
 
 
 @contextmanager
@@ -239,22 +247,6 @@ def _raised_in(problem: BaseException, paths: Paths) -> str:
             found = paths.names.get(id(held), found)
         frame = frame.tb_next
     return found
-
-
-def _joined(operations: Any) -> Iterator[Operation]:
-    """Neighbours that are alike become one with a count."""
-    from dataclasses import replace
-
-    last: Operation | None = None
-    for each in operations:
-        if last is not None and each == last:
-            last = replace(last, count=last.count + each.count)
-            continue
-        if last is not None:
-            yield last
-        last = each
-    if last is not None:
-        yield last
 
 
 def _batch(given: list[Any]) -> int:
