@@ -9,7 +9,6 @@ too (it is the first to give gradients to what all share).
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -18,50 +17,18 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.tracing.alike import structure_of
+from wattloop.predict.workload.tracing.block_calls import (
+    Alike,
+    BlockCall,
+    comparable,
+    is_plain,
+    new_bytes,
+    placed,
+)
 from wattloop.predict.workload.tracing.recorder import Recorder
 from wattloop.predict.workload.tracing.skipping import Taken, skipped
 
-__all__ = ["BlockCall", "Blocks"]
-
-
-@dataclass
-class BlockCall:
-    """One call of a block that ran, and those that it stands for.
-
-    Attributes:
-        path: of the module.
-        outer: the call it ran inside of, -1 for none.
-        others: paths of the calls that were skipped.
-        outputs: shapes of what it gave, to make others by.
-        kept_bytes: memory that it left taken, its outputs apart.
-        taken: the same of each call that was skipped.
-        rise_bytes: how far above its start memory rose while it ran.
-    """
-
-    path: str
-    outer: int
-    others: list[str] = field(default_factory=list)
-    outputs: Any = None
-    kept_bytes: int = 0
-    taken: list[Taken] = field(default_factory=list)
-    rise_bytes: int = 0
-
-
-@dataclass
-class _Alike:
-    """Calls that are alike so far.
-
-    Attributes:
-        ran: numbers of those that ran.
-        left_bytes: memory when the last of them ended.
-        gap_bytes: how memory changed between the end of the second and the next call.
-        taken: by the last call, when it was skipped.
-    """
-
-    ran: list[int] = field(default_factory=list)
-    left_bytes: int = 0
-    gap_bytes: int | None = None
-    taken: Taken | None = None
+__all__ = ["Blocks"]
 
 
 class Blocks:
@@ -75,7 +42,7 @@ class Blocks:
         self._kinds: dict[int, Any] = {}
         self._last: set[int] = set()
         self._called: set[int] = set()
-        self._alike: dict[Any, _Alike] = {}
+        self._alike: dict[Any, Alike] = {}
         self.absorbed: set[int] = set()
         self._find(model)
 
@@ -119,9 +86,9 @@ class Blocks:
             return kind.__call__(module, *args, **kwargs)
         self._called.add(id(module))
         leaves, shape = tree_flatten((args, kwargs))
-        key = (self._kinds[id(module)], shape, tuple(_signature(each) for each in leaves))
+        key = (self._kinds[id(module)], shape, tuple(comparable(each) for each in leaves))
         try:
-            alike = self._alike.setdefault(key, _Alike())
+            alike = self._alike.setdefault(key, Alike())
         except TypeError:  # something among the inputs cannot be compared
             return kind.__call__(module, *args, **kwargs)
         self._correct(alike)
@@ -148,7 +115,7 @@ class Blocks:
                 taken.bytes -= size
                 self._memory.remove(size)
 
-    def _run(self, module: Any, kind: type, args: Any, kwargs: Any, alike: _Alike) -> Any:
+    def _run(self, module: Any, kind: type, args: Any, kwargs: Any, alike: Alike) -> Any:
         number = len(self.calls)
         call = BlockCall(self._paths.names[id(module)], self._paths.block)
         self.calls.append(call)
@@ -165,15 +132,13 @@ class Blocks:
         if len(alike.ran) == 2:
             leaves, shape = tree_flatten(result)
             given = tree_flatten((args, kwargs))[0]
-            if all(_plain(each) for each in leaves):
-                places = [_place(each, given) for each in leaves]
+            if all(is_plain(each) for each in leaves):
+                places = [placed(each, given) for each in leaves]
                 call.outputs = (shape, places)
-                made = [each for each, place in zip(leaves, places, strict=True) if _new(place)]
-                own = {each.untyped_storage()._cdata: _bytes(each) for each in made}
-                call.kept_bytes = memory.live_bytes - before - sum(own.values())
+                call.kept_bytes = memory.live_bytes - before - new_bytes(leaves, places)
         return result
 
-    def _skip(self, module: Any, alike: _Alike, given: Sequence[Any]) -> Any:
+    def _skip(self, module: Any, alike: Alike, given: Sequence[Any]) -> Any:
         second = alike.ran[1]
         ran = self.calls[second]
         path = self._paths.names[id(module)]
@@ -192,7 +157,7 @@ class Blocks:
             made = skipped(self._recorder, taken, module, given, places)
             return tree_unflatten(made, shape)
 
-    def _correct(self, alike: _Alike) -> None:
+    def _correct(self, alike: Alike) -> None:
         """Whether a block keeps its input shows only after it: the caller lets go of it.
 
         After a block that ran, memory changes by one amount until the next call; after a
@@ -239,33 +204,3 @@ class Blocks:
 
 _SMALLEST = 4
 """Modules in a block that is worth watching."""
-
-
-def _signature(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
-    if value is None or isinstance(value, (bool, int, float, str, torch.dtype)):
-        return value
-    return type(value), id(value)
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (torch.Tensor, bool, int, float, str))
-
-
-def _place(value: Any, given: Sequence[Any]) -> Any:
-    """An output as the input it is, as a shape to make, or as it is."""
-    for index, each in enumerate(given):
-        if each is value and isinstance(value, torch.Tensor):
-            return ("input", index)
-    if isinstance(value, torch.Tensor):
-        return ("new", tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
-    return ("value", value)
-
-
-def _new(place: Any) -> bool:
-    return bool(place[0] == "new")
-
-
-def _bytes(tensor: Any) -> int:
-    return int(tensor.untyped_storage().nbytes())

@@ -35,6 +35,7 @@ class Paths:
         names: of modules, by identity.
         calls: of modules in the forward pass, by block.
         block: the call of a block that is running; set by `blocks`.
+        accumulating: whether the operation last asked for adds to a parameter's gradient.
         backward: set by the tracer; modules called from then on are computed again.
     """
 
@@ -43,6 +44,7 @@ class Paths:
         self.calls: dict[int, int] = {}
         self.block = -1
         self.backward = False
+        self.accumulating = False
         self._owners: dict[int, str] = {
             id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
         }
@@ -50,6 +52,11 @@ class Paths:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._entered: list[Spot] = []
+
+    @property
+    def recomputing(self) -> bool:
+        """Whether a module is being called in the backward pass."""
+        return self.backward and bool(self._stack)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -78,6 +85,7 @@ class Paths:
 
     def current(self) -> Spot:
         """Where the operation being dispatched belongs."""
+        self.accumulating = False
         if self._stack:
             return self._here()
         node = torch._C._current_autograd_node()
@@ -85,6 +93,7 @@ class Paths:
             return OUTSIDE
         number = node._sequence_nr()
         if number >= _ACCUMULATES:
+            self.accumulating = True
             path = self._owners.get(id(getattr(node, "variable", None)), "")
             return Spot(path, self._block_of(path))
         at = bisect_right(self._numbers, number) - 1

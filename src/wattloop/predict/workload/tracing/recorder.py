@@ -1,6 +1,6 @@
 """The mode that sees every operation and writes it down."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         failed: operation and module of the first one that raised.
         outer: call of a block -> the one it ran inside of; kept by `blocks`.
         skipped, skipped_paths: calls of blocks, and modules in them, that are not written down.
+        ruled_paths: modules that a rule of a user counts -> what to tell of their operations.
         rises: call of a block -> how far memory rose above its start in its backward pass.
         skipped_levels: call of a block -> memory when the backward of those it stands for began.
     """
@@ -39,6 +40,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         self.outer: list[int] = []
         self.skipped: set[int] = set()
         self.skipped_paths: set[str] = set()
+        self.ruled_paths: dict[str, Callable[[Phase, int], None]] = {}
         self.rises: dict[int, list[int]] = {}
         self.skipped_levels: dict[int, list[int]] = {}
         self._precision = precision
@@ -84,9 +86,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         self.memory.saw(call.outputs)
         if self.phase is Phase.BACKWARD and block >= 0:
             self._rose(block, start)
-        if block not in self.skipped and path not in self.skipped_paths:
+        if path in self.ruled_paths:
+            self.ruled_paths[path](self.phase, block)
+        elif self._written(name, path, block):
             self.operations += [(each, block) for each in operations_of(call)]
         return result
+
+    def _written(self, name: str, path: str, block: int) -> bool:
+        # Sums over passes are counted once per step (`workload.accumulation`).
+        sums = self.paths.accumulating and name == "aten.add_"
+        return not sums and block not in self.skipped and path not in self.skipped_paths
 
     def _rose(self, block: int, start: int) -> None:
         while block >= 0:
