@@ -125,13 +125,25 @@ def _errors(kernels: KernelFit) -> dict[str, tuple[int, float, float]]:
     }
 
 
+_FIELDS = {
+    "machine": ("gpu",),
+    "kernel": ("family", "params", "seconds"),
+    "host": ("family", "params"),
+    "power": ("family", "params", "power_w", "seconds"),
+    "step": ("model", "batch", "precision", "step_s", "avg_power_w"),
+}
+"""Record -> fields it cannot do without."""
+
+
 def _checked(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; make one with 'wattloop calibrate collect'")
     rows = list(records(path))
     for number, row in enumerate(rows, start=1):
-        if row["record"] not in ("machine", "done") and not isinstance(row.get("params"), dict):
-            raise ConfigError(f"{path}:{number}: field 'params' is missing; collect again")
+        wanted = _FIELDS.get(row["record"], ())
+        missing = [name for name in wanted if name not in row] if not row.get("error") else []
+        if missing:
+            raise ConfigError(f"{path}:{number}: field '{missing[0]}' is missing; collect again")
     return rows
 
 
