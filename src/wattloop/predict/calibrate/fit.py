@@ -105,7 +105,9 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
     """Microbenchmarks of single operations."""
     samples = []
     for row in rows:
-        params = {**row["params"], **{k: row[k] for k in ("algorithm",) if k in row}}
+        params = dict(row["params"])
+        if row.get("algorithm") == "math":
+            params["algorithm"] = "math"  # of fused kernels, a trace cannot tell whose it will be
         operations = operations_of(str(row["family"]), params)
         seconds = row.get("seconds")
         if len(operations) == 1 and isinstance(seconds, float) and seconds > 0:
