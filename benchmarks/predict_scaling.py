@@ -42,7 +42,8 @@ HOST_BOUND = ("resnet50_cifar10", 64)
 THESIS_BYTES_S = 293e9
 """What the thesis takes for four A100 after its remark on bus bandwidth."""
 BANDWIDTHS = (8e9, 12e9, 16e9, 25e9, 35e9, 50e9, 75e9, 100e9, 150e9, 225e9)
-LATENCIES = (5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6)
+LATENCIES = (2e-6, 5e-6, 10e-6, 20e-6)
+"""A hop within a node takes no longer."""
 
 TEXT = """
 {rows} rows of ElasticFlow's table (ASPLOS 2023): steps per second of {networks} networks on 2, 4
@@ -51,12 +52,12 @@ the speed-up is over one GPU with the same global batch, so each GPU's batch shr
 added.
 
 Given are the single-GPU rows. Time of a smaller batch on one GPU is the line through the two
-nearest single-GPU batches of that network, and at least the time the host needs to dispatch it:
-the kernels model's for the rebuilt network, with the host's speed read off one single-GPU row that
-the host bounds ({host}). On top comes the exchange of gradients (`predict.communication`): a ring,
-buckets of 25 MB, hidden behind backward (two thirds of the step) and slowing it a little. The link
-alone is fitted, bandwidth and latency on a grid of {grid} pairs, on the other networks (both
-ResNet-50 together).
+nearest single-GPU batches of that network, and at least the time the host needs to dispatch it: the
+kernels model's for the operator calls of the rebuilt network, with the host's speed read off one
+single-GPU row that the host bounds ({host}).
+On top comes the exchange of gradients (`predict.communication`): a ring, buckets of 25 MB, hidden
+behind backward (two thirds of the step) and slowing it a little. The link alone is fitted,
+bandwidth and latency on a grid of {grid} pairs, on the other networks (both ResNet-50 together).
 
 Beside it: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
 (equation 4.8 added to the step, link of the data sheet at what NCCL reaches); `thesis`: the same at
@@ -110,11 +111,16 @@ def read(path: Path) -> dict[Row, float]:
 
 
 def host_times(times: Times) -> dict[str, float]:
-    """Seconds the table's host needs to dispatch a step of each network."""
-    from predict_scaling_nets import traced
-    from wattloop.predict.models.kernels.model import KernelModel
+    """Seconds the table's host needs to dispatch a step of each network.
 
-    model = KernelModel.for_gpu(A100)
+    Calls of operators and modules, at the kernels model's prices. Kernels that libraries launch by
+    themselves (a cuDNN network of time steps) are left out: they do not wait for Python.
+    """
+    from predict_scaling_nets import traced
+    from wattloop.predict.models.kernels.find import constants_for
+    from wattloop.predict.models.kernels.host import HostCounts, host_counts, host_seconds
+
+    values = constants_for(A100)[0].values
     host_s = {}
     for name, parameters in PARAMETERS.items():
         workload = traced(name, 32)
@@ -122,9 +128,15 @@ def host_times(times: Times) -> dict[str, float]:
             raise AssertionError(
                 f"{name} has {workload.parameters:,} parameters, not {parameters:,}"
             )
-        host_s[name] = model.predict(workload, Placement(A100)).host_s or 0.0
+        counts = host_counts(workload)
+        called = HostCounts(_calls(counts.one_pass), _calls(counts.once))
+        host_s[name] = sum(host_seconds(called, values))
     speed = times[Row(*HOST_BOUND, 1)] / host_s[HOST_BOUND[0]]
     return {name: speed * seconds for name, seconds in host_s.items()}
+
+
+def _calls(counts: Mapping[str, float]) -> dict[str, float]:
+    return {name: often for name, often in counts.items() if "launch" not in name}
 
 
 class Scaling:

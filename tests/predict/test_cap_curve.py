@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.cap_curve import CurveConstants, cap_curve
 from wattloop.predict.static_power import static_power
@@ -42,6 +43,21 @@ def test_an_uncapped_measurement_at_another_limit_is_taken_as_such() -> None:
     free = cap_curve(1.0, 150.0, [100.0], V100)
     capped = cap_curve(1.0, 150.0, [100.0], V100, at_cap_w=155.0)
     assert capped.step_s[0, 0] > free.step_s[0, 0]
+
+
+def test_a_point_above_its_cap_is_still_met() -> None:
+    """At the lowest clock real cards draw more than their cap; the curve begins there."""
+    curve = cap_curve(2.0, 117.0, [100.0, 117.0], V100, at_cap_w=100.0)
+    assert curve.step_s[0, 1] == pytest.approx(2.0)
+    assert curve.power_w[0, 1] == pytest.approx(117.0, rel=0.01)
+    assert curve.step_s[0, 0] > 2.0
+
+
+@pytest.mark.parametrize("wrong", [0.0, -5.0, float("nan")])
+def test_nothing_is_predicted_from_no_power(wrong: float) -> None:
+    """The field is named."""
+    with pytest.raises(ConfigError, match="power_w must be above 0"):
+        cap_curve(1.0, wrong, [100.0], V100)
 
 
 def test_a_locked_clock_bounds_the_curve_from_above() -> None:

@@ -109,6 +109,15 @@ def test_the_ring_takes_the_gpus_link_then_pcie_then_the_network() -> None:
     assert (across.bytes_s, across.hop_s) == (25e9, 20e-6)
 
 
+def test_a_bridge_serves_two_cards_only() -> None:
+    """A ring of more PCIe cards goes over PCIe, whatever the bridge could do."""
+    a40 = gpu_named("a40")
+    assert ring_of(Placement(a40, gpus=2)).bytes_s == pytest.approx(0.75 * 56.25e9)
+    assert ring_of(Placement(a40, gpus=4)).bytes_s == pytest.approx(0.6 * a40.pcie_bytes_s)
+    with pytest.raises(ConfigError, match="link_bytes_s is 0"):
+        ring_of(Placement(a40, gpus=4, link_bytes_s=0.0))
+
+
 def test_a_ring_over_nodes_needs_a_network() -> None:
     """The error names the field and gives an example."""
     with pytest.raises(ConfigError, match="network_bytes_s, such as"):
