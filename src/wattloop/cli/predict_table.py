@@ -49,7 +49,12 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     first = points[0].forecast
     kind = "training" if first.workload.training else "inference"
     title = f"{first.workload.name}, {kind}, predicted by {first.estimator}; energy of the GPUs"
-    print_table(headers, rows, title=title, spare=("GPU energy per step", "constants", "memory", "± step", "± energy"))
+    print_table(
+        headers,
+        rows,
+        title=title,
+        spare=("GPU energy per step", "constants", "memory", "± step", "± energy"),
+    )
     _print_best(points)
     _print_remarks(points)
 
