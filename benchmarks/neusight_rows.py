@@ -109,6 +109,7 @@ def read_networks(folder: Path) -> dict[str, Network]:
 def traced(row: Row, networks: Mapping[str, Network]) -> Any:
     """The workload of a row: forward, or forward and backward, without loss and optimizer."""
     import torch
+
     from wattloop.predict import trace
     from wattloop.predict.workload import Kind, Phase
 
