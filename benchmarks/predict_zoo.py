@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ZOO", "Entry", "Row", "hugging_face", "loss_of_output", "rows", "tokens"]
+__all__ = ["ZOO", "Entry", "Row", "hugging_face", "rows", "tokens"]
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 
@@ -31,7 +31,7 @@ class Entry:
         parameters: as measured.
         factory: builds the module.
         inputs: arguments of the module for one batch, in order or by name.
-        loss: of the module's output.
+        loss: of the module's output, as `predict.trace` takes it; None when it has its own.
         guessed: what neither memory nor time decides.
     """
 
@@ -40,7 +40,7 @@ class Entry:
     parameters: int
     factory: Callable[[], Any]
     inputs: Callable[[int], Inputs]
-    loss: Callable[[Any], Any]
+    loss: str | None = None
     guessed: str = ""
 
 
@@ -130,24 +130,6 @@ def tokens(length: int, labels: str = "") -> Callable[[int], Inputs]:
     return make
 
 
-def _cross_entropy(logits: Any) -> Any:
-    import torch
-
-    flat = logits.reshape(-1, logits.shape[-1])
-    return torch.nn.functional.cross_entropy(flat, flat.new_zeros(len(flat), dtype=torch.long))
-
-
-def _squared_error(found: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.mse_loss(found, torch.zeros_like(found))
-
-
-def loss_of_output(output: Any) -> Any:
-    """Hugging Face's models return their loss when they get labels."""
-    return output.loss
-
-
 _TINYLLAMA = {
     "vocab_size": 32_000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
     "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048,
@@ -162,49 +144,49 @@ ZOO: dict[str, Entry] = {
     "albert_base_v2@256": Entry(
         "albert", "transformer", 11_685_122,
         hugging_face("AlbertConfig", "AlbertForSequenceClassification", **_ALBERT),
-        tokens(256, labels="sequence"), loss_of_output,
+        tokens(256, labels="sequence"),
     ),
     "distilbert_base@256": Entry(
         "distilbert", "transformer", 66_955_010,
         hugging_face("DistilBertConfig", "DistilBertForSequenceClassification", num_labels=2),
-        tokens(256, labels="sequence"), loss_of_output, guessed="dropout as in its configuration",
+        tokens(256, labels="sequence"), guessed="dropout as in its configuration",
     ),
     "resnet50@224": Entry(
         "resnet50", "convolutional", 25_557_032, _net("resnet50", 1000), _floats(3, 224, 224),
-        _cross_entropy,
+        "cross_entropy",
     ),
     "resnet50@32": Entry(
         "resnet50", "convolutional", 23_528_522, _net("resnet50", 10), _floats(3, 32, 32),
-        _cross_entropy,
+        "cross_entropy",
     ),
     "vgg16@224": Entry(
         "vgg16", "convolutional", 138_357_544, _net("vgg16", 1000), _floats(3, 224, 224),
-        _cross_entropy,
+        "cross_entropy",
     ),
     "vit_b_16@224": Entry(
-        "vit", "transformer", 86_567_656, _net("Vit"), _floats(3, 224, 224), _cross_entropy
+        "vit", "transformer", 86_567_656, _net("Vit"), _floats(3, 224, 224), "cross_entropy"
     ),
     "tinyllama_1b@512": Entry(
         "tinyllama", "transformer", 1_100_048_384,
         hugging_face("LlamaConfig", "LlamaForCausalLM", **_TINYLLAMA),
-        tokens(512, labels="token"), loss_of_output,
+        tokens(512, labels="token"),
     ),
     "resnet18@32": Entry(
         "resnet18", "convolutional", 11_181_642, _net("resnet18", 10), _floats(3, 32, 32),
-        _cross_entropy,
+        "cross_entropy",
     ),
     "lstm_household@60": Entry(
-        "lstm", "other", 797_953, _net("HouseholdLstm"), _floats(60, 7), _squared_error
+        "lstm", "other", 797_953, _net("HouseholdLstm"), _floats(60, 7), "mse"
     ),
     "transformer_lm@128": Entry(
         "transformer_lm", "transformer", 53_024_254, _net("TransformerLm"),
-        tokens(128), _cross_entropy, guessed="8 heads, ReLU, norm after the sum",
+        tokens(128), "cross_entropy", guessed="8 heads, ReLU, norm after the sum",
     ),
     "gpt2@1024": Entry(
         "gpt2", "transformer", 124_439_808, hugging_face("GPT2Config", "GPT2LMHeadModel"),
-        tokens(1024, labels="token"), loss_of_output,
+        tokens(1024, labels="token"),
     ),
     "mlp_4096x6": Entry(
-        "mlp", "other", 100_728_842, _net("mlp_4096x6"), _floats(4096), _cross_entropy
+        "mlp", "other", 100_728_842, _net("mlp_4096x6"), _floats(4096), "cross_entropy"
     ),
 }  # fmt: skip

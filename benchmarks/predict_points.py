@@ -1,0 +1,144 @@
+"""Measured steps as points: each network traced once, kept on disk.
+
+Traces are kept in the folder WATTLOOP_BENCHMARK_TRACES, else in the user's cache, under what
+determines them: network, batch, precision, optimizer, and the code that traces.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from predict_zoo import ZOO, Row, rows
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.models.model import Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["Measured", "measured_points", "own_points", "own_steps_file", "steps_file"]
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = "h200_train_steps.jsonl"
+OWN_STEPS = "h200_own_steps.jsonl"
+OWN_DATA = ROOT / "benchmarks" / "data" / "h200"
+FAMILIES = {
+    "depthwise": ("mobilenet", "efficientnet", "shufflenet", "convnext"),
+    "convolutional": ("resnet", "resnext", "regnet", "densenet", "vgg", "unet"),
+    "other": ("lstm", "gru", "mlp", "mixer"),
+}
+"""Family -> how names of its networks begin; all others are transformers."""
+
+Built = tuple[Any, Any, str | None]
+"""A factory of the module, inputs of a batch, loss of its output (None: it has its own)."""
+OPTIMIZERS = {"sgd": "sgd+momentum"}
+"""Names of the table that `predict.trace` knows by another one."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured row, what it is, and its trace."""
+
+    row: Row
+    family: str
+    point: Point
+
+
+def steps_file() -> Path | None:
+    """The rows of the twelve networks, wherever they are."""
+    shared = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    found = [path for path in (shared / "gpu" / STEPS, OWN_DATA / STEPS) if path.is_file()]
+    return found[0] if found else None
+
+
+def own_steps_file() -> Path | None:
+    """Steps that `wattloop calibrate collect` measured of other networks."""
+    path = OWN_DATA / OWN_STEPS
+    return path if path.is_file() else None
+
+
+def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measured]:
+    """The rows of the twelve networks, traced."""
+    found = [row for row in rows(path) if only is None or row.model in only]
+    return [_measured(row, ZOO[row.model].group, _zoo_build) for row in found]
+
+
+def own_points(path: Path) -> list[Measured]:
+    """The rows of the calibration's own networks, traced."""
+    return [_measured(row, row.model.partition("@")[0], _own_build) for row in rows(path)]
+
+
+def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:
+    workload = _kept(row, build)
+    point = Point(workload, Placement(gpu_named("h200")), row.step_s, row.power_w, group)
+    return Measured(row, _family(row.model), point)
+
+
+def _family(model: str) -> str:
+    for family, starts in FAMILIES.items():
+        if model.startswith(starts):
+            return family
+    return "transformer"
+
+
+def _zoo_build(row: Row) -> Built:
+    entry = ZOO[row.model]
+    return entry.factory, entry.inputs(row.batch), entry.loss
+
+
+def _own_build(row: Row) -> Built:
+    from wattloop.predict.calibrate.zoo import subject
+
+    return (lambda: subject(row.model).model), subject(row.model).inputs(row.batch, "meta"), None
+
+
+def _kept(row: Row, build: Callable[[Row], Built]) -> Workload:
+    """The trace on disk, else a new one."""
+    from wattloop.predict.workload.files import load_workload, save_workload
+
+    name = f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{_code_hash()}.json"
+    path = _folder() / name
+    if path.is_file():
+        return load_workload(path)
+    if sys.stderr.isatty():
+        print(f"tracing {row.model} x {row.batch} {row.precision}", file=sys.stderr)
+    workload = _trace(row, build)
+    save_workload(workload, path)
+    return workload
+
+
+def _trace(row: Row, build: Callable[[Row], Built]) -> Workload:
+    import torch
+
+    from wattloop.predict import trace
+
+    with torch.device("meta"):
+        factory, inputs, loss = build(row)
+    return trace(
+        factory, inputs, loss=loss, precision=row.precision,
+        optimizer=OPTIMIZERS.get(row.optimizer, row.optimizer), style="foreach", name=row.model,
+    )  # fmt: skip
+
+
+def _folder() -> Path:
+    given = os.environ.get("WATTLOOP_BENCHMARK_TRACES")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(given) if given else cache / "wattloop" / "benchmark-traces"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@lru_cache(maxsize=1)
+def _code_hash() -> str:
+    """Of everything that makes a trace: another tracer, another network, another trace."""
+    from wattloop.predict import workload
+
+    digest = hashlib.sha256()
+    package = Path(workload.__file__).parent
+    here = Path(__file__).parent
+    for path in [*sorted(package.rglob("*.py")), here / "predict_zoo.py", here / "predict_nets.py"]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
