@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from wattloop.characterize.cap_table import COLUMNS
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.cap_curve import cap_curve
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "predict_caps.py"
-HEADER = "dataset network batch_size optimizer power_limit time_per_epoch average_power".split()
 
 
 def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +41,7 @@ def test_curves_made_by_the_model_have_no_error_and_others_have(tmp_path: Path) 
     folder.mkdir()
     with (folder / "power_v100.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(HEADER)
+        writer.writerow(COLUMNS)
         for row, network in enumerate(("small", "large")):
             for column, cap_w in enumerate(caps):
                 point = (curve.step_s[row, column], curve.power_w[row, column])

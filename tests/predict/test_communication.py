@@ -38,7 +38,7 @@ def test_bus_bandwidth_is_algorithm_bandwidth_times_2_n_minus_1_over_n() -> None
 def test_a_long_backward_hides_all_but_the_last_bucket() -> None:
     """Gradients are sent while others are computed."""
     size = 10.0 * BUCKET_BYTES
-    done = exchange(size, 10.0, RING)
+    done = exchange(size, 10.0, RING, interference=0.0)
     assert float(done.exposed_s) == pytest.approx(float(all_reduce_s(BUCKET_BYTES, RING)))
     assert float(done.total_s) == pytest.approx(10 * float(all_reduce_s(BUCKET_BYTES, RING)))
 
@@ -47,9 +47,18 @@ def test_a_short_backward_hides_nothing_but_itself() -> None:
     """Sending goes on after backward; never longer than without overlap, never negative."""
     size = 10.0 * BUCKET_BYTES
     alone = exchange(size, 1e-3, RING, overlap=False)
-    done = exchange(size, 1e-3, RING)
+    done = exchange(size, 1e-3, RING, interference=0.0)
     assert float(done.exposed_s) == pytest.approx(float(alone.total_s) - 0.9e-3)
     assert float(exchange(size, 0.0, RING).exposed_s) == pytest.approx(float(alone.exposed_s))
+
+
+def test_what_is_hidden_slows_backward_a_little() -> None:
+    """Sending takes SMs from computing: a part of the hidden seconds is paid."""
+    size = 10.0 * BUCKET_BYTES
+    free, paid = (exchange(size, 10.0, RING, interference=i) for i in (0.0, 0.25))
+    hidden_s = float(free.total_s - free.exposed_s)
+    assert float(paid.exposed_s - free.exposed_s) == pytest.approx(0.25 * hidden_s)
+    assert float(exchange(size, 10.0, RING).exposed_s) > float(free.exposed_s)
 
 
 def test_one_gpu_sends_nothing() -> None:
@@ -82,8 +91,10 @@ def test_a_schedule_of_even_gradients_agrees_with_the_formula() -> None:
 def test_large_gradients_that_are_ready_early_hide_better() -> None:
     """VGG's last layers hold most of its parameters, and backward begins there."""
     big, small = 400e6, 10e6
-    early = exchange_by_schedule([(0.001, big), (0.02, small)], 0.02, RING)
-    late = exchange_by_schedule([(0.001, small), (0.02, big)], 0.02, RING)
+    early, late = (
+        exchange_by_schedule([(0.001, first), (0.02, last)], 0.02, RING, interference=0.0)
+        for first, last in ((big, small), (small, big))
+    )
     assert float(early.exposed_s) < 0.2 * float(late.exposed_s)
 
 

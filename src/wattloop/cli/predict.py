@@ -120,6 +120,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.predict_execute import PredictRequest, execute
     from wattloop.cli.predict_fields import with_options_named
     from wattloop.predict.question import Question
+    from wattloop.predict.whole import Extent
 
     for target, option in (
         (json_file, "--json"),
@@ -152,11 +153,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         execute(
             PredictRequest(
                 question=question,
-                settings=settings,
-                steps=steps,
-                epochs=epochs,
-                samples=samples,
-                node=node,
+                extent=Extent(steps, epochs, samples, node, settings),
                 compare=compare,
                 sweeps=tuple(sweep or ()),
                 plot=plot,

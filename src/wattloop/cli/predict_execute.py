@@ -11,13 +11,13 @@ from wattloop.cli.output import is_terminal, say, write_json
 from wattloop.cli.predict_table import print_points
 from wattloop.cli.predict_view import print_forecast
 from wattloop.core.errors import ConfigError
-from wattloop.core.settings import Settings
 from wattloop.core.user_path import user_path
 from wattloop.predict.axes import Axis, axis_of
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.points import Point, points_data
 from wattloop.predict.question import Question
+from wattloop.predict.whole import Extent
 
 __all__ = ["PredictRequest", "busy", "execute", "keep_workload"]
 
@@ -29,11 +29,7 @@ class PredictRequest:
     """One command line."""
 
     question: Question
-    settings: Settings
-    steps: int | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    node: bool = False
+    extent: Extent
     compare: str | None = None
     sweeps: tuple[str, ...] = ()
     plot: str | None = None
@@ -59,7 +55,7 @@ def execute(request: PredictRequest) -> None:
 
 def _single(request: PredictRequest) -> None:
     with busy(f"tracing {request.question.model}"):
-        forecast = Forecaster().answer(request.question)
+        forecast = request.extent.of(Forecaster().answer(request.question))
     keep_workload(forecast, request.save_workload)
     if request.json_file is not None:
         write_json(forecast.to_dict(), request.json_file)
@@ -99,7 +95,7 @@ def _points(request: PredictRequest, axes: Sequence[Axis]) -> list[Point]:
             setting = dict(zip((axis.name for axis in axes), values, strict=True))
             for name, value in setting.items():
                 question = question.varied(name, value)
-            points.append(Point(setting, forecaster.answer(question)))
+            points.append(Point(setting, request.extent.of(forecaster.answer(question))))
             advance()
     return points
 

@@ -5,12 +5,19 @@ from collections.abc import Sequence
 import typer
 
 from wattloop.cli.output import print_table, say
-from wattloop.cli.predict_view import rate_text
+from wattloop.cli.predict_view import all_notes, rate_text
 from wattloop.cli.result_view import UNKNOWN, short_energy
-from wattloop.core.units import format_bytes, format_duration, format_power
+from wattloop.core.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_mass,
+    format_power,
+)
 from wattloop.predict.axes import Axis
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.points import Point, best_points
+from wattloop.predict.run_total import RunTotal
 
 __all__ = ["print_points"]
 
@@ -19,7 +26,10 @@ UNITS = {"cap": " W", "clock": " MHz"}
 
 def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     """A row per point, and which is best."""
-    rows = [(*_settings(point, axes), *_cells(point.forecast)) for point in points]
+    rows = [
+        (*_settings(point, axes), *_cells(point.forecast), *_run_cells(point.forecast.run))
+        for point in points
+    ]
     headers = (
         *(axis.name for axis in axes),
         "step",
@@ -32,6 +42,7 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
         "fits",
         "regime",
         "constants",
+        *_run_headers(points[0].forecast.run),
     )
     first = points[0].forecast
     kind = "training" if first.workload.training else "inference"
@@ -54,7 +65,8 @@ def _settings(point: Point, axes: Sequence[Axis]) -> tuple[str, ...]:
 
 def _cells(forecast: Forecast) -> tuple[str, ...]:
     predicted = forecast.prediction
-    fits = "yes" if forecast.fits else f"no, {format_bytes(forecast.missing_bytes)} too little"
+    memory = forecast.memory
+    fits = "yes" if memory.fits else f"no, {format_bytes(memory.short_bytes)} short"
     return (
         format_duration(predicted.step_s),
         rate_text(forecast),
@@ -62,11 +74,28 @@ def _cells(forecast: Forecast) -> tuple[str, ...]:
         short_energy(predicted.energy_j),
         short_energy(forecast.energy_j_per_sample),
         _spread(forecast),
-        format_bytes(forecast.memory_bytes),
+        format_bytes(memory.needed_bytes),
         fits,
         predicted.regime.value,
         "calibrated" if forecast.is_calibrated else "spec-only",
     )
+
+
+def _run_headers(run: RunTotal | None) -> tuple[str, ...]:
+    if run is None:
+        return ()
+    cost = () if run.cost is None else (f"run cost ({run.currency})",)
+    carbon = () if run.carbon_g is None else ("run CO2e",)
+    return ("run time", f"run energy ({run.scope})", *cost, *carbon)
+
+
+def _run_cells(run: RunTotal | None) -> tuple[str, ...]:
+    if run is None:
+        return ()
+    cost = () if run.cost is None else (f"{run.cost.value:,.2f}",)
+    carbon = () if run.carbon_g is None else (format_mass(run.carbon_g.value),)
+    time, energy = format_duration(run.time_s.value), format_energy(run.energy_j.value)
+    return (time, energy, *cost, *carbon)
 
 
 def _spread(forecast: Forecast) -> str:
@@ -87,11 +116,11 @@ def _print_best(points: Sequence[Point]) -> None:
 
 
 def _print_remarks(points: Sequence[Point]) -> None:
-    notes = dict.fromkeys(note for point in points for note in point.forecast.notes)
+    notes = dict.fromkeys(note for point in points for note in all_notes(point.forecast))
     varied = {str(name) for name in points[0].setting}
     for note in notes:
         if note.partition(":")[0] not in varied:
             say(f"note: {note}")
     for warning in dict.fromkeys(w for p in points for w in p.forecast.all_warnings):
-        if not warning.startswith("does not fit"):  # the table says so
+        if not warning.startswith("memory:"):  # the table says so
             say(f"warning: {warning}")

@@ -6,11 +6,18 @@ import typer
 
 from wattloop.cli.output import print_table, say
 from wattloop.cli.result_view import UNKNOWN
-from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.core.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_mass,
+    format_power,
+)
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
+from wattloop.predict.run_total import Amount, RunTotal
 
-__all__ = ["interval_text", "print_forecast", "rate_text", "title_of"]
+__all__ = ["all_notes", "interval_text", "print_forecast", "rate_text", "title_of"]
 
 SMALL_SHARE = 0.005
 """Terms below it are not listed: they are noise to a reader."""
@@ -19,8 +26,7 @@ SMALL_SHARE = 0.005
 def print_forecast(forecast: Forecast, *, top: int) -> None:
     """What it costs, what it is made of, and what to beware of."""
     predicted = forecast.prediction
-    place = forecast.placement
-    gpu_memory = format_bytes(place.gpu.memory_bytes)
+    gpu_memory = format_bytes(forecast.memory.available_bytes)
     kind = "training step" if forecast.workload.training else "forward pass"
     rows = [
         (kind, format_duration(predicted.step_s), _range(predicted.step_interval, format_duration)),
@@ -37,18 +43,58 @@ def print_forecast(forecast: Forecast, *, top: int) -> None:
         ),
         (
             "memory per GPU",
-            format_bytes(forecast.memory_bytes),
+            format_bytes(forecast.memory.needed_bytes),
             f"fits into {gpu_memory}" if forecast.fits else f"does not fit into {gpu_memory}",
         ),
     ]
+    if forecast.node is not None:
+        node = forecast.node
+        rows.append(
+            ("node power", format_power(node.power_w), _range(node.power_interval, format_power))
+        )
     print_table(("", "predicted", "90% interval"), rows, title=title_of(forecast))
+    if forecast.run is not None:
+        typer.echo()
+        print_run(forecast.run)
     typer.echo(f"\n{predicted.regime.value}: {_regime(forecast)}")
     _print_terms(forecast)
     _print_operations(forecast, top)
-    for note in forecast.notes:
+    for note in all_notes(forecast):
         say(f"note: {note}")
     for warning in forecast.all_warnings:
         say(f"warning: {warning}")
+
+
+def print_run(run: RunTotal) -> None:
+    """Time, energy, cost and carbon of all steps."""
+    whose = "GPU energy" if run.scope == "gpu" else "node energy"
+    rows = [
+        ("time", *_amount(run.time_s, format_duration)),
+        (whose, *_amount(run.energy_j, format_energy)),
+    ]
+    if run.pue != 1:
+        rows.append((f"with the room, PUE {run.pue:g}", *_amount(run.facility_j, format_energy)))
+    if run.cost is not None:
+        rows.append(("cost", *_amount(run.cost, lambda value: f"{value:,.2f} {run.currency}")))
+    if run.carbon_g is not None:
+        rows.append(
+            ("carbon", *_amount(run.carbon_g, lambda mass_g: f"{format_mass(mass_g)} CO2e"))
+        )
+    print_table(("", "predicted", "90% interval"), rows, title=f"A run of {run.steps:,} steps")
+
+
+def all_notes(forecast: Forecast) -> list[str]:
+    """What was assumed of model, node and run."""
+    notes = [*forecast.notes]
+    if forecast.node is not None:
+        notes += [f"node: {assumed}" for assumed in forecast.node.assumptions]
+    run = forecast.run
+    if run is not None:
+        notes += run.notes
+        notes += [f"carbon intensity: {run.intensity.source}"] if run.intensity else []
+        notes += [f"no cost: {run.cost_reason}"] if run.cost_reason else []
+        notes += [f"no carbon: {run.carbon_reason}"] if run.carbon_reason else []
+    return notes
 
 
 def title_of(forecast: Forecast) -> str:
@@ -82,6 +128,10 @@ def interval_text(low: float, high: float, format_: Callable[[float], str]) -> s
 
 def _range(interval: Interval | None, format_: Callable[[float], str]) -> str:
     return UNKNOWN if interval is None else interval_text(interval.low, interval.high, format_)
+
+
+def _amount(amount: Amount, format_: Callable[[float], str]) -> tuple[str, str]:
+    return format_(amount.value), _range(amount.interval, format_)
 
 
 def _throughput_range(forecast: Forecast) -> str:
@@ -118,7 +168,7 @@ def _print_terms(forecast: Forecast) -> None:
 
 def _print_operations(forecast: Forecast, top: int) -> None:
     rows = [
-        (name.removesuffix("_s"), format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
+        (name, format_duration(s), f"{s / forecast.prediction.step_s:.1%}")
         for name, s in list(forecast.top_operations_s.items())[:top]
     ]
     if rows:

@@ -1,6 +1,7 @@
 """A workload by module, kind or phase: what each part does, and how long it takes on a GPU."""
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,18 @@ from wattloop.predict.placement import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Part", "by_kind", "by_module", "by_phase", "operation_times_s", "unruled_share"]
+__all__ = [
+    "Part",
+    "by_kind",
+    "by_module",
+    "by_phase",
+    "operation_times_s",
+    "top_operations_s",
+    "unruled_share",
+]
+
+NUMBERED = re.compile(r"(.*?\.)(\d+)((?:\.[^.\d][^.]*)*)")
+"""A path, its last number, and what follows it."""
 
 Times = Mapping[int, float]
 """Position of an operation in its workload -> GPU seconds of all its calls in a step."""
@@ -33,6 +45,11 @@ class Part:
     forward_bytes: float
     gpu_s: float | None
 
+    def does_like(self, other: "Part") -> bool:
+        """Whether both do the same work."""
+        ours, theirs = asdict(self), asdict(other)
+        return all(ours[name] == theirs[name] for name in ours if name != "gpu_s")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)
@@ -55,7 +72,7 @@ def by_module(workload: Workload, times: Times | None, depth: int = 2) -> dict[s
             return "(optimizer)"
         return ".".join(op.module.split(".")[:depth]) or "(outside of modules)"
 
-    return _sorted(_parts(workload, times, key))
+    return _sorted(_alike_together(_parts(workload, times, key)))
 
 
 def by_kind(workload: Workload, times: Times | None) -> dict[str, Part]:
@@ -67,6 +84,22 @@ def by_phase(workload: Workload, times: Times | None) -> dict[str, Part]:
     """Forward, backward and optimizer, in that order."""
     parts = _parts(workload, times, lambda op: op.phase.value)
     return {phase.value: parts[phase.value] for phase in Phase if phase.value in parts}
+
+
+def top_operations_s(
+    estimator: Model, workload: Workload, placement: Placement, most: int = 20
+) -> dict[str, float]:
+    """GPU seconds per step of the operations that take longest, those of like layers together."""
+    times = operation_times_s(estimator, workload, placement) or {}
+    sums: dict[str, float] = {}
+    for position, seconds in times.items():
+        op = workload.operations[position]
+        shape = op.dims or (op.outputs[0] if op.outputs else ())
+        where = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", op.module)
+        words = (op.phase.value, where, op.op, "x".join(map(str, shape)))
+        name = " ".join(filter(None, words))
+        sums[name] = sums.get(name, 0.0) + seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1])[:most])
 
 
 def unruled_share(workload: Workload) -> float:
@@ -99,6 +132,46 @@ def _part(workload: Workload, times: Times | None, positions: Iterable[int]) -> 
         if times is not None:
             seconds += times.get(position, 0.0)
     return Part(calls, flops, moved, kept, None if times is None else seconds)
+
+
+def _alike_together(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """`h.0.attn` and those of its neighbours that do the same become `h.0-11.attn`."""
+    together: dict[str, Part] = {}
+    families: dict[tuple[str, str], dict[int, Part]] = {}
+    for name, part in parts.items():
+        found = NUMBERED.fullmatch(name)
+        if found is None:
+            together[name] = part
+        else:
+            families.setdefault((found[1], found[3]), {})[int(found[2])] = part
+    for (before, after), members in families.items():
+        for run in _runs(members):
+            ends = str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+            together[f"{before}{ends}{after}"] = _sum([members[number] for number in run])
+    return together
+
+
+def _runs(members: Mapping[int, Part]) -> list[list[int]]:
+    """Numbers that follow each other and do the same work."""
+    runs: list[list[int]] = []
+    for number in sorted(members):
+        follows = runs and runs[-1][-1] == number - 1
+        if follows and members[number].does_like(members[runs[-1][0]]):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def _sum(parts: Sequence[Part]) -> Part:
+    times = [part.gpu_s for part in parts if part.gpu_s is not None]
+    return Part(
+        sum(part.calls for part in parts),
+        sum(part.flops for part in parts),
+        sum(part.bytes_moved for part in parts),
+        sum(part.forward_bytes for part in parts),
+        sum(times) if times else None,
+    )
 
 
 def _sorted(parts: Mapping[str, Part]) -> dict[str, Part]:

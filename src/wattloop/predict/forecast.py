@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.units import format_bytes
+from wattloop.predict.fits import Fit
+from wattloop.predict.node import NodePrediction
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Interval, Prediction
+from wattloop.predict.run_total import Amount, RunTotal
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["CONTEXT_BYTES", "PROVENANCE", "Forecast"]
+__all__ = ["PROVENANCE", "Forecast"]
 
 PROVENANCE = "predicted"
-CONTEXT_BYTES = 0.6e9
-"""What a CUDA context with its libraries takes beside the tensors: 0.4 to 0.8 GB by GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,12 @@ class Forecast:
         prediction: time and power of a step, of one GPU; energy of all of them.
         estimator: which model answered.
         is_calibrated: False when constants come from the data sheet alone.
+        memory: what one GPU needs, and has.
         top_operations_s: GPU seconds of the operations that take longest in a step, by name.
         notes: what was assumed of model, inputs and loss.
         warnings: what makes the answer less sure, or the run impossible.
+        node: the whole node, when it was asked for.
+        run: the whole run, when its steps are known.
     """
 
     workload: Workload
@@ -35,9 +38,12 @@ class Forecast:
     prediction: Prediction
     estimator: str
     is_calibrated: bool
+    memory: Fit
     top_operations_s: Mapping[str, float]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    node: NodePrediction | None = None
+    run: RunTotal | None = None
 
     @property
     def samples(self) -> int:
@@ -55,25 +61,15 @@ class Forecast:
         return self.prediction.energy_j / self.samples
 
     @property
-    def memory_bytes(self) -> float:
-        """Tensors of one GPU at their most; with several GPUs also the buckets of gradients."""
-        buckets = self.workload.gradient_bytes if self.placement.gpus > 1 else 0.0
-        return self.workload.peak_bytes + buckets
-
-    @property
-    def missing_bytes(self) -> float:
-        """By how much the memory of the GPU is too small; 0 when it fits."""
-        return max(0.0, self.memory_bytes + CONTEXT_BYTES - self.placement.gpu.memory_bytes)
-
-    @property
     def fits(self) -> bool:
-        """Whether tensors and context fit into the memory of one GPU."""
-        return self.missing_bytes == 0
+        """Whether it fits into the memory of one GPU."""
+        return self.memory.fits
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
         """The model's, ours, and whether it fits."""
-        own = () if self.fits else (self._does_not_fit(),)
+        short = not self.memory.fits or self.memory.tight
+        own = (f"memory: {self.memory.words}",) if short else ()
         return tuple(dict.fromkeys((*own, *self.prediction.warnings, *self.warnings)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,10 +92,12 @@ class Forecast:
             "energy_j_per_step": predicted.energy_j,
             "throughput_samples_s": self.throughput_samples_s,
             "energy_j_per_sample": self.energy_j_per_sample,
-            "memory_bytes": self.memory_bytes,
-            "gpu_memory_bytes": place.gpu.memory_bytes,
+            "memory_bytes": self.memory.needed_bytes,
+            "tensor_bytes": work.peak_bytes,
+            "available_bytes": self.memory.available_bytes,
             "fits": self.fits,
-            "missing_bytes": self.missing_bytes,
+            "short_bytes": self.memory.short_bytes,
+            "largest_batch": self.memory.largest_batch,
             "intervals": {
                 "step_s": _interval(predicted.step_interval),
                 "power_w": _interval(predicted.power_interval),
@@ -116,19 +114,48 @@ class Forecast:
             "calibrated": self.is_calibrated,
             "provenance": PROVENANCE,
             "scope": "gpu",
+            "node": None if self.node is None else _node(self.node),
+            "run": None if self.run is None else _run(self.run),
             "notes": list(self.notes),
             "warnings": list(self.all_warnings),
         }
 
-    def _does_not_fit(self) -> str:
-        gpu = self.placement.gpu
-        return (
-            f"does not fit: needs {format_bytes(self.memory_bytes)} and "
-            f"{format_bytes(CONTEXT_BYTES)} for CUDA, the {gpu.product} has "
-            f"{format_bytes(gpu.memory_bytes)}, {format_bytes(self.missing_bytes)} too little; "
-            "lower --batch (with --accumulate the step stays as large), or use checkpointing"
-        )
-
 
 def _interval(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else interval._asdict()
+
+
+def _amount(amount: Amount | None) -> dict[str, Any] | None:
+    if amount is None:
+        return None
+    return {"value": amount.value, "interval": _interval(amount.interval)}
+
+
+def _node(node: NodePrediction) -> dict[str, Any]:
+    return {
+        "power_w": node.power_w,
+        "power_interval": _interval(node.power_interval),
+        "energy_j_per_step": node.energy_j,
+        "parts_w": dict(node.parts_w),
+        "scope": "node",
+        "provenance": node.provenance.value,
+        "assumptions": list(node.assumptions),
+    }
+
+
+def _run(run: RunTotal) -> dict[str, Any]:
+    return {
+        "steps": run.steps,
+        "time_s": _amount(run.time_s),
+        "energy_j": _amount(run.energy_j),
+        "scope": run.scope,
+        "pue": run.pue,
+        "facility_j": _amount(run.facility_j),
+        "cost": _amount(run.cost),
+        "currency": run.currency,
+        "cost_reason": run.cost_reason or None,
+        "carbon_g": _amount(run.carbon_g),
+        "carbon_intensity": None if run.intensity is None else run.intensity.to_dict(),
+        "carbon_reason": run.carbon_reason or None,
+        "notes": list(run.notes),
+    }

@@ -1,16 +1,16 @@
 """Answers to questions: finds the model, traces it once, asks the estimator."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
+from wattloop.predict.breakdown import top_operations_s
 from wattloop.predict.estimators import estimator_for
+from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.models.model import Model
-from wattloop.predict.placement import Placement
 from wattloop.predict.question import Question
 from wattloop.predict.workload.workload import Workload
 
@@ -45,7 +45,8 @@ class Forecaster:
             prediction=prediction,
             estimator=estimator.name,
             is_calibrated=SPEC_ONLY not in prediction.model,
-            top_operations_s=_top_operations(estimator, workload, placement),
+            memory=fit_on(workload, gpu, question.gpus),
+            top_operations_s=top_operations_s(estimator, workload, placement),
             notes=tuple(filter(None, (*workload.notes, variant_assumed(question.gpu)))),
             warnings=_warnings(workload, gpu),
         )
@@ -98,6 +99,7 @@ def _found(question: Question) -> Workload:
 
 def _traced(question: Question) -> Workload:
     from wattloop.predict.sources.finding import find_source
+    from wattloop.predict.sources.libraries import quiet_libraries
     from wattloop.predict.sources.source import Sizes
     from wattloop.predict.workload.trace import trace
 
@@ -120,17 +122,18 @@ def _traced(question: Question) -> Workload:
             training=training,
         )
     try:
-        workload = trace(
-            source.module,
-            source.inputs,
-            loss=source.loss,
-            precision=question.precision or "fp32",
-            optimizer=question.optimizer or "adamw",
-            style=question.style or "foreach",
-            training=training,
-            accumulate=question.accumulate or 1,
-            name=source.name,
-        )
+        with quiet_libraries():
+            workload = trace(
+                source.module,
+                source.inputs,
+                loss=source.loss,
+                precision=question.precision or "fp32",
+                optimizer=question.optimizer or "adamw",
+                style=question.style or "foreach",
+                training=training,
+                accumulate=question.accumulate or 1,
+                name=source.name,
+            )
     except ConfigError as error:
         raise ConfigError(f"model {source.name}: {error}") from None
     said = (*source.notes, getattr(source.loss, "note", ""), *workload.notes)
@@ -159,13 +162,6 @@ def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
             f"inference: {name} was traced for {was}; trace the model itself {option} --inference"
         )
     return workload
-
-
-def _top_operations(
-    estimator: Model, workload: Workload, placement: Placement
-) -> Mapping[str, float]:
-    seconds = getattr(estimator, "operation_seconds", None)
-    return {} if seconds is None else seconds(workload, placement.gpu)
 
 
 def _warnings(workload: Workload, gpu: Gpu) -> tuple[str, ...]:

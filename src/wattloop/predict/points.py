@@ -1,5 +1,6 @@
 """Many answers side by side: what was varied, and which of them is best."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,7 +43,11 @@ def best_points(points: Sequence[Point]) -> dict[str, Point]:
     def best(by: Callable[[Forecast], float]) -> Point:
         return min(fitting, key=lambda point: by(point.forecast))
 
-    return {why: best(by) for why, by in BEST.items()}
+    found = {why: best(by) for why, by in BEST.items()}
+    if fitting[0].forecast.run is not None:
+        found["least energy of the run"] = best(_run_energy_j)
+        found["shortest run"] = best(_run_time_s)
+    return found
 
 
 def points_data(points: Sequence[Point]) -> dict[str, Any]:
@@ -51,6 +56,14 @@ def points_data(points: Sequence[Point]) -> dict[str, Any]:
         "points": [{"setting": dict(p.setting), **p.forecast.to_dict()} for p in points],
         "best": {why: dict(point.setting) for why, point in best_points(points).items()},
     }
+
+
+def _run_energy_j(forecast: Forecast) -> float:
+    return math.inf if forecast.run is None else forecast.run.energy_j.value
+
+
+def _run_time_s(forecast: Forecast) -> float:
+    return math.inf if forecast.run is None else forecast.run.time_s.value
 
 
 def _plain(value: Any) -> str:

@@ -77,6 +77,16 @@ def test_points_without_power_are_fitted_for_time() -> None:
     assert found["memory_share"] == pytest.approx(0.75, rel=1e-3)
 
 
+def test_no_share_is_above_one() -> None:
+    """Steps quicker than the peaks allow are met by the peaks, not by more than there is."""
+    points = [
+        Point(step, PLACE, 0.5 * Roofline.of_peaks().predict(step, PLACE).step_s, 900.0, "made")
+        for step in steps()
+    ]
+    found = Roofline().fit(points).constants()
+    assert found == Roofline.of_peaks().constants() | {"compute_share": {"bf16": 1.0, "fp32": 1.0}}
+
+
 def test_constants_make_the_same_model_again() -> None:
     """What `constants()` gives is enough to predict the same."""
     step = steps()[0]

@@ -11,9 +11,7 @@ Array = NDArray[np.float64]
 
 ZOOMS = 12
 POINTS = 25
-LOWEST_SHARE = 1e-4
-HIGHEST_SHARE = 10.0
-"""Above 1, because traffic that stays in the cache is counted as well."""
+SHARES = (1e-3, 1.0)
 
 
 class Intensities:
@@ -68,11 +66,10 @@ def fit_shares(
         kind: [(steps[i], step_s[i]) for i, of in enumerate(precisions) if of == kind]
         for kind in kinds
     }
-    low, high = LOWEST_SHARE, HIGHEST_SHARE
-    spans = dict.fromkeys(kinds, (low, high))
+    span, spans = SHARES, dict.fromkeys(kinds, SHARES)
     best: tuple[float, float, dict[str, float]] = (np.inf, 1.0, {})
     for _ in range(ZOOMS):
-        memory = np.geomspace(low, high, POINTS)
+        memory = np.geomspace(*span, POINTS)
         error = np.zeros(POINTS)
         chosen: dict[str, Array] = {}
         for kind in kinds:
@@ -83,8 +80,8 @@ def fit_shares(
         at = int(error.argmin())
         if error[at] < best[0]:
             best = (error[at], memory[at], {kind: chosen[kind][at] for kind in kinds})
-        low, high = _closer(low, high, best[1])
-        spans = {kind: _closer(*spans[kind], best[2][kind]) for kind in kinds}
+        span = _closer(span, best[1])
+        spans = {kind: _closer(spans[kind], best[2][kind]) for kind in kinds}
     return {kind: float(share) for kind, share in best[2].items()}, float(best[1])
 
 
@@ -100,13 +97,17 @@ def fit_powers(
     if not known:
         return 1.0, 1.0
     bound, share = (np.array(column) for column in zip(*known, strict=True))
-    design = np.stack([bound, 1 - bound], axis=1) / share[:, None]
-    found, *_ = np.linalg.lstsq(design, np.ones(len(share)), rcond=None)
-    if np.ptp(bound) < 1e-9 or (found < 0).any():
-        # One regime only, or points that contradict two wattages: one wattage for both.
-        mean = float((1 / share).sum() / (1 / share**2).sum())
-        return mean, mean
-    return float(found[0]), float(found[1])
+    computing = moving = SHARES
+    best = (np.inf, 1.0, 1.0)
+    for _ in range(ZOOMS):
+        c = np.geomspace(*computing, POINTS)[:, None, None]
+        m = np.geomspace(*moving, POINTS)[None, :, None]
+        errors = abs((c * bound + m * (1 - bound)) / share - 1).sum(axis=2)
+        row, column = np.unravel_index(errors.argmin(), errors.shape)
+        if errors[row, column] < best[0]:
+            best = (errors[row, column], c[row, 0, 0], m[0, column, 0])
+        computing, moving = _closer(computing, best[1]), _closer(moving, best[2])
+    return float(best[1]), float(best[2])
 
 
 def _error(rows: Sequence[tuple[Intensities, float]], compute: Array, memory: Array) -> Array:
@@ -116,7 +117,7 @@ def _error(rows: Sequence[tuple[Intensities, float]], compute: Array, memory: Ar
     return total
 
 
-def _closer(low: float, high: float, at: float) -> tuple[float, float]:
-    """A third of the span around the best point, on a logarithmic scale."""
-    half = (high / low) ** (1 / 6)
-    return at / half, at * half
+def _closer(span: tuple[float, float], at: float) -> tuple[float, float]:
+    """A third of the span around the best point, on a logarithmic scale and within SHARES."""
+    half = (span[1] / span[0]) ** (1 / 6)
+    return max(at / half, SHARES[0]), min(at * half, SHARES[1])

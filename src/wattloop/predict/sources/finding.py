@@ -57,7 +57,7 @@ def find_source(
 
 def is_saved_workload(text: str) -> bool:
     """Whether `text` names a file that `--save-workload` has written."""
-    return not text.startswith(("hf:", "torch:")) and text.endswith(".json")
+    return not text.startswith(("hf:", "torch:")) and text.endswith((".json", ".json.gz"))
 
 
 def _names_a_file(text: str) -> bool:

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.predict.sources.architectures import architecture, unknown
 from wattloop.predict.sources.heads import HEADS, inputs_of, usual_head
-from wattloop.predict.sources.libraries import needs_torch, needs_transformers
+from wattloop.predict.sources.libraries import needs_torch, needs_transformers, quiet_libraries
 from wattloop.predict.sources.source import Sizes, Source
 
 __all__ = ["huggingface_source"]
@@ -121,15 +121,11 @@ def _built(transformers: Any, name: str, config: Any, head: str) -> Any:
         raise ConfigError(
             f"head {head}: {config.model_type} has none; it has {', '.join(fitting) or 'no head'}"
         )
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
     try:
-        with torch.device("meta"):
+        with quiet_libraries(), torch.device("meta"):
             return maker.from_config(config)
     except Exception as error:  # noqa: BLE001 - each class refuses in its own way
         raise ConfigError(
             f"model hf:{name}: cannot be built from its configuration: "
             f"{type(error).__name__}: {error}"
         ) from None
-    finally:
-        transformers.logging.set_verbosity(verbosity)

@@ -26,11 +26,13 @@ class Search:
         iterations: at most so many generations (the thesis: 50,000).
         seed: of everything random.
         population: candidates per free parameter.
+        polish: at most so many steps of L-BFGS-B afterwards.
     """
 
     iterations: int = 600
     seed: int = 0
     population: int = 15
+    polish: int = 1000
 
 
 class Objective:
@@ -159,6 +161,7 @@ def calibrate(
         jac=slope,
         method="L-BFGS-B",
         bounds=objective.bounds,
+        options={"maxiter": search.polish},
     )
     best = polished.x if polished.fun < found.fun else found.x
     return objective.parameters(best)

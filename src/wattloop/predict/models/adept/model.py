@@ -5,12 +5,14 @@ from dataclasses import fields
 from typing import ClassVar, Self
 
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.adept.calibration import Objective, Search, calibrate, free_parameters
 from wattloop.predict.models.adept.equations import Step, step_of
 from wattloop.predict.models.adept.features import Features
 from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
 from wattloop.predict.models.adept.saturation import SATURATIONS
 from wattloop.predict.models.model import Model, Point
+from wattloop.predict.models.shipped import shipped_constants
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
 from wattloop.predict.workload.workload import Workload
@@ -66,6 +68,11 @@ class Adept(Model):
         except (TypeError, ValueError) as error:
             raise ConfigError(f"constants of adept: {error}") from None
         return cls(parameters, saturation=str(constants.get("saturation", "sigmoid")))
+
+    @classmethod
+    def for_gpu(cls, gpu: Gpu) -> Self:
+        """The model as shipped for this GPU; an error names those it is shipped for."""
+        return cls.from_constants(shipped_constants(cls.name, gpu))
 
     def fit(self, points: Sequence[Point]) -> Self:
         """Parameters by differential evolution; those of this model, if any, start among them."""

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Self
 
-import numpy as np
-
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.batch import all_pairs
@@ -14,10 +12,11 @@ from wattloop.predict.models.kernels.find import constants_for
 from wattloop.predict.models.kernels.operations import operation_times
 from wattloop.predict.models.kernels.profile import Prepared, StepProfile, profile_of
 from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
+from wattloop.predict.models.kernels.table import cost_key
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
-from wattloop.predict.workload.operation import Operation
+from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["KernelModel"]
@@ -152,9 +151,13 @@ class KernelModel(Model):
         """Operations that the GPU runs, each with the GPU seconds all its calls in a step take."""
         table = self._prepare(workload).table
         times = operation_times(table, self._constants.values, self._constants.residuals, gpu)
-        repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
-        seconds = (times.seconds * table.count * repeats).tolist()
-        return list(zip(table.operations, seconds, strict=True))
+        call_s = dict(zip(map(cost_key, table.operations), times.seconds.tolist(), strict=True))
+        passes = dict.fromkeys(Phase, workload.accumulate) | {Phase.OPTIMIZER: 1}
+        return [
+            (op, call_s[key] * op.count * passes[op.phase])
+            for op in workload.operations
+            if (key := cost_key(op)) in call_s
+        ]
 
     def constants(self) -> Mapping[str, object]:
         """The content of a constants file."""

@@ -10,7 +10,7 @@ from wattloop.predict.models.kernels.classes import direction_of, size_of
 from wattloop.predict.models.kernels.features import features_of
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation, Phase
 
-__all__ = ["Floats", "OperationTable"]
+__all__ = ["Floats", "OperationTable", "cost_key"]
 
 Floats = NDArray[np.float64]
 
@@ -90,13 +90,18 @@ class OperationTable:
         return np.flatnonzero(np.isin(self.kinds, [str(kind) for kind in kinds]))
 
 
+def cost_key(op: Operation) -> tuple[object, ...]:
+    """Operations with the same key cost the same, wherever in the model they are."""
+    return (op.op, op.phase, op.dtype, op.dims, op.flops, op.bytes_read, op.bytes_written,
+            op.kernels, *op.detail.values())  # fmt: skip
+
+
 def _merged(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     """Operations that cost the same as one, wherever in the model they are."""
     first: dict[tuple[object, ...], Operation] = {}
     count: dict[tuple[object, ...], int] = {}
     for op in operations:
-        key = (op.op, op.phase, op.dtype, op.dims, op.flops, op.bytes_read, op.bytes_written,
-               op.kernels, *op.detail.values())  # fmt: skip
+        key = cost_key(op)
         first.setdefault(key, op)
         count[key] = count.get(key, 0) + op.count
     return tuple(replace(op, count=count[key]) for key, op in first.items())

@@ -28,6 +28,7 @@ def cuda_autocast(dtype: Any) -> Iterator[None]:
         with torch.autocast("cpu", dtype=dtype):
             yield
     finally:
+        weights.forget()
         library._destroy()
 
 
@@ -38,7 +39,12 @@ class _WeightCasts:
         self.dtype = dtype
         self._kept: dict[int, tuple[Any, Any]] = {}
 
+    def forget(self) -> None:
+        """Drop the casts; only what the backward pass saved stays alive."""
+        self._kept.clear()
+
     def low(self, value: Any) -> Any:
+        """The value as autocast gives it to an operation of low precision."""
         if not _eligible(value) or value.dtype == self.dtype:
             return value
         keeps = (

@@ -1,5 +1,6 @@
 """A module, a Hugging Face configuration or a factory -> a module of fake tensors."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -21,7 +22,9 @@ def module_of(model: Any) -> Any:
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _from_config(model)
     if callable(model):
-        with _SmallOnesAreReal():
+        with _SmallOnesAreReal(), warnings.catch_warnings():
+            # Copying a module copies fake tensors, of which torch warns.
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
             made = model()
         if isinstance(made, torch.nn.Module):
             return made

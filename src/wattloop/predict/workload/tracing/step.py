@@ -25,6 +25,9 @@ from wattloop.version import __version__
 
 __all__ = ["traced"]
 
+_CUBLAS_BYTES = 32 * 2**20
+"""Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
+
 
 def traced(request: Request) -> Workload:
     """The workload that a request describes."""
@@ -74,7 +77,7 @@ class _Step:
         updating = (
             resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
         )
-        peak = states + max(resident + memory.peak_bytes, updating)
+        peak = states + max(resident + memory.peak_bytes, updating) + self._workspaces()
         operations = (*recorder.operations, *optimizing.operations)
         return Workload(
             name=request.name or type(module).__name__,
@@ -100,6 +103,10 @@ class _Step:
                 "inputs": [[list(each.shape), str(each.dtype)] for each in given],
             },
         )
+
+    def _workspaces(self) -> int:
+        """Room that cuBLAS takes for each thread that calls it: forward, and backward."""
+        return _CUBLAS_BYTES * (2 if self.request.training else 1)
 
     def _passes(
         self,

@@ -1,0 +1,285 @@
+"""Data-parallel training over 2 to 8 A100: the speed-up, with nothing fitted but the link.
+
+    python benchmarks/predict_scaling.py [--quick] [--json FILE]
+
+Reads `cluster/elasticflow_throughputs.csv` of the folder that WATTLOOP_SHARED_DATA names. `--quick`
+traces no network, so it knows nothing of the host's time.
+"""
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bars import Bar, Page, Table, arguments, publish
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.communication import Ring, all_reduce_s, exchange, ring_of
+from wattloop.predict.placement import Placement
+
+ROOT = Path(__file__).resolve().parent.parent
+A100 = gpu_named("a100-sxm-40")
+MOST_GPUS = 8
+PARAMETERS = {
+    "bert": 109_483_778,
+    "deepspeech2": 41_179_997,
+    "gpt2": 124_439_808,
+    "inception3": 27_161_264,
+    "resnet50": 25_557_032,
+    "resnet50_cifar10": 23_528_522,
+    "vgg16": 138_357_544,
+}
+"""Of the rebuilt networks, checked where they are traced."""
+BACKWARD_SHARE = 2 / 3
+"""Of a step: backward does twice the work of forward."""
+HOST_BOUND = ("resnet50_cifar10", 64)
+"""A single-GPU row that the host bounds: its step hardly changes with the batch."""
+THESIS_BYTES_S = 293e9
+"""What the thesis takes for four A100 after its remark on bus bandwidth."""
+BANDWIDTHS = (8e9, 12e9, 16e9, 25e9, 35e9, 50e9, 75e9, 100e9, 150e9, 225e9)
+LATENCIES = (5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6)
+
+TEXT = """
+{rows} rows of ElasticFlow's table (ASPLOS 2023): steps per second of {networks} networks on 2, 4
+and 8 A100, global batches of 32 to 256. The error is |predicted speed-up / measured speed-up - 1|;
+the speed-up is over one GPU with the same global batch, so each GPU's batch shrinks as GPUs are
+added.
+
+Given are the single-GPU rows. Time of a smaller batch on one GPU is the line through the two
+nearest single-GPU batches of that network, and at least the time the host needs to dispatch it:
+the kernels model's for the rebuilt network, with the host's speed read off one single-GPU row that
+the host bounds ({host}). On top comes the exchange of gradients (`predict.communication`): a ring,
+buckets of 25 MB, hidden behind backward (two thirds of the step) and slowing it a little. The link
+alone is fitted, bandwidth and latency on a grid of {grid} pairs, on the other networks (both
+ResNet-50 together).
+
+Beside it: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
+(equation 4.8 added to the step, link of the data sheet at what NCCL reaches); `thesis`: the same at
+{thesis:.0f} GB/s, which is what its remark on bus bandwidth makes of four A100.
+
+What is left is mostly a slowdown in proportion to the number of GPUs (about 2% for each), even of
+large batches that hardly communicate: GPUs of a node share its processors, memory and data
+loading. None of these models knows that, and `without overlap` is nearer to it than it should be.
+"""
+
+
+class Row(NamedTuple):
+    """One measured row."""
+
+    network: str
+    batch: int
+    gpus: int
+
+
+Times = Mapping[Row, float]
+Predict = Callable[[Row], float]
+
+
+def main() -> int:
+    args = arguments(__doc__ or "").parse_args()
+    folder = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    path = folder / "cluster" / "elasticflow_throughputs.csv"
+    if not path.is_file():
+        print(
+            f"{path} is not there; name the folder that holds cluster with WATTLOOP_SHARED_DATA",
+            file=sys.stderr,
+        )
+        return 2
+    times = read(path)
+    host_s = {} if args.quick else host_times(times)
+    publish(page(times, host_s), args)
+    return 0
+
+
+def read(path: Path) -> dict[Row, float]:
+    """Seconds of a step, on A100 of one node."""
+    with path.open(encoding="utf-8") as lines:
+        return {
+            Row(row["model"], int(row["global_batch"]), int(row["gpus"])): 1
+            / float(row["steps_per_s"])
+            for row in csv.DictReader(lines)
+            if row["gpu_type"] == "A100"
+            and row["model"] in PARAMETERS
+            and int(row["gpus"]) <= MOST_GPUS
+        }
+
+
+def host_times(times: Times) -> dict[str, float]:
+    """Seconds the table's host needs to dispatch a step of each network."""
+    from predict_scaling_nets import traced
+    from wattloop.predict.models.kernels.model import KernelModel
+
+    model = KernelModel.for_gpu(A100)
+    host_s = {}
+    for name, parameters in PARAMETERS.items():
+        workload = traced(name, 32)
+        if workload.parameters != parameters:
+            raise AssertionError(
+                f"{name} has {workload.parameters:,} parameters, not {parameters:,}"
+            )
+        host_s[name] = model.predict(workload, Placement(A100)).host_s or 0.0
+    speed = times[Row(*HOST_BOUND, 1)] / host_s[HOST_BOUND[0]]
+    return {name: speed * seconds for name, seconds in host_s.items()}
+
+
+class Scaling:
+    """Steps over several GPUs from the single-GPU rows."""
+
+    def __init__(self, times: Times, host_s: Mapping[str, float]) -> None:
+        self._times = times
+        self._host_s = host_s
+
+    def alone_s(self, network: str, batch: int) -> float:
+        """One GPU, any batch: a line through the two nearest batches, the host's time at least."""
+        known = sorted(row.batch for row in self._times if row.network == network and row.gpus == 1)
+        near = sorted(sorted(known, key=lambda b: abs(np.log(b / batch)))[:2])
+        at = [self._times[Row(network, b, 1)] for b in near]
+        line_s = at[0] + (at[1] - at[0]) * (batch - near[0]) / (near[1] - near[0])
+        return max(line_s, self._host_s.get(network, 0.0))
+
+    def step_s(self, row: Row, bytes_s: float, hop_s: float) -> float:
+        """With the exchange behind backward."""
+        alone_s = self.alone_s(row.network, row.batch // row.gpus)
+        ring = Ring(row.gpus, bytes_s, hop_s)
+        done = exchange(4.0 * PARAMETERS[row.network], BACKWARD_SHARE * alone_s, ring)
+        return alone_s + float(done.exposed_s)
+
+    def added_s(self, row: Row, bytes_s: float, hop_s: float) -> float:
+        """With the exchange after it."""
+        ring = Ring(row.gpus, bytes_s, hop_s)
+        added_s = float(all_reduce_s(4.0 * PARAMETERS[row.network], ring))
+        return self.alone_s(row.network, row.batch // row.gpus) + added_s
+
+
+def page(times: Times, host_s: Mapping[str, float]) -> Page:
+    """Errors of ours and of the simpler ones, and the link that was found."""
+    rows = [row for row in times if row.gpus > 1]
+    scaling = Scaling(times, host_s)
+    sheet = ring_of(Placement(A100, gpus=MOST_GPUS))
+    links = {network: fitted(times, scaling, network) for network in PARAMETERS}
+
+    def ours(row: Row) -> float:
+        return scaling.step_s(row, *links[row.network])
+
+    rivals: dict[str, Predict] = {
+        "perfect scaling": lambda row: times[Row(row.network, row.batch, 1)] / row.gpus,
+        "no communication": lambda row: scaling.alone_s(row.network, row.batch // row.gpus),
+        "without overlap": lambda row: scaling.added_s(row, sheet.bytes_s, sheet.hop_s),
+        "thesis": lambda row: scaling.added_s(row, THESIS_BYTES_S, sheet.hop_s),
+        "link of the data sheet": lambda row: scaling.step_s(row, sheet.bytes_s, sheet.hop_s),
+    }
+    bars = [_bar("speedup_error", times, rows, ours, rivals, 15.0)]
+    for gpus in (2, 4, 8):
+        some = [row for row in rows if row.gpus == gpus]
+        bars.append(_bar(f"speedup_error_{gpus}_gpus", times, some, ours, rivals, None))
+    return Page(
+        "predict_scaling",
+        "Training over several GPUs, predicted from one",
+        bars,
+        [
+            _by_network(times, rows, ours, rivals, links, host_s),
+            _rows_table(times, rows, ours),
+        ],
+        TEXT.format(
+            rows=len(rows),
+            networks=len({row.network for row in rows}),
+            host=f"{HOST_BOUND[0]}, batch {HOST_BOUND[1]}",
+            grid=len(BANDWIDTHS) * len(LATENCIES),
+            thesis=THESIS_BYTES_S / 1e9,
+        ),
+        packages=("wattloop", "numpy") if not host_s else ("wattloop", "numpy", "torch"),
+    )
+
+
+def fitted(times: Times, scaling: Scaling, without: str) -> tuple[float, float]:
+    """Bandwidth and latency of the link that suit the other networks."""
+    family = without.partition("_")[0]
+    others = [r for r in times if r.gpus > 1 and r.network.partition("_")[0] != family]
+
+    def error(link: tuple[float, float]) -> float:
+        return mean_error(times, others, lambda row: scaling.step_s(row, *link))
+
+    return min(product(BANDWIDTHS, LATENCIES), key=error)
+
+
+def errors(times: Times, rows: Sequence[Row], predict: Predict) -> npt.NDArray[np.float64]:
+    """Signed errors of the speed-up."""
+    return np.array([times[row] / predict(row) - 1 for row in rows])
+
+
+def mean_error(times: Times, rows: Sequence[Row], predict: Predict) -> float:
+    return 100 * float(np.abs(errors(times, rows, predict)).mean())
+
+
+def _bar(
+    name: str,
+    times: Times,
+    rows: Sequence[Row],
+    ours: Predict,
+    rivals: Mapping[str, Predict],
+    limit: float | None,
+) -> Bar:
+    baselines = {title: mean_error(times, rows, rival) for title, rival in rivals.items()}
+    return Bar(name, mean_error(times, rows, ours), "%", limit, baselines)
+
+
+def _by_network(
+    times: Times,
+    rows: Sequence[Row],
+    ours: Predict,
+    rivals: Mapping[str, Predict],
+    links: Mapping[str, tuple[float, float]],
+    host_s: Mapping[str, float],
+) -> Table:
+    found = []
+    for network, (bytes_s, hop_s) in links.items():
+        some = [row for row in rows if row.network == network]
+        if not some:
+            continue
+        off = errors(times, some, ours)
+        found.append(
+            (
+                network,
+                f"{PARAMETERS[network] / 1e6:.1f} M",
+                len(some),
+                f"{100 * np.abs(off).mean():.1f}%",
+                f"{100 * off.mean():+.1f}%",
+                f"{mean_error(times, some, rivals['without overlap']):.1f}%",
+                f"{1e3 * host_s[network]:.0f} ms" if network in host_s else "not traced",
+                f"{bytes_s / 1e9:g} GB/s, {1e6 * hop_s:g} us",
+            )
+        )
+    return Table(
+        "By network",
+        ("network", "parameters", "rows", "error", "bias", "without overlap", "host", "link found"),
+        found,
+        "The link is that of the other networks; bias above zero: the speed-up was overestimated.",
+    )
+
+
+def _rows_table(times: Times, rows: Sequence[Row], ours: Predict) -> Table:
+    shown = []
+    for row in sorted(rows, key=lambda r: -abs(times[r] / ours(r) - 1))[:12]:
+        alone_s = times[Row(row.network, row.batch, 1)]
+        measured, predicted = alone_s / times[row], alone_s / ours(row)
+        shown.append(
+            (
+                row.network,
+                row.batch,
+                row.gpus,
+                f"{measured:.2f}x",
+                f"{predicted:.2f}x",
+                f"{100 * (predicted / measured - 1):+.0f}%",
+            )
+        )
+    header = ("network", "global batch", "GPUs", "measured", "predicted", "error")
+    return Table("Worst rows", header, shown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

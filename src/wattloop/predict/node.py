@@ -1,0 +1,160 @@
+"""Power of the whole node while a predicted step runs: what nobody has to measure.
+
+    P_node = (P_gpu n + P_cpu + P_dram + P_other) / eta_psu
+
+GPUs from the prediction; processors from how busy their cores are (`hardware.cpu_power`); memory by
+the thesis's model (equations 4.1 and 4.2, `hardware.dram_power`); board, disk, network card and
+fans, and the power supply, as the meters' model of a node has them (docs/accounting.md).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wattloop.core.provenance import Provenance
+from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
+from wattloop.hardware.cpu_power import SMT_GAIN, estimate_error, package_power_w
+from wattloop.hardware.dimms import describe
+from wattloop.hardware.dram_power import dram_power_w
+from wattloop.predict.node_parts import NodeParts
+from wattloop.predict.prediction import Interval, Prediction
+
+__all__ = ["NodePrediction", "node_prediction"]
+
+DISPATCH_CORES = 1.0
+"""Per GPU: the process that trains dispatches operations, and spins while it waits for the GPU."""
+DRAM_ERROR = 0.7
+"""Known error of the model of the memory (docs/meters/dram.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePrediction:
+    """All nodes of a run together, at their sockets (scope: node).
+
+    Attributes:
+        power_w: mean power.
+        half_width_w: of power, from the ranges of what was assumed.
+        step_s: time of a step, as predicted.
+        parts_w: watts by part; they add up to `power_w`.
+        assumptions: the model in words.
+        provenance: of the power.
+    """
+
+    power_w: float
+    half_width_w: float
+    step_s: float
+    parts_w: Mapping[str, float]
+    assumptions: tuple[str, ...]
+    provenance: Provenance = Provenance.ESTIMATED
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of one step."""
+        return self.power_w * self.step_s
+
+    @property
+    def power_interval(self) -> Interval:
+        """Meant to hold nine times in ten."""
+        return Interval(
+            max(0.0, self.power_w - self.half_width_w), self.power_w + self.half_width_w
+        )
+
+
+def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
+    """What the nodes draw that run `prediction`."""
+    nodes = math.ceil(prediction.gpus / parts.gpus)
+    # Of the host: all of it, or the part that goes with the GPUs that are used.
+    share = float(nodes) if parts.alone else prediction.gpus / parts.gpus
+    gpus = _gpus(prediction)
+    cpu = _cpu(parts, prediction.gpus / share)
+    dram = _dram(parts)
+    known_w = gpus.value + share * (cpu.value + dram.value)
+    other = _other(parts, share, known_w)
+    eta = PSU_EFFICIENCY if parts.psu_efficiency is None else _stated(parts.psu_efficiency)
+    drawn_w = known_w + other.value
+    power_w = drawn_w / eta.value
+    # Independent unknowns: their squares add.
+    half_width_w = math.hypot(
+        gpus.half_width / eta.value,
+        share * cpu.half_width / eta.value,
+        share * dram.half_width / eta.value,
+        other.half_width / eta.value,
+        power_w * eta.half_width / eta.value,
+    )
+    return NodePrediction(
+        power_w=power_w,
+        half_width_w=half_width_w,
+        step_s=prediction.step_s,
+        parts_w={
+            "gpu": gpus.value,
+            "cpu": share * cpu.value,
+            "dram": share * dram.value,
+            "other": other.value,
+            "power supply": power_w - drawn_w,
+        },
+        assumptions=(
+            f"{share:g} node{'s' if share > 1 else ''} of {parts.gpus} GPUs"
+            + ("" if parts.alone else ", others pay for what is not used"),
+            f"{parts.source or 'processors and memory as given'}",
+            cpu.source,
+            dram.source,
+            other.source,
+            f"power supply {eta.value:.2f} ± {eta.half_width:.2f}: {eta.source}",
+        ),
+    )
+
+
+def _gpus(prediction: Prediction) -> Fact:
+    watts = prediction.power_w * prediction.gpus
+    interval = prediction.power_interval
+    width = 0.0 if interval is None else prediction.gpus * (interval.high - interval.low) / 2
+    return Fact(watts, width, "predicted")
+
+
+def _cpu(parts: NodeParts, gpus: float) -> Fact:
+    """All sockets, with the cores busy that the GPUs of a node keep busy."""
+    per_gpu = DISPATCH_CORES + parts.loader_cores
+    cores = sum(processor.cores for processor in parts.processors)
+    busy = min(1.0, per_gpu * gpus / cores) if cores else 0.0
+    watts = width = 0.0
+    for processor in parts.processors:
+        # One thread of a busy core works; both would draw SMT_GAIN more.
+        activity = busy / (1 + SMT_GAIN) if processor.threads > processor.cores else busy
+        power_w = package_power_w(processor, activity)
+        relative, of_tdp = estimate_error(processor, clock_known=False)
+        watts += power_w
+        width += relative * power_w + of_tdp * processor.tdp_w
+    return Fact(
+        watts,
+        width,
+        f"CPU {watts:.0f} W ± {width:.0f} W: {busy * cores:.0f} of {cores} cores busy "
+        f"({DISPATCH_CORES:g} per GPU dispatches, {parts.loader_cores:g} load data)",
+    )
+
+
+def _dram(parts: NodeParts) -> Fact:
+    watts = dram_power_w(parts.dimms, parts.memory_used)
+    return Fact(
+        watts,
+        DRAM_ERROR * watts,
+        f"memory {watts:.0f} W: {describe(parts.dimms)}, {parts.memory_used:.0%} in use "
+        "(equation 4.1)",
+    )
+
+
+def _other(parts: NodeParts, share: float, known_w: float) -> Fact:
+    if parts.overhead_w is not None:
+        return Fact(share * parts.overhead_w, 0.0, f"other parts {parts.overhead_w:g} W, as stated")
+    fixed = (BOARD_W, DISK_W, ADAPTER_W)
+    watts = share * sum(part.value for part in fixed) + FAN_SHARE.value * known_w
+    width = math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * known_w)
+    return Fact(
+        watts,
+        width,
+        f"other parts {watts:.0f} W ± {width:.0f} W: board, disk, network card, and fans at "
+        f"{FAN_SHARE.value:.0%} of what they cool (docs/accounting.md)",
+    )
+
+
+def _stated(efficiency: float) -> Fact:
+    return Fact(efficiency, 0.0, "as stated")

@@ -1,0 +1,160 @@
+"""From one step to a whole run: time, energy, cost and carbon, with their intervals.
+
+Errors of a prediction are the same in every step, so intervals grow as the run does.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.core.units import kwh_from_joules
+from wattloop.measure.accounting.carbon import Intensity, find_intensity
+from wattloop.predict.node import NodePrediction
+from wattloop.predict.prediction import Interval, Prediction
+
+__all__ = ["Amount", "RunTotal", "run_total", "steps_of"]
+
+
+class Amount(NamedTuple):
+    """A value, and where the true one lies; None when the model knows no residuals."""
+
+    value: float
+    interval: Interval | None = None
+
+    def times(self, factor: float) -> "Amount":
+        """So many of it."""
+        if self.interval is None:
+            return Amount(self.value * factor)
+        low, high, confidence = self.interval
+        return Amount(self.value * factor, Interval(low * factor, high * factor, confidence))
+
+
+@dataclass(frozen=True, slots=True)
+class RunTotal:
+    """What a run of `steps` steps will take.
+
+    Attributes:
+        steps: optimizer steps.
+        time_s: from the first step to the last; starting, validating and saving are not in it.
+        energy_j: of the scope, without the room.
+        scope: `gpu`, or `node` when a node was predicted.
+        facility_j: energy with the room's PUE, which cost and carbon are for.
+        cost: in `currency`; None with `cost_reason` without a tariff.
+        carbon_g: grams of CO2e; None with `carbon_reason` without an intensity.
+        intensity: what the carbon was reckoned with.
+        notes: what was assumed, in words.
+    """
+
+    steps: int
+    time_s: Amount
+    energy_j: Amount
+    scope: str
+    facility_j: Amount
+    pue: float
+    cost: Amount | None
+    currency: str
+    carbon_g: Amount | None
+    intensity: Intensity | None
+    cost_reason: str = ""
+    carbon_reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def steps_of(
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    samples: int | None = None,
+    global_batch: int = 1,
+) -> int:
+    """Optimizer steps of a run: as given, or of so many epochs over so many samples.
+
+    An epoch's last batch counts, however small it is.
+
+    Raises:
+        ConfigError: both or neither are given, or one is not above 0.
+    """
+    if steps is not None:
+        if epochs is not None or samples is not None:
+            raise ConfigError("give steps, or epochs and samples, not both")
+        _check_positive("steps", steps)
+        return steps
+    if epochs is None or samples is None:
+        missing = "epochs" if samples is not None else "samples" if epochs is not None else ""
+        raise ConfigError(
+            f"give {missing} as well: steps are epochs x samples / batch"
+            if missing
+            else "give steps, or epochs and samples"
+        )
+    for name, value in (("epochs", epochs), ("samples", samples), ("global_batch", global_batch)):
+        _check_positive(name, value)
+    return math.ceil(epochs * math.ceil(samples / global_batch))
+
+
+def run_total(
+    prediction: Prediction,
+    steps: int,
+    settings: Settings,
+    *,
+    node: NodePrediction | None = None,
+) -> RunTotal:
+    """The whole run: of its GPUs, or of its nodes when they were predicted.
+
+    Args:
+        prediction: one step.
+        steps: how many.
+        settings: tariff, currency, zone or carbon intensity, PUE.
+        node: the same step's node.
+    """
+    _check_positive("steps", steps)
+    time_s = Amount(prediction.step_s, prediction.step_interval).times(steps)
+    if node is None:
+        step_j = Amount(prediction.energy_j, prediction.energy_interval)
+    else:
+        step_j = _node_step_j(prediction, node)
+    energy_j = step_j.times(steps)
+    facility_j = energy_j.times(settings.pue)
+    kwh = facility_j.times(kwh_from_joules(1.0))
+    tariff = settings.tariff_per_kwh
+    found = find_intensity(settings)
+    intensity = found.found
+    scope = "gpu" if node is None else "node"
+    notes = [*found.notes]
+    if node is None:
+        notes.append("energy of the GPUs alone: CPU, memory, fans and power supply are not in it")
+    if settings.pue == 1.0 and "pue" not in settings.sources:
+        notes.append("PUE 1: cooling and distribution of the room are not counted; set pue")
+    return RunTotal(
+        steps=steps,
+        time_s=time_s,
+        energy_j=energy_j,
+        scope=scope,
+        facility_j=facility_j,
+        pue=settings.pue,
+        cost=None if tariff is None else kwh.times(tariff),
+        currency=settings.currency,
+        carbon_g=None if intensity is None else kwh.times(intensity.g_co2e_per_kwh),
+        intensity=intensity,
+        cost_reason="" if tariff is not None else "set tariff to your price per kWh",
+        carbon_reason=found.reason,
+        notes=tuple(notes),
+    )
+
+
+def _node_step_j(prediction: Prediction, node: NodePrediction) -> Amount:
+    """Energy of a step at the socket; errors of time and of power are taken as independent."""
+    power = node.power_interval
+    relative = [node.half_width_w / node.power_w]
+    if prediction.step_interval is not None:
+        time = prediction.step_interval
+        relative.append((time.high - time.low) / 2 / prediction.step_s)
+    width = node.energy_j * math.hypot(*relative)
+    low = max(0.0, node.energy_j - width)
+    return Amount(node.energy_j, Interval(low, node.energy_j + width, power.confidence))
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigError(f"{name} is {value:g}; it must be above 0")

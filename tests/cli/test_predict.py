@@ -1,0 +1,237 @@
+"""Promises of `wattloop predict`: one command, an answer with its scope and how sure it is."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import SRC, Machine
+from tests.predict.small import small_workload
+from wattloop.cli.main import main
+from wattloop.predict.workload.files import save_workload
+
+MODELS = """
+from torch import nn
+
+def mlp():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+def broken():
+    raise ValueError("the vocabulary is missing")
+
+class Looks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+    def forward(self, x):
+        return self.linear(x[x.sum(0) > 0])
+
+def looks(): return Looks()
+
+def misfit():
+    return nn.Sequential(nn.Linear(64, 256), nn.Linear(100, 10))
+"""
+
+
+@pytest.fixture
+def files(here: Machine) -> Path:
+    """A saved workload and a file of models in the working directory."""
+    save_workload(small_workload(), here.folder / "small.json")
+    save_workload(small_workload(peak_bytes=300e9), here.folder / "large.json")
+    (here.folder / "models.py").write_text(MODELS)
+    return here.folder
+
+
+def predicted(*words: str) -> Any:
+    assert main(["predict", *words, "--json", "answer.json"]) == 0
+    return json.loads(Path("answer.json").read_text())
+
+
+def test_a_prediction_says_what_it_is_of_and_who_says_so(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every number has its scope, its interval or a dash, and its provenance."""
+    assert main(["predict", "--model", "small.json", "--gpu", "h200"]) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith("small, batch 32, bf16, adamw, on 1 x NVIDIA H200: predicted by kernels")
+    for line in ("training step", "throughput", "power per GPU", "GPU energy per step", "memory"):
+        assert f"\n{line}" in out
+    assert "90% interval" in out
+    assert "fits into 139 GiB" in out
+    assert "layers.*.linear aten.mm" in out
+    assert "-bound: the GPU computes" in out
+
+
+def test_json_on_standard_output_is_all_there_is(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program can read the answer from a pipe."""
+    assert main(["predict", "--model", "small.json", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["model"] == "small"
+    assert data["fits"] is True
+    assert data["step_s"] > 0
+
+
+def test_gpus_are_compared_and_the_best_is_named(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row per GPU, in the order asked for."""
+    data = predicted("--model", "small.json", "--compare", "a100,h100,h200")
+    assert [p["gpu"] for p in data["points"]] == ["a100-sxm-80", "h100-sxm", "h200"]
+    assert [p["setting"] for p in data["points"]] == [{"gpu": g} for g in ("a100", "h100", "h200")]
+    out, err = capsys.readouterr()
+    assert "least energy per sample: gpu=" in out
+    assert "'a100' is taken as a100-sxm-80" in err
+
+
+def test_sweeps_combine_and_are_drawn(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Caps times GPU counts, as a table and a figure of one definition."""
+    pytest.importorskip("altair", reason="Altair is not installed")
+    words = ("--sweep", "cap=300,700", "--sweep", "gpus=1..4", "--plot", "caps.svg")
+    data = predicted("--model", "small.json", *words)
+    settings = [tuple(p["setting"].values()) for p in data["points"]]
+    assert settings == [(c, g) for c in (300, 700) for g in (1, 2, 4)]
+    assert [p["cap_w"] for p in data["points"]] == [300] * 3 + [700] * 3
+    assert "Power cap (W)" in Path("caps.svg").read_text()
+    assert "300 W" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_a_warning(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch beyond memory is predicted, and it says by how much it is too large."""
+    data = predicted("--model", "large.json")
+    assert data["fits"] is False
+    assert data["short_bytes"] > 100e9
+    out, err = capsys.readouterr()
+    assert "does not fit into 139 GiB" in out
+    assert "GiB too much; about" in err
+    assert main(["predict", "--model", "large.json", "--sweep", "gpus=1,2"]) == 0
+    assert "none of them fits into memory" in capsys.readouterr().out
+
+
+def test_a_model_is_traced_kept_and_predicted_without_torch(
+    files: Path, here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was traced here answers the same where torch cannot even be imported."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    traced = predicted("--model", "models.py:mlp", "--save-workload", "mlp.json")
+    err = capsys.readouterr().err
+    assert "note: input: input = float32[8, 64], guessed from Linear of 64" in err
+    assert "note: loss: cross entropy over classes of the 8x10 output, guessed" in err
+    assert traced["parameters"] == 64 * 256 + 256 + 256 * 10 + 10
+    blocked = (
+        "import sys\n"
+        "for name in ('torch', 'transformers'): sys.modules[name] = None\n"
+        "from wattloop.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+
+    def without_torch(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", blocked, "predict", *words],
+            env={**os.environ, "PYTHONPATH": str(SRC)},
+            cwd=files,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    done = without_torch("--model", "mlp.json", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step_s"] == traced["step_s"]
+    refused = without_torch("--model", "models.py:mlp")
+    assert refused.returncode == 2
+    assert "pip install 'wattloop[torch]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_inspect_shows_the_workload_by_module_kind_and_phase(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLOPs, bytes, memory and time on the GPU asked for; like layers in one row."""
+    words = ["predict", "inspect", "--model", "small.json", "--gpu", "a100", "--json", "i.json"]
+    assert main(words) == 0
+    out, _ = capsys.readouterr()
+    assert "layers.0-2" in out
+    assert "time on NVIDIA A100-SXM4-80GB" in out
+    assert "without a cost rule" in out
+    data = json.loads(Path("i.json").read_text())
+    assert set(data["by_phase"]) == {"forward", "backward", "optimizer"}
+    assert data["by_kind"]["gemm"]["flops"] == 9 * 2.0 * 4096 * 1024 * 1024
+    assert data["parameters"] == 3 * 1024 * 1024
+
+
+def test_lists_name_what_can_be_asked_for(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`predict models` and `predict gpus` show the tables."""
+    assert main(["predict", "models"]) == 0
+    assert "hf:gpt2 " in capsys.readouterr().out
+    assert main(["predict", "gpus"]) == 0
+    out = capsys.readouterr().out
+    assert "h200" in out
+    assert "spec-only" in out
+
+
+def test_a_whole_run_of_a_whole_node_is_predicted(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps, the node, tariff and zone give time, energy, cost and carbon, with their scope."""
+    words = ("--epochs", "2", "--samples", "6400", "--node", "--tariff", "0.2", "--zone", "FRA")
+    data = predicted("--model", "small.json", *words)
+    assert data["run"]["steps"] == 400
+    assert data["run"]["scope"] == "node"
+    out, err = capsys.readouterr()
+    for text in ("A run of 400 steps", "node energy", "node power", "cost ", "carbon "):
+        assert text in out
+    assert "note: carbon intensity: annual mean of France" in err
+    table = ["predict", "--model", "small.json", "--sweep", "gpus=1,2", *words]
+    assert main(table) == 0
+    out = capsys.readouterr().out
+    assert "run energy (node)" in out
+    assert "least energy of the run: gpus=" in out
+
+
+SMALL = ("--model", "small.json")
+BAD = [
+    (("--model", "nothing"), "--model nothing: not understood; write hf:NAME"),
+    (("--model", "gpt2"), "--model gpt2: write it as hf:gpt2"),
+    (("--model", "none.json"), "--model none.json: no such file"),
+    ((*SMALL, "--gpu", "h300"), "--gpu h300: no GPU called 'h300'"),
+    ((*SMALL, "--precision", "int4"), "--precision int4: unknown; choose one of fp32"),
+    ((*SMALL, "--optimizer", "lion"), "--optimizer lion: unknown; choose one of"),
+    ((*SMALL, "--batch", "0"), "--batch 0: must be"),
+    ((*SMALL, "--cap", "900"), "--cap 900: the NVIDIA H200 can be set to 200 to 700 W"),
+    ((*SMALL, "--clock", "5000"), "--clock 5000: the NVIDIA H200 runs at up to 1980 MHz"),
+    ((*SMALL, "--sweep", "batch=x"), "--sweep batch=x: x is no whole number"),
+    ((*SMALL, "--sweep", "gpus=1,2", "--sweep", "gpus=4"), "--sweep gpus: varied twice"),
+    ((*SMALL, "--compare", "a100,,h200"), "--compare a100,,h200: name each GPU once"),
+    ((*SMALL, "--steps", "9", "--epochs", "1"), "--steps 9: give the number of steps, or epochs"),
+    ((*SMALL, "--epochs", "1"), "--epochs 1: give samples as well"),
+    ((*SMALL, "--plot", "x.svg"), "there is one point; add --sweep or --compare"),
+    ((*SMALL, "--calibration", "c.json"), "--calibration c.json: no such file"),
+    ((*SMALL, "--estimator", "guess"), "--estimator guess: unknown"),
+    ((*SMALL, "--json", "no/such/x.json"), "--json no/such/x.json: no folder"),
+    (("--model", "models.py:nosuch"), "--model models.py:nosuch: no nosuch in it"),
+    (("--model", "models.py:broken"), "failed with ValueError: the vocabulary is missing"),
+    (("--model", "models.py:misfit"), "--model models.py:misfit: the model does not run on these"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD, ids=lambda value: str(value)[:60])
+def test_bad_input_names_the_option_and_the_remedy(
+    files: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, one message, no traceback."""
+    if "models.py" in words[1]:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    assert main(["predict", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.startswith("wattloop: ")
+    assert "Traceback" not in err

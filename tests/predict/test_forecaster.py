@@ -1,0 +1,210 @@
+"""Promises of a forecast: the numbers people ask for follow from the prediction."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.predict.small import small_workload
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.predict.forecaster import Forecaster
+from wattloop.predict.points import Point, best_points, points_data
+from wattloop.predict.question import Question
+from wattloop.predict.whole import Extent
+from wattloop.predict.workload.files import save_workload
+
+
+def answer(**asked: Any) -> Any:
+    return Forecaster().answer(Question(**{"model": small_workload(), "gpu": "h200", **asked}))
+
+
+def test_throughput_and_energy_count_all_gpus() -> None:
+    """Samples and joules are of all GPUs together, power is that of one."""
+    one, four = answer(), answer(gpus=4)
+    assert one.throughput_samples_s == pytest.approx(32 / one.prediction.step_s)
+    assert four.throughput_samples_s == pytest.approx(4 * 32 / four.prediction.step_s)
+    per_gpu_j = four.prediction.power_w * four.prediction.step_s
+    assert four.prediction.energy_j == pytest.approx(4 * per_gpu_j)
+    assert four.energy_j_per_sample == pytest.approx(four.prediction.energy_j / 128)
+    buckets = four.memory.needed_bytes - one.memory.needed_bytes
+    assert buckets == pytest.approx(12 * 2**20)  # gradients once more
+
+
+def test_accumulation_makes_the_step_larger() -> None:
+    """Four passes a step use four times the samples, and less than four times the time."""
+    one, four = answer(), answer(accumulate=4)
+    assert four.samples == 4 * one.samples
+    assert 1 < four.prediction.step_s / one.prediction.step_s < 4
+
+
+def test_what_does_not_fit_is_predicted_and_said_by_how_much() -> None:
+    """Too large a batch is a warning with the missing bytes, not an error."""
+    forecast = answer(model=small_workload(peak_bytes=200e9))
+    assert not forecast.fits
+    data = forecast.to_dict()
+    assert data["short_bytes"] == data["memory_bytes"] - data["available_bytes"] > 50e9
+    assert forecast.all_warnings[0].startswith("memory: does not fit: needs 196 GiB of 139 GiB")
+    assert forecast.prediction.step_s > 0
+
+
+def test_json_has_the_documented_keys() -> None:
+    """Programs may rely on these names."""
+    data = answer(cap_w=500).to_dict()
+    for key in (
+        "step_s", "power_w", "energy_j_per_step", "throughput_samples_s", "memory_bytes", "fits",
+        "intervals", "regime", "terms_s", "gpu", "gpus", "model", "precision", "batch", "warnings",
+        "provenance", "scope", "calibrated", "estimator", "notes", "cap_w",
+    ):  # fmt: skip
+        assert key in data, key
+    assert data["provenance"] == "predicted"
+    assert data["scope"] == "gpu"
+    assert data["cap_w"] == 500
+    assert set(data["intervals"]) == {"step_s", "power_w", "energy_j_per_step"}
+
+
+def test_operations_of_like_layers_are_taken_together() -> None:
+    """The list of what takes longest names a layer's operation once, for all layers."""
+    top = answer().top_operations_s
+    assert "backward layers.*.linear aten.mm 1x4096x1024x1024" in top
+    assert list(top.values()) == sorted(top.values(), reverse=True)
+
+
+def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
+    """What was traced elsewhere predicts the same here."""
+    save_workload(small_workload(), tmp_path / "small.json")
+    saved = answer(model=str(tmp_path / "small.json"))
+    assert saved.prediction.step_s == answer().prediction.step_s
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"batch": 64}, "batch 64: small was traced with batch 32"),
+        ({"precision": "fp32"}, "precision fp32: small was traced with precision bf16"),
+        ({"seq": 128}, "seq 128: small is traced already"),
+        ({"training": False}, "was traced for training; trace the model itself with --inference"),
+        ({"gpu": "h201"}, "gpu h201: no GPU called 'h201'"),
+        ({"cap_w": 1000}, "cap 1000: the NVIDIA H200 can be set to 200 to 700 W"),
+        ({"clock_mhz": 9000}, "clock 9000: the NVIDIA H200 runs at up to 1980 MHz"),
+        ({"precision": "fp64"}, "precision fp64: unknown; choose one of fp32, tf32, bf16, fp16"),
+        ({"optimizer": "lion"}, "optimizer lion: unknown; choose one of"),
+        ({"style": "slow"}, "style slow: unknown; choose one of loop, foreach, fused"),
+        ({"gpus": 0}, "gpus 0: must be a whole number of at least 1"),
+        ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
+        ({"estimator": "oracle"}, "estimator oracle: unknown; choose one of kernels"),
+        ({"estimator": "adept"}, "estimator adept: has no constants"),
+        ({"calibration": "none.json"}, "calibration none.json: no such file"),
+        ({"model": "none.json"}, "model none.json: no such file"),
+    ],
+)
+def test_a_wrong_question_names_the_field(asked: dict[str, Any], said: str) -> None:
+    """Each error says which part is wrong and what would be right."""
+    with pytest.raises(ConfigError) as refused:
+        answer(**asked)
+    assert said in str(refused.value)
+
+
+def test_a_broken_workload_or_calibration_is_an_error(tmp_path: Path) -> None:
+    """A corrupted file is named with its field, and how to make it again."""
+    (tmp_path / "w.json").write_text('{"format": "wattloop-workload", "version": 99}')
+    with pytest.raises(ConfigError, match="field 'version' is 99"):
+        answer(model=str(tmp_path / "w.json"))
+    (tmp_path / "c.json").write_text("garbage")
+    with pytest.raises(ConfigError, match="not a readable constants file"):
+        answer(calibration=str(tmp_path / "c.json"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        answer(estimator="roofline", calibration=str(tmp_path / "c.json"))
+
+
+def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path) -> None:
+    """Constants of an A100 do not answer for an H200."""
+    from wattloop.predict.models.kernels import KernelConstants
+
+    KernelConstants(gpu="a100-sxm-80").save(tmp_path / "c.json")
+    with pytest.raises(ConfigError, match="its field gpu says a100-sxm-80, but h200 is asked"):
+        answer(calibration=str(tmp_path / "c.json"))
+    own = answer(gpu="a100", calibration=str(tmp_path / "c.json"))
+    assert own.is_calibrated
+    assert any("'a100' is taken as a100-sxm-80" in note for note in own.notes)
+
+
+def test_a_gpu_without_the_precision_is_warned_about() -> None:
+    """A V100 has no bfloat16 units, and a newcomer does not know."""
+    assert any("no bfloat16 units" in w for w in answer(gpu="v100").all_warnings)
+
+
+def test_the_best_point_fits_into_memory() -> None:
+    """What does not fit is never recommended."""
+    points = [
+        Point({"batch": batch}, answer(model=small_workload(batch=batch, peak_bytes=peak)))
+        for batch, peak in ((32, 1e9), (64, 2e9), (128, 500e9))
+    ]
+    best = best_points(points)
+    assert best["least energy per sample"].setting == {"batch": 64}
+    assert points_data(points)["best"]["most samples per second"] == {"batch": 64}
+    assert best_points(points[2:]) == {}
+
+
+def test_a_workload_is_traced_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs, caps and GPU counts do not need another trace."""
+    import wattloop.predict.forecaster as module
+
+    found: list[Question] = []
+
+    def counted(question: Question) -> Any:
+        found.append(question)
+        return small_workload()
+
+    monkeypatch.setattr(module, "_found", counted)
+    forecaster = Forecaster()
+    question = Question(model="hf:any", gpu="h200")
+    for name, value in (("gpu", "a100"), ("cap", 300.0), ("gpus", 4)):
+        forecaster.answer(question.varied(name, value))
+    assert len(found) == 1
+    forecaster.answer(question.varied("batch", 16))
+    assert len(found) == 2
+
+
+def test_a_run_adds_up_its_steps_with_cost_and_carbon() -> None:
+    """Steps of epochs count all GPUs; cost and carbon are of the energy with the room's PUE."""
+    settings = Settings(tariff_per_kwh=0.2, zone="FRA", pue=1.5, sources={"pue": "flag"})
+    step = answer(gpus=2)
+    whole = Extent(epochs=3, samples=640, settings=settings).of(step)
+    assert whole.run is not None
+    assert whole.run.steps == 30
+    assert whole.run.energy_j.value == pytest.approx(30 * step.prediction.energy_j)
+    data = whole.to_dict()["run"]
+    kwh = 1.5 * whole.run.energy_j.value / 3.6e6
+    assert data["cost"]["value"] == pytest.approx(0.2 * kwh)
+    assert data["carbon_g"]["value"] > 0
+    assert data["scope"] == "gpu"
+
+
+def test_a_node_draws_more_than_its_gpus() -> None:
+    """The run is then of the node, and says so."""
+    step = answer(gpus=8)
+    whole = Extent(steps=10, node=True).of(step)
+    assert whole.node is not None and whole.run is not None
+    assert whole.node.power_w > 8 * step.prediction.power_w
+    assert whole.run.scope == "node"
+    assert whole.run.energy_j.value == pytest.approx(10 * whole.node.energy_j)
+    stated = Extent(node=True, settings=Settings(node_overhead_w=5000.0)).of(step)
+    assert stated.node is not None
+    assert stated.node.power_w > whole.node.power_w
+
+
+@pytest.mark.parametrize(
+    ("extent", "said"),
+    [
+        ({"steps": 5, "epochs": 1.0}, "steps 5: give the number of steps, or epochs and samples"),
+        ({"epochs": 1.0}, "epochs 1: give samples as well"),
+        ({"samples": 9}, "samples 9: give epochs as well"),
+        ({"steps": 0}, "steps 0: must be above 0"),
+    ],
+)
+def test_an_extent_that_makes_no_sense_is_an_error(extent: dict[str, Any], said: str) -> None:
+    """Steps or epochs, not both, and none of nothing."""
+    with pytest.raises(ConfigError) as refused:
+        Extent(**extent)
+    assert said in str(refused.value)
