@@ -105,7 +105,9 @@ def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
     """Microbenchmarks of single operations."""
     samples = []
     for row in rows:
-        params = {**row["params"], **{k: row[k] for k in ("algorithm",) if k in row}}
+        params = dict(row["params"])
+        if row.get("algorithm") == "math":
+            params["algorithm"] = "math"  # of fused kernels, a trace cannot tell whose it will be
         operations = operations_of(str(row["family"]), params)
         seconds = row.get("seconds")
         if len(operations) == 1 and isinstance(seconds, float) and seconds > 0:
@@ -125,13 +127,25 @@ def _errors(kernels: KernelFit) -> dict[str, tuple[int, float, float]]:
     }
 
 
+_FIELDS = {
+    "machine": ("gpu",),
+    "kernel": ("family", "params", "seconds"),
+    "host": ("family", "params"),
+    "power": ("family", "params", "power_w", "seconds"),
+    "step": ("model", "batch", "precision", "step_s", "avg_power_w"),
+}
+"""Record -> fields it cannot do without."""
+
+
 def _checked(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; make one with 'wattloop calibrate collect'")
     rows = list(records(path))
     for number, row in enumerate(rows, start=1):
-        if row["record"] not in ("machine", "done") and not isinstance(row.get("params"), dict):
-            raise ConfigError(f"{path}:{number}: field 'params' is missing; collect again")
+        wanted = _FIELDS.get(row["record"], ())
+        missing = [name for name in wanted if name not in row] if not row.get("error") else []
+        if missing:
+            raise ConfigError(f"{path}:{number}: field '{missing[0]}' is missing; collect again")
     return rows
 
 

@@ -89,8 +89,8 @@ def _copy(p: Params) -> tuple[Operation, ...]:
     layout = str(p["layout"])
     sizes = p.get("sizes")
     elements = math.prod(sizes) if isinstance(sizes, (list, tuple)) else _int(p, "elements")
-    if layout in ("cat", "pad", "slice", "roll"):
-        return ()  # tracers name them by themselves; their bytes are copies'
+    if layout in ("cat", "pad", "slice", "roll", "transpose"):
+        return ()  # traces name them by themselves; whole matrices are hardly ever turned
     return (costs.copy(elements, _dtype(p), str(p["to"]), strided=layout != "same"),)
 
 

@@ -34,6 +34,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "attention": ("attention.efficiency", "attention.block_s"),
     "rnn": ("rnn.efficiency", "rnn.step_s"),
 }
+BY_FUNCTION = ("elementwise.", "reduction.", "index.", "pool.", "random.")
+"""Kinds whose classes are functions: one that was not measured is like the others together."""
 STREAM = ("stream.efficiency", "stream.start_s")
 PRIOR = 1.0
 """Standard deviation, in logarithms, of a constant around its default."""
@@ -78,7 +80,7 @@ def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu
         if len(members) >= FEWEST:
             fits[name] = fitted_group(*left[name])
     for family, names in families.items():
-        if len(names) > 1 and family not in fits:
+        if len(names) > 1 and family.startswith(BY_FUNCTION):
             places = np.concatenate([left[name][0] for name in names])
             fits[family] = fitted_group(places, np.concatenate([left[name][1] for name in names]))
     groups = {name: group for name, (group, _) in fits.items() if group is not None}

@@ -38,15 +38,14 @@ def points_of(
 
     points = []
     for row in rows:
-        params = row["params"]
-        name, batch = str(params["model"]), int(params["batch"])
-        progress(f"tracing {name}, batch {batch}, {params['precision']}")
+        name, batch, precision = str(row["model"]), int(row["batch"]), str(row["precision"])
+        progress(f"tracing {name}, batch {batch}, {precision}")
         with torch.device("meta"):
             chosen = subject(name)
             inputs = chosen.inputs(batch, torch.device("meta"))
         optimizer = "sgd+momentum" if chosen.optimizer == "sgd" else chosen.optimizer
         workload = trace(
-            chosen.model, inputs, loss=lambda out: out, precision=str(params["precision"]),
+            chosen.model, inputs, loss=lambda out: out, precision=precision,
             optimizer=optimizer, name=name,
         )  # fmt: skip
         group = name.partition("@")[0]

@@ -9,6 +9,7 @@ from wattloop.predict.calibrate.fit_residuals import fitted_group, left_out_erro
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.operations import calculated_times, operation_times
+from wattloop.predict.models.kernels.residuals import nearness
 from wattloop.predict.models.kernels.table import OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload import Operation, costs
@@ -64,7 +65,6 @@ def test_leaving_out_in_closed_form_is_leaving_out() -> None:
     quick = left_out_errors(places, residuals, 0.3)
     for i in range(12):
         rest = np.arange(12) != i
-        squared = ((places[:, None] - places[None]) ** 2).sum(axis=2)
-        kernel = np.exp(-squared / 2)
+        kernel = nearness(places, places)
         weights = np.linalg.solve(kernel[rest][:, rest] + 0.09 * np.eye(11), residuals[rest])
         assert quick[i] == pytest.approx(residuals[i] - kernel[i, rest] @ weights)

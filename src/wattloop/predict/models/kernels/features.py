@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
+from wattloop.predict.models.kernels.alignment import halvings_short
 from wattloop.predict.models.kernels.classes import class_of
 from wattloop.predict.models.kernels.classes import size_of as _size
 from wattloop.predict.workload.operation import DTYPE_BYTES, Kind, Operation
@@ -15,19 +16,17 @@ FLAG = 3.0
 
 def features_of(op: Operation) -> tuple[str, tuple[float, ...]]:
     """Group of operations that can be compared, and the place in it; one unit is a doubling."""
-    return class_of(op), _PLACES.get(op.kind, _by_elements)(op)
+    return class_of(op), _PLACES.get(op.kind, _by_bytes)(op)
 
 
 def _gemm(op: Operation) -> tuple[float, ...]:
     b, m, n, k = op.dims or (1, 1, 1, 1)
     layout = str(op.detail.get("layout", "nn"))
-    step = 16 / DTYPE_BYTES.get(op.dtype, 4)
-    odd = bool(n % step or k % step)
     return (
         *(_log2(size) for size in (b, m, n, k)),
         FLAG * (layout[:1] == "t"),
         FLAG * (layout[1:] == "t"),
-        2 * FLAG * odd,
+        FLAG * halvings_short(op),
     )
 
 
@@ -77,7 +76,22 @@ def _rows_columns(op: Operation) -> tuple[float, ...]:
     return (_log2(_size(d, "rows")), _log2(columns), FLAG * odd)
 
 
-def _by_elements(op: Operation) -> tuple[float, ...]:
+def _reduction(op: Operation) -> tuple[float, ...]:
+    """Many into few or few into one: elements, and bytes of the results."""
+    return (_log2(op.bytes_read), _log2(op.bytes_written))
+
+
+def _foreach(op: Operation) -> tuple[float, ...]:
+    tensors = _size(op.detail, "tensors")
+    return (
+        _log2(op.bytes_moved),
+        _log2(tensors),
+        _log2(op.kernels),
+        op.bytes_read / op.bytes_moved,
+    )
+
+
+def _by_bytes(op: Operation) -> tuple[float, ...]:
     return (_log2(op.bytes_moved),)
 
 
@@ -90,6 +104,8 @@ _PLACES: Mapping[Kind, Callable[[Operation], tuple[float, ...]]] = {
     Kind.SOFTMAX: _rows_columns,
     Kind.LOSS: _rows_columns,
     Kind.EMBEDDING: _rows_columns,
+    Kind.REDUCTION: _reduction,
+    Kind.FOREACH: _foreach,
 }
 
 

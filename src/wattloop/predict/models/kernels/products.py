@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.alignment import halvings_short
 from wattloop.predict.models.kernels.streams import bandwidth_seconds
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.tiles import ProductUnits, product_seconds
@@ -11,9 +12,6 @@ from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind
 
 __all__ = ["conv_dims", "peak_flops", "product_times"]
-
-ALIGNED_BYTES = 16
-"""Matrix units load rows that start at multiples of this at full speed."""
 
 
 def product_times(
@@ -39,8 +37,9 @@ def product_times(
     )
     size = table.element_bytes[rows]
     seconds = product_seconds(dims, size, units)
-    misaligned = ~_aligned(dims, size) & ~convs
-    seconds *= np.where(misaligned, values.column("product.misaligned", names), 1.0)
+    # The penalty is for the worst case, rows that start at any element; half of it for every other.
+    short = np.array([halvings_short(table.operations[i]) for i in rows]) / 3
+    seconds *= np.where(convs, 1.0, values.column("product.misaligned", names) ** short)
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["product"] * len(rows))
     seconds = np.maximum(seconds, moved)
     channels_last = table.detail(rows, "channels_last", 0.0) > 0
@@ -77,9 +76,3 @@ def _peak(gpu: Gpu, dtype: str) -> float:
         return gpu.matrix_flops[dtype]
     # Without matrix units for it, tf32 falls back to fp32 and bf16 is emulated at its rate.
     return gpu.vector_flops.get(dtype, vector)
-
-
-def _aligned(dims: Floats, element_bytes: Floats) -> NDArray[np.bool_]:
-    """Whether rows of both operands and of the result start at multiples of 16 bytes."""
-    step = ALIGNED_BYTES / element_bytes
-    return np.asarray((dims[:, 2] % step == 0) & (dims[:, 3] % step == 0), dtype=np.bool_)

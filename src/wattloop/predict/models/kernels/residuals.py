@@ -4,7 +4,9 @@ For each group of operations, the logarithm of measured over calculated time is 
 process over the place of the operation (`features`): near a microbenchmark its residual holds,
 far from all of them the formula alone does.
 
-    r(x) = sum_i a_i exp(-|x - x_i|^2 / 2 l^2),   a = (K + s^2 I)^-1 r
+    r(x) = sum_i a_i k(|x - x_i| / l),   k(d) = (1 + d) exp(-d),   a = (K + s^2 I)^-1 r
+
+The kernel is a rough one (Matern 3/2): libraries change their minds between two sizes.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,7 @@ from wattloop.predict.models.kernels.table import Floats, OperationTable
 
 __all__ = ["ResidualGroup", "Residuals", "nearness"]
 
-MOST = 2.0
+MOST = 3.0
 """No correction is larger than e to this power, whatever the measurements say."""
 
 
@@ -42,7 +44,8 @@ def nearness(first: Floats, second: Floats) -> Floats:
     """1 for the same place, falling to 0 with distance; one line per place of `first`."""
     squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
     squared -= 2 * first @ second.T
-    close: Floats = np.exp(-np.maximum(squared, 0.0) / 2)
+    distance = np.sqrt(3 * np.maximum(squared, 0.0))
+    close: Floats = (1 + distance) * np.exp(-distance)
     return close
 
 
