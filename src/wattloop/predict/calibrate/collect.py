@@ -1,0 +1,132 @@
+"""Run the suite: each case once, within a budget of time, and nothing lost when it is cut off."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.case import Case
+from wattloop.predict.calibrate.holding import hold
+from wattloop.predict.calibrate.host import host_seconds
+from wattloop.predict.calibrate.sample_file import SampleFile
+from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.timing import Timer
+from wattloop.predict.calibrate.work import build
+
+__all__ = ["Collection", "Progress"]
+
+Progress = Callable[[str, int, int, float], None]
+"""Section, cases done, cases of the section, seconds of its budget left."""
+
+RECORDS = {"kernels": "kernel", "host": "host", "power": "power", "steps": "step",
+           "profile": "profile"}  # fmt: skip
+
+
+class Collection:
+    """Takes cases one by one and writes what they gave.
+
+    Args:
+        bench, sensor, file: where they run, what reads the energy, where they are written.
+        hold_s: settling time and window of a power run.
+        step_s: warm-up and window of a training step.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        sensor: Sensor,
+        file: SampleFile,
+        *,
+        hold_s: tuple[float, float] = (0.7, 1.5),
+        step_s: tuple[float, float] = (1.1, 2.0),
+    ) -> None:
+        self._bench = bench
+        self._sensor = sensor
+        self._file = file
+        self._timer = Timer(bench)
+        self._hold_s = hold_s
+        self._step_s = step_s
+
+    def take(
+        self,
+        section: str,
+        cases: Sequence[Case],
+        budget_s: float,
+        progress: Progress = lambda *_: None,
+    ) -> int:
+        """Take the cases that the file lacks until the budget is spent; returns how many."""
+        end_s = time.monotonic() + budget_s
+        taken = 0
+        for number, case in enumerate(cases):
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                break
+            if case.key not in self._file.done:
+                self._file.write(self._record(case))
+                self._file.done.add(case.key)
+                taken += 1
+            progress(section, number + 1, len(cases), left_s)
+        return taken
+
+    def _record(self, case: Case) -> Mapping[str, object]:
+        head = {"record": RECORDS[case.section], "case": case.key, "family": case.family}
+        try:
+            return {**head, "params": dict(case.params), **self._measured(case), "error": None}
+        except Exception as error:  # noqa: BLE001 - one case that fails must not end the collection
+            reason = f"{type(error).__name__}: {error}"[:300]
+            self._bench.free()
+            return {**head, "params": dict(case.params), "error": reason}
+        finally:
+            self._clean(case)
+
+    def _measured(self, case: Case) -> Mapping[str, object]:
+        bench = self._bench
+        if case.section == "host":
+            return host_seconds(bench, case.family, case.params)
+        if case.section == "power":
+            return self._held(case)
+        if case.section == "kernels":
+            return self._timed(case)
+        from wattloop.predict.calibrate.steps import measure_step, profile_step
+
+        if case.section == "profile":
+            return profile_step(bench, case.params)
+        warm_up_s, window_s = self._step_s
+        return measure_step(
+            bench, case.params, self._sensor, warm_up_s=warm_up_s, window_s=window_s
+        )
+
+    def _timed(self, case: Case) -> Mapping[str, object]:
+        work = build(case.family, case.params, self._bench)
+        timed = self._timer.time(work.calls)
+        seconds = timed.seconds
+        if work.less:
+            seconds -= self._timer.time(work.less).seconds
+        return {
+            "seconds": seconds,
+            "spread": round(timed.spread, 4),
+            "repeats": timed.repeats,
+            "sets": len(work.calls),
+            "host_s": timed.host_s,
+            "clock_mhz": self._sensor.clock_mhz(),
+            "power_w": None,
+            "window_s": seconds * timed.repeats * timed.rounds,
+            **work.note,
+        }
+
+    def _held(self, case: Case) -> Mapping[str, object]:
+        duty = float(str(case.params.get("duty", 1.0)))
+        calls: Sequence[Callable[[], Any]] = ()
+        if case.family != "idle":
+            calls = build(case.family, case.params, self._bench).calls
+        settle_s, window_s = self._hold_s
+        return hold(
+            self._bench, calls, self._sensor, duty=duty, settle_s=settle_s, window_s=window_s
+        )
+
+    def _clean(self, case: Case) -> None:
+        """Graphs of autograd hold large tensors in cycles; a model's memory is given back."""
+        if case.section in ("steps", "profile"):
+            gc.collect()
+            self._bench.free()

@@ -1,0 +1,1 @@
+"""What the suite measures: lists of cases, one module per family."""

@@ -1,0 +1,50 @@
+"""Training steps of small models: which model, batch and precision."""
+
+from wattloop.predict.calibrate.case import Case
+
+__all__ = ["profile_cases", "step_cases"]
+
+STEPS = (
+    "mobilenet_v2@224 64 fp32", "densenet121@224 64 bf16", "bert_base@128 32 tf32",
+    "convnext_tiny@224 64 bf16", "unet@128 16 tf32", "llama_300m@4096 2 bf16",
+    "efficientnet_b0@224 64 tf32", "swin_tiny@224 64 tf32", "gru@100 512 tf32",
+    "mobilenet_v1@224 128 bf16", "t5_small@256 32 bf16", "resnet101@224 64 tf32",
+    "lstm_lm@35 80 fp32", "deit_small@224 64 fp32", "regnet_x_400mf@224 128 bf16",
+    "resnext50@224 64 tf32", "gpt2_medium@256 8 bf16", "opt_125m@512 16 tf32",
+    "mobilenet_v2@224 128 bf16", "lstm_deep@64 256 bf16", "unet@128 8 bf16",
+    "resnet34@224 128 bf16", "shufflenet_v2@224 64 fp32", "bert_base@512 16 bf16",
+    "mixer_s16@224 64 bf16", "densenet121@224 32 tf32", "roberta_base@256 32 bf16",
+    "convnext_tiny@224 32 fp32", "t5_small@256 16 fp32", "llama_300m@4096 1 tf32",
+    "efficientnet_b0@224 128 bf16", "deit_small@224 128 bf16", "gru@100 64 fp32",
+    "swin_tiny@224 64 bf16", "resnet101@224 64 bf16", "mobilenet_v1@224 64 fp32",
+    "gpt2_medium@256 2 tf32", "regnet_x_400mf@224 64 fp32", "lstm_lm@35 20 bf16",
+    "resnext50@224 64 bf16", "opt_125m@512 8 bf16", "mobilenet_v2@224 128 tf32", "unet@128 4 fp32",
+    "resnet34@224 64 fp32", "deit_small@224 16 bf16", "convnext_tiny@224 64 tf32",
+    "bert_base@128 64 bf16", "lstm_deep@64 64 tf32", "efficientnet_b0@224 64 fp32",
+    "densenet121@224 16 fp32", "gru@100 2048 bf16", "mixer_s16@224 64 tf32",
+    "roberta_base@256 16 tf32", "swin_tiny@224 16 fp32", "shufflenet_v2@224 128 bf16",
+    "t5_small@256 32 tf32", "resnet101@224 16 fp32", "mobilenet_v2@32 512 tf32",
+    "llama_300m@4096 1 fp32", "gpt2_medium@256 8 fp32", "regnet_x_400mf@224 32 tf32",
+    "lstm_lm@35 256 tf32", "opt_125m@512 4 fp32", "resnext50@224 16 fp32",
+    "mobilenet_v1@224 128 tf32", "bert_base@512 4 fp32", "mobilenet_v2@224 16 bf16",
+    "resnet34@224 16 tf32", "efficientnet_b0@224 8 bf16", "unet@256 8 bf16",
+    "convnext_tiny@224 8 bf16", "lstm_deep@64 32 fp32",
+)  # fmt: skip
+"""Model, batch, precision; neighbours differ in kind, so that any part is a mixture."""
+PROFILES = (0, 1, 3, 4, 6, 7, 9, 10, 12, 14, 15, 17, 20, 24)
+"""Which of the steps are also profiled, operation by operation."""
+
+
+def step_cases() -> list[Case]:
+    """In the order of the list."""
+    return [_case("steps", row) for row in STEPS]
+
+
+def profile_cases() -> list[Case]:
+    """A dozen and two, of all kinds."""
+    return [_case("profile", STEPS[number]) for number in PROFILES]
+
+
+def _case(section: str, row: str) -> Case:
+    name, batch, precision = row.split()
+    return Case(section, "step", {"model": name, "batch": int(batch), "precision": precision})

@@ -1,0 +1,197 @@
+"""What one operator call costs the host, at sizes where the GPU waits for it."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.case import Case
+from wattloop.predict.calibrate.work.optimizer import make_optimizer
+from wattloop.predict.calibrate.work.params import Params
+
+__all__ = ["host_cases", "host_seconds", "probe"]
+
+CALLS = 100
+ROUNDS = 7
+FUNCTIONS = ("linear", "add", "relu", "gelu", "view", "transpose", "layer_norm", "batch_norm",
+             "conv", "softmax", "dropout", "sdpa", "embedding", "bmm", "cat", "mean", "max_pool",
+             "contiguous", "to_bf16")  # fmt: skip
+
+
+def host_cases() -> list[Case]:
+    """Operators by mode, module calls, and optimizers by number of tensors."""
+    rows: list[tuple[str, dict[str, object]]] = [("probe", {})]
+    for function in FUNCTIONS:
+        rows += [("call", {"function": function, "mode": mode})
+                 for mode in ("forward", "autocast", "backward", "autocast_backward")]  # fmt: skip
+    rows += [("module", {"module": name}) for name in ("identity", "linear", "relu")]
+    for optimizer in ("adamw", "adam", "sgd", "rmsprop"):
+        for style in ("foreach", "fused", "loop"):
+            if style == "fused" and optimizer == "rmsprop":
+                continue
+            for tensors in (1, 10, 50, 150, 400):
+                if style != "loop" or tensors <= 50:
+                    rows.append(("optimizer", {"optimizer": optimizer, "style": style,
+                                               "tensors": tensors}))  # fmt: skip
+    rows += [("zero_grad", {"tensors": tensors}) for tensors in (10, 150)]
+    rows += [("synchronize", {}), ("item", {})]
+    return [Case("host", family, params) for family, params in rows]
+
+
+def host_seconds(bench: Bench, family: str, params: Mapping[str, object]) -> Mapping[str, object]:
+    """Seconds the host needs for one such call (or the probe's rates)."""
+    p = Params(params)
+    if family == "probe":
+        return probe(bench)
+    if family == "call" and p.text("mode").endswith("backward"):
+        return {"seconds": _backward_s(bench, p)}
+    call, repeats = _call(bench, family, p)
+    if family == "call" and p.text("mode") == "autocast":
+        return {"seconds": _autocast_s(bench, call)}
+    return {"seconds": _median_s(bench, call, repeats)}
+
+
+def probe(bench: Bench) -> Mapping[str, object]:
+    """A second's look at how quick this host is: plain Python, dispatch on the CPU, launches."""
+    torch = bench.torch
+    small = torch.ones(8)
+    remote = torch.ones(8, device=bench.device)
+
+    def python() -> None:
+        total = 0
+        for number in range(10_000):
+            total += number % 7
+
+    return {
+        "python_loop_s": _median_s(bench, python, 5),
+        "cpu_add_s": _median_s(bench, lambda: torch.add(small, small), 1000),
+        "gpu_add_s": _median_s(bench, lambda: torch.add(remote, remote), 300),
+    }
+
+
+def _median_s(bench: Bench, call: Callable[[], Any], repeats: int) -> float:
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(ROUNDS):
+        bench.synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        times.append((time.perf_counter() - begin) / repeats)
+    bench.synchronize()
+    return statistics.median(times)
+
+
+def _call(bench: Bench, family: str, p: Params) -> tuple[Callable[[], Any], int]:
+    torch = bench.torch
+    x = bench.normal((16, 16), torch.float32)
+    if family == "module":
+        modules = {"identity": torch.nn.Identity, "relu": torch.nn.ReLU}
+        name = p.text("module")
+        made = torch.nn.Linear(16, 16) if name == "linear" else modules[name]()
+        module = made.to(bench.device)
+        return (lambda: module(x)), CALLS
+    if family == "synchronize":
+        return bench.synchronize, CALLS
+    if family == "item":
+        return x[0, 0].item, CALLS
+    if family in ("optimizer", "zero_grad"):
+        return _stepping(bench, family, p), 2
+    return _function(bench, p.text("function")), CALLS
+
+
+def _autocast_s(bench: Bench, function: Callable[[], Any]) -> float:
+    """Inside one autocast region, as a model's forward is; a weight's cast is made once."""
+    with bench.torch.autocast(bench.device.type, dtype=bench.torch.bfloat16):
+        return _median_s(bench, function, CALLS)
+
+
+def _stepping(bench: Bench, family: str, p: Params) -> Callable[[], Any]:
+    torch = bench.torch
+    number = p.number("tensors")
+    parameters = [torch.randn((8, 8), device=bench.device).requires_grad_() for _ in range(number)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    if family == "zero_grad":
+        optimizer = make_optimizer(torch, "sgd", "foreach", parameters)
+        return lambda: optimizer.zero_grad(set_to_none=True)
+    optimizer = make_optimizer(torch, p.text("optimizer"), p.text("style"), parameters)
+    step: Callable[[], Any] = optimizer.step
+    return step
+
+
+def _backward_s(bench: Bench, p: Params) -> float:
+    """Time of a backward pass over a chain of the function, per link."""
+    torch = bench.torch
+    mode = p.text("mode")
+    links = 50
+    times = []
+    for round_number in range(ROUNDS + 1):
+        steps = [_function(bench, p.text("function")) for _ in range(links)]
+        with torch.autocast(
+            bench.device.type, dtype=torch.bfloat16, enabled=mode.startswith("autocast")
+        ):
+            outputs = [step() for step in steps]
+        total = sum(output.float().sum() for output in outputs)
+        plain = _base_backward_s(bench, outputs)
+        bench.synchronize()
+        begin = time.perf_counter()
+        total.backward()
+        if round_number:
+            times.append((time.perf_counter() - begin - plain) / links)
+        bench.synchronize()
+    return statistics.median(times)
+
+
+def _base_backward_s(bench: Bench, outputs: list[Any]) -> float:
+    """The same sum over outputs that need nothing further: what is not the function's."""
+    leaves = [output.detach().requires_grad_() for output in outputs]
+    total = sum(leaf.float().sum() for leaf in leaves)
+    bench.synchronize()
+    begin = time.perf_counter()
+    total.backward()
+    elapsed = time.perf_counter() - begin
+    bench.synchronize()
+    return elapsed
+
+
+def _function(bench: Bench, name: str) -> Callable[[], Any]:
+    torch = bench.torch
+    functional = torch.nn.functional
+
+    def leaf(*shape: int) -> Any:
+        return torch.randn(shape, device=bench.device).requires_grad_()
+
+    x, w, b = leaf(16, 16), leaf(16, 16), leaf(16)
+    image, kernel = leaf(1, 8, 8, 8), leaf(8, 8, 3, 3)
+    scale, shift = leaf(8), leaf(8)
+    mean, variance = (
+        torch.zeros(8, device=bench.device),
+        torch.ones(8, device=bench.device),
+    )
+    heads, batch = leaf(1, 2, 16, 32), leaf(4, 16, 16)
+    places = torch.zeros(16, dtype=torch.long, device=bench.device)
+    calls: dict[str, Callable[[], Any]] = {
+        "linear": lambda: functional.linear(x, w, b),
+        "add": lambda: x + w,
+        "relu": lambda: functional.relu(x),
+        "gelu": lambda: functional.gelu(x),
+        "view": lambda: x.view(4, 4, 16),
+        "transpose": lambda: x.transpose(0, 1),
+        "layer_norm": lambda: functional.layer_norm(x, (16,), b, b),
+        "batch_norm": lambda: functional.batch_norm(image, mean, variance, scale, shift, True),
+        "conv": lambda: functional.conv2d(image, kernel, None, 1, 1),
+        "softmax": lambda: functional.softmax(x, -1),
+        "dropout": lambda: functional.dropout(x, 0.1, True),
+        "sdpa": lambda: functional.scaled_dot_product_attention(heads, heads, heads),
+        "embedding": lambda: functional.embedding(places, w),
+        "bmm": lambda: torch.bmm(batch, batch),
+        "cat": lambda: torch.cat((x, w)),
+        "mean": lambda: x.mean(-1),
+        "max_pool": lambda: functional.max_pool2d(image, 2),
+        "contiguous": lambda: x.transpose(0, 1).contiguous(),
+        "to_bf16": lambda: x.to(torch.bfloat16),
+    }
+    return calls[name]

@@ -1,0 +1,138 @@
+"""Training steps of small models: time, energy and power over seconds, and a profile."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.work.optimizer import make_optimizer
+from wattloop.predict.calibrate.work.params import Params
+from wattloop.predict.calibrate.zoo import Subject, subject
+
+__all__ = ["Training", "measure_step", "profile_step"]
+
+PROFILED_STEPS = 3
+LONGEST_NAME = 120
+"""Names of kernels are C++ templates written out."""
+
+
+class Training:
+    """One model in training, as a plain loop would have it."""
+
+    def __init__(self, bench: Bench, params: Mapping[str, object]) -> None:
+        p = Params(params)
+        torch = bench.torch
+        bench.precision("tf32" if p.text("precision") == "tf32" else "fp32")
+        with torch.device(bench.device):
+            self.subject: Subject = subject(p.text("model"))
+        self._bench = bench
+        self._model = self.subject.model.to(bench.device).train()
+        self._inputs = self.subject.inputs(p.number("batch"), bench.device)
+        self._autocast = p.text("precision") == "bf16"
+        self._optimizer = make_optimizer(
+            torch, self.subject.optimizer, "foreach", self._model.parameters()
+        )
+        self.params = sum(x.numel() for x in self._model.parameters())
+
+    def step(self) -> None:
+        """Zero, forward, backward, update."""
+        torch = self._bench.torch
+        self._optimizer.zero_grad(set_to_none=True)
+        region: Any = contextlib.nullcontext()
+        if self._autocast:
+            region = torch.autocast(self._bench.device.type, dtype=torch.bfloat16)
+        with region:
+            loss = self._model(*self._inputs)
+        loss.backward()
+        self._optimizer.step()
+
+
+def measure_step(
+    bench: Bench,
+    params: Mapping[str, object],
+    sensor: Sensor,
+    *,
+    warm_up_s: float = 1.1,
+    window_s: float = 2.0,
+) -> Mapping[str, object]:
+    """The columns of `h200_train_steps.jsonl`: time by the wall clock, power by the counter."""
+    if bench.on_gpu:
+        bench.torch.cuda.reset_peak_memory_stats(bench.device)
+        before = bench.torch.cuda.memory_allocated(bench.device)
+    training = Training(bench, params)
+    rough_s = _warm_up(bench, training.step, warm_up_s)
+    steps = max(3, round(window_s / rough_s))
+    with Watch(sensor) as watch:
+        begin_s = time.perf_counter()
+        for _ in range(steps):
+            training.step()
+        bench.synchronize()
+        end_s = time.perf_counter()
+        drawn = watch.drawn(begin_s, end_s)
+    step_s = (end_s - begin_s) / steps
+    peak_gib = None
+    if bench.on_gpu:
+        peak_gib = (bench.torch.cuda.max_memory_allocated(bench.device) - before) / 2**30
+    return {
+        **{name: params[name] for name in ("model", "batch", "precision")},
+        "optimizer": training.subject.optimizer,
+        "steps": steps,
+        "step_s": step_s,
+        "energy_j_per_step": None if drawn.power_w is None else drawn.power_w * step_s,
+        "avg_power_w": drawn.power_w,
+        "polled_power_w": drawn.polled_w,
+        "sm_clock_mhz": drawn.clock_mhz,
+        "temp_c": drawn.temp_c,
+        "peak_mem_gib": peak_gib,
+        "params": training.params,
+        "window_s": end_s - begin_s,
+    }
+
+
+def _warm_up(bench: Bench, step: Callable[[], None], seconds: float) -> float:
+    """Time of one step, roughly."""
+    step()
+    bench.synchronize()
+    begin = time.perf_counter()
+    done = 0
+    while done < 2 or time.perf_counter() - begin < seconds:
+        step()
+        done += 1
+        if done % 3 == 0:
+            bench.synchronize()
+    bench.synchronize()
+    return (time.perf_counter() - begin) / done
+
+
+def profile_step(bench: Bench, params: Mapping[str, object]) -> Mapping[str, object]:
+    """GPU time by operation (name, shapes, calls, us) and by kernel, for one step."""
+    from torch.profiler import ProfilerActivity, profile
+
+    training = Training(bench, params)
+    for _ in range(3):
+        training.step()
+    bench.synchronize()
+    activities = [ProfilerActivity.CPU]
+    if bench.on_gpu:
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, record_shapes=True) as taken:
+        for _ in range(PROFILED_STEPS):
+            training.step()
+        bench.synchronize()
+    operations, kernels = [], []
+    for event in taken.key_averages(group_by_input_shape=True):
+        device_us = float(getattr(event, "self_device_time_total", 0.0)) / PROFILED_STEPS
+        if device_us <= 0 and bench.on_gpu:
+            continue
+        calls = event.count / PROFILED_STEPS
+        if str(event.device_type).endswith("CPU"):
+            shapes = str([shape for shape in event.input_shapes if shape])
+            operations.append([event.key, shapes, calls, round(device_us, 2)])
+        else:
+            kernels.append([event.key[:LONGEST_NAME], calls, round(device_us, 2)])
+    return {
+        "operations": sorted(operations, key=lambda row: -row[-1]),
+        "kernels": sorted(kernels, key=lambda row: -row[-1]),
+    }
