@@ -11,10 +11,12 @@ optimizer. Time is the mean of the 5 quickest of 25 passes.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from predict_zoo import hugging_face
 
 __all__ = ["PEERS", "Network", "Row", "read_networks", "read_rows", "traced"]
 
@@ -109,6 +111,7 @@ def read_networks(folder: Path) -> dict[str, Network]:
 def traced(row: Row, networks: Mapping[str, Network]) -> Any:
     """The workload of a row: forward, or forward and backward, without loss and optimizer."""
     import torch
+
     from wattloop.predict import trace
     from wattloop.predict.workload import Kind, Phase
 
@@ -121,7 +124,7 @@ def traced(row: Row, networks: Mapping[str, Network]) -> Any:
     else:
         inputs["use_cache"] = False
     workload = trace(
-        lambda: _module(network, training=row.training),
+        _module(network, training=row.training),
         inputs,
         loss=_loss if row.training else None,
         precision="fp32",
@@ -149,41 +152,34 @@ def _alike_together(operations: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(replace(op, count=counts[key]) for key, op in firsts.items())
 
 
-def _module(network: Network, *, training: bool) -> Any:
-    import transformers
-
-    sizes = {"vocab_size": network.vocabulary, "attn_implementation": "eager"}
+def _module(network: Network, *, training: bool) -> Callable[[], Any]:
     if network.architecture.startswith("GPT2"):
-        config = transformers.GPT2Config(
+        return hugging_face(
+            "GPT2Config",
+            "GPT2LMHeadModel",
+            "eager",
             n_embd=network.hidden,
             n_layer=network.layers,
             n_head=network.heads,
             n_inner=network.inner,
             n_positions=network.positions,
+            vocab_size=network.vocabulary,
             activation_function=network.activation,
-            **sizes,
         )
-        return transformers.GPT2LMHeadModel(config)
-    sizes |= {
+    sizes = {
         "hidden_size": network.hidden,
         "num_hidden_layers": network.layers,
         "num_attention_heads": network.heads,
         "max_position_embeddings": network.positions,
+        "vocab_size": network.vocabulary,
     }
     if network.architecture.startswith("OPT"):
-        config = transformers.OPTConfig(
-            ffn_dim=network.inner,
-            word_embed_proj_dim=network.hidden,
-            activation_function=network.activation,
-            **sizes,
-        )
-        return transformers.OPTForCausalLM(config)
-    config = transformers.BertConfig(
-        intermediate_size=network.inner, hidden_act=network.activation, **sizes
-    )
-    if training:
-        return transformers.BertForPreTraining(config)
-    return transformers.BertForSequenceClassification(config)
+        sizes |= {"ffn_dim": network.inner, "word_embed_proj_dim": network.hidden}
+        act = {"activation_function": network.activation}
+        return hugging_face("OPTConfig", "OPTForCausalLM", "eager", **sizes, **act)
+    head = "BertForPreTraining" if training else "BertForSequenceClassification"
+    sizes["intermediate_size"] = network.inner
+    return hugging_face("BertConfig", head, "eager", **sizes, hidden_act=network.activation)
 
 
 def _loss(output: Any) -> Any:

@@ -9,17 +9,19 @@ what all GPUs together say, the file that serves GPUs without a calibration.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from bars import Bar, Page, arguments, publish
+from bars import Bar, Page, Table, arguments, publish
+from neusight_h200 import h200_tables
+from neusight_power import power_rows, power_table
 from neusight_rows import PEERS, Row, read_networks, read_rows, traced
+from neusight_shipped import residuals, shipped_rules_of
 from neusight_tables import tables
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.fit_spec import fitted_rules, spec_seconds
-from wattloop.predict.intervals import Intervals, Residual
+from wattloop.predict.intervals import Intervals
 from wattloop.predict.models.kernels.find import reference_constants
 from wattloop.predict.models.kernels.spec_rules import SpecRules
 from wattloop.predict.models.model import Point
@@ -71,8 +73,8 @@ def main() -> int:
     parser = arguments("times on GPUs that were never calibrated")
     parser.add_argument("--rules", metavar="FILE", type=Path, help="write the fitted rules there")
     args = parser.parse_args()
-    folder = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
-    folder /= "neusight"
+    data = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    folder = data / "neusight"
     if not (folder / "e2e.csv").is_file():
         print(
             f"{folder / 'e2e.csv'} is not there; name the folder that holds neusight with "
@@ -83,9 +85,11 @@ def main() -> int:
     rows = [row for row in read_rows(folder) if not args.quick or row.work == QUICK]
     points = _points(rows, folder)
     outcomes, found = judged(rows, points)
+    powers = [] if args.quick else power_rows(data)
     if args.rules:
-        _shipped(points, outcomes).save(args.rules)
-    publish(_page(outcomes, found, folder), args)
+        shipped_rules_of(points, outcomes, powers).save(args.rules)
+    more = [] if args.quick else [power_table(powers), *h200_tables()]
+    publish(_page(outcomes, found, [*tables(outcomes, found, folder), *more]), args)
     return 0
 
 
@@ -137,40 +141,20 @@ def _points(rows: Sequence[Row], folder: Path) -> list[Point]:
     ]
 
 
-def _shipped(points: Sequence[Point], outcomes: Sequence[Outcome]) -> SpecRules:
-    """What all GPUs say, with the residuals of each one left out."""
-    reference, calibrated = reference_constants()
-    rules = fitted_rules(points, reference, calibrated, SpecRules())
-    return replace(
-        rules,
-        intervals=Intervals.of(_residuals(outcomes)).to_dict(),
-        made={
-            "points": len(points),
-            "gpus": sorted({point.placement.gpu.name for point in points}),
-            "source": "NeuSight (ASPLOS 2025), MIT; rows without a flag, not compiled",
-            "day": f"{datetime.now(UTC):%Y-%m-%d}",
-        },
-    )
-
-
-def _residuals(outcomes: Sequence[Outcome]) -> list[Residual]:
-    from math import log
-
-    return [Residual(o.row.gpu, "gpu", -log(1 + o.error())) for o in outcomes]
-
-
 def _covered(outcomes: Sequence[Outcome]) -> float:
     """Share of rows within the 90% interval that the other GPUs' residuals give."""
     inside = []
     for outcome in outcomes:
         others = [o for o in outcomes if o.row.gpu != outcome.row.gpu]
-        half = Intervals.of(_residuals(others)).half_width("time", "gpu")
-        own = _residuals([outcome])[0].time
+        half = Intervals.of(residuals(others)).half_width("time", "gpu")
+        own = residuals([outcome])[0].time
         inside.append(half is not None and abs(own) <= half)
     return 100 * fmean(inside)
 
 
-def _page(outcomes: Sequence[Outcome], found: dict[str, SpecRules], folder: Path) -> Page:
+def _page(
+    outcomes: Sequence[Outcome], found: dict[str, SpecRules], beside: Sequence[Table]
+) -> Page:
     names = [*PEERS, "our roofline", "peaks"]
 
     def row(
@@ -199,7 +183,7 @@ def _page(outcomes: Sequence[Outcome], found: dict[str, SpecRules], folder: Path
         "predict_neusight",
         "Times on GPUs without a calibration",
         bars,
-        tables(outcomes, found, folder),
+        beside,
         text=TEXT.format(
             rows=len(outcomes),
             gpus=len(found),

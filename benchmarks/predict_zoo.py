@@ -82,15 +82,17 @@ def _net(name: str, *arguments: object) -> Callable[[], Any]:
     return build
 
 
-def hugging_face(config: str, network: str, **settings: object) -> Callable[[], Any]:
-    """A network of transformers with random weights, attention through SDPA."""
+def hugging_face(
+    config: str, network: str, attention: str = "sdpa", **settings: object
+) -> Callable[[], Any]:
+    """A network of transformers with random weights, attention as `attn_implementation` says."""
 
     def build() -> Any:
         with _beside_the_benchmarks():
             import transformers
 
             make_config, make = getattr(transformers, config), getattr(transformers, network)
-        return make(make_config(**settings, attn_implementation="sdpa"))
+        return make(make_config(**settings, attn_implementation=attention))
 
     return build
 

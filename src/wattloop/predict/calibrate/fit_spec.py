@@ -9,7 +9,7 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.least_squares import minimise
-from wattloop.predict.models.kernels.profile import profile_of
+from wattloop.predict.models.kernels.profile import Prepared, profile_of
 from wattloop.predict.models.kernels.spec_only import spec_constants
 from wattloop.predict.models.kernels.spec_rules import FITTED, SpecRules
 from wattloop.predict.models.kernels.step import step_results
@@ -30,6 +30,7 @@ def fitted_rules(
     """`start` with what `FITTED` names fitted to the times of `points`."""
     measured = np.log([point.step_s for point in points])
     rows = Counter(point.placement.gpu.name for point in points)
+    prepared = [Prepared.of(point.workload) for point in points]
     weight = np.sqrt([ROWS_OF_A_GPU / rows[point.placement.gpu.name] for point in points])
 
     def rules_at(x: Floats) -> SpecRules:
@@ -41,7 +42,7 @@ def fitted_rules(
         )
 
     def residuals(x: Floats) -> Floats:
-        seconds = spec_seconds(points, reference, calibrated, rules_at(x))
+        seconds = _seconds(points, prepared, reference, calibrated, rules_at(x))
         return np.asarray(weight * (np.log(seconds) - measured), dtype=np.float64)
 
     prior = np.array(list(FITTED.values()))
@@ -53,14 +54,25 @@ def spec_seconds(
     points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
 ) -> Floats:
     """Predicted step times of `points`, their own measurements unseen."""
+    prepared = [Prepared.of(point.workload) for point in points]
+    return _seconds(points, prepared, reference, calibrated, rules)
+
+
+def _seconds(
+    points: Sequence[Point],
+    prepared: Sequence[Prepared],
+    reference: KernelConstants,
+    calibrated: Gpu,
+    rules: SpecRules,
+) -> Floats:
     constants: dict[str, KernelConstants] = {}
     seconds = []
-    for point in points:
+    for point, step in zip(points, prepared, strict=True):
         gpu = point.placement.gpu
         if gpu.name not in constants:
             constants[gpu.name] = spec_constants(gpu, reference, calibrated, rules)
         values = constants[gpu.name].values
-        profile = profile_of(point.workload, gpu, values, constants[gpu.name].residuals)
+        profile = profile_of(step, gpu, values, constants[gpu.name].residuals)
         steps = all_pairs([profile], [point.placement])
         seconds.append(float(step_results(steps, values).step_s[0]))
     return np.array(seconds)

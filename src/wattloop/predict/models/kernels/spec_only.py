@@ -41,6 +41,8 @@ CLOCKED_S = ("product.tile_s", "attention.block_s", "rnn.step_s", "depthwise.sta
              "stream.start_s")  # fmt: skip
 HIGHEST_SHARE = 0.97
 """No kernel reaches more of a peak or of a bandwidth."""
+LEAST_ROOM = 0.1
+"""Of the power limit, for memory traffic, however much a card is said to draw when idle."""
 
 
 def spec_constants(
@@ -107,7 +109,6 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
     process = (_process_nm(gpu) / _process_nm(calibrated)) ** rules.process_exponent
     clock = (gpu.boost_clock_mhz / calibrated.boost_clock_mhz) ** rules.clock_exponent
     other = 1.0 if gpu.architecture == calibrated.architecture else rules.joules
-    byte = _byte_joules(gpu, rules) / _byte_joules(calibrated, rules)
     changes = {
         "power.idle_w": static_power(gpu).watts,
         "power.static_w": values["power.static_w"] * size,
@@ -116,9 +117,19 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
     for name, value in values.numbers.items():
         if name.startswith("power.joule_per_flop"):
             changes[name] = value * process * clock * other
-        elif name.startswith("power.joule_per_byte"):
-            changes[name] = value * byte
+    byte_j = values["power.joule_per_byte"]
+    # A card is made to use its memory in full: streaming takes no more of the power limit than it
+    # takes of the calibrated GPU's.
+    share = (_fixed_w(values) + byte_j * calibrated.memory_bytes_s) / calibrated.tdp_w
+    room_w = max(share * gpu.tdp_w - _fixed_w(Values(changes)), LEAST_ROOM * gpu.tdp_w)
+    byte_j *= _memory(gpu, rules) / _memory(calibrated, rules)
+    changes["power.joule_per_byte"] = min(byte_j, room_w / gpu.memory_bytes_s)
     return changes
+
+
+def _fixed_w(values: Values) -> float:
+    """What a busy GPU draws whatever it does."""
+    return values["power.idle_w"] + values["power.static_w"] + values["power.busy_w"]
 
 
 def _issue(gpu: Gpu, rules: SpecRules) -> float:
@@ -142,5 +153,5 @@ def _process_nm(gpu: Gpu) -> float:
     return PROCESS_NM.get(gpu.architecture, PROCESS_NM["hopper"])
 
 
-def _byte_joules(gpu: Gpu, rules: SpecRules) -> float:
+def _memory(gpu: Gpu, rules: SpecRules) -> float:
     return rules.gddr_joules if gpu.memory_type.startswith("gddr") else 1.0

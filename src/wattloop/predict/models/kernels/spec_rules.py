@@ -33,7 +33,7 @@ class SpecRules:
         joules: energy of a FLOP beyond what process and clock say.
         process_exponent: of the feature size, in energy per FLOP.
         clock_exponent: of the boost clock, in energy per FLOP: it takes voltage to be quick.
-        gddr_joules: energy of a byte of GDDR against one of HBM.
+        gddr_joules: energy of a byte of GDDR against one of HBM, most of which is spent on chip.
         intervals: residuals of GPUs that were left out, for intervals.
         made: what the numbers were fitted to.
     """
@@ -44,7 +44,7 @@ class SpecRules:
     joules: float = 1.0
     process_exponent: float = 0.8
     clock_exponent: float = 1.2
-    gddr_joules: float = 1.7
+    gddr_joules: float = 1.3
     intervals: Mapping[str, Any] = field(default_factory=dict, compare=False)
     made: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
