@@ -88,6 +88,13 @@ def test_a_schedule_of_even_gradients_agrees_with_the_formula() -> None:
         assert float(exact.total_s) == pytest.approx(float(formula.total_s))
 
 
+def test_small_gradients_are_gathered_into_buckets() -> None:
+    """A hundred small tensors of a bucket are sent once, so hops are paid once."""
+    small = [(0.001 * i, BUCKET_BYTES / 100) for i in range(1, 101)]
+    done = exchange_by_schedule(small, 0.1, RING)
+    assert float(done.total_s) == pytest.approx(float(all_reduce_s(BUCKET_BYTES, RING)))
+
+
 def test_large_gradients_that_are_ready_early_hide_better() -> None:
     """VGG's last layers hold most of its parameters, and backward begins there."""
     big, small = 400e6, 10e6
