@@ -10,8 +10,8 @@ HBM_SHARE = 0.15
 """Of the factory limit, median of those known: P100 0.13, V100 0.15 and 0.19, A100 0.14 and 0.20,
 H100 0.17, H200 0.11."""
 GDDR_SHARE = 0.30
-"""The same with GDDR, whose interface draws more and stays on: Quadro RTX 6000 0.23, P4 and L40S 0.29,
-A40 0.30, T4 and L4 0.39."""
+"""The same with GDDR, whose interface draws more and stays on: Quadro RTX 6000 0.23, P4 and L40S
+0.29, A40 0.30, T4 and L4 0.39."""
 
 
 class StaticPower(NamedTuple):
