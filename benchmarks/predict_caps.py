@@ -54,7 +54,7 @@ smallest sum of both errors). The form, and the constants that are not on the gr
 time that follows the clock, spread of phases, memory's part of energy, hidden waiting) were set
 while looking at both tables; the last table shows what the first of them does.
 
-Errors are |predicted / measured - 1|, mean over rows. A quarter of the rows cannot be predicted
+Errors are |predicted / measured - 1|, mean over rows. A third of the rows cannot be predicted
 better than their noise: workloads that barely use the GPU vary by 5% in time from run to run.
 
 Beside it: `no effect` (time and power stay); `time ~ 1/power` (power is the smaller of the cap and
