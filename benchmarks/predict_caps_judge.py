@@ -1,6 +1,7 @@
 """Cap curves judged on measured ones: ours and simpler rules, and where their errors are."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -157,4 +158,30 @@ def constants_table(constants: Mapping[str, CurveConstants], gpus: Mapping[str, 
         "Constants each GPU was judged with",
         ("judged", "voltage floor", "knee", "follows the clock", "duty", "static power (table)"),
         rows,
+    )
+
+
+def static_table(tables: Tables, gpus: Gpus, constants: Constants) -> Table:
+    """What it does to the errors when static power is not what the table of GPUs says."""
+    rows = []
+    for name, curves in tables.items():
+        gpu = gpus[name]
+        known_w = static_power(gpu).watts
+        assumed_w = static_power(replace(gpu, idle_w=None)).watts
+        tried = {
+            "table": known_w,
+            "20% less": 0.8 * known_w,
+            "20% more": 1.2 * known_w,
+            "assumed share": assumed_w,
+        }
+        for title, watts in tried.items():
+            found = judged(curves, replace(gpu, idle_w=watts), ours(constants[name]))
+            errors = [f"{percent([found], what):.1f}%" for what in ("time", "power")]
+            rows.append((name, title, f"{watts:.0f} W", *errors))
+    return Table(
+        "Other static powers",
+        ("GPU", "static power", "watts", "time error", "power error"),
+        rows,
+        "Published idle powers of the A40 differ (71 W cool, about 110 W warm); the table of GPUs "
+        "takes their middle. `assumed share` is what a GPU gets of which nothing is published.",
     )
