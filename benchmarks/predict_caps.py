@@ -48,12 +48,13 @@ CLOCK_SHARES = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 TEXT = """
 Every row of the Zeus traces (NSDI 2023) at a cap below the highest: {rows} rows of {curves} curves
 (workload, batch size, optimizer) on {gpus}. Time and
-mean power at the highest cap are given; time and power at all other caps are predicted by `predict.cap_curve` from them, the factory limit and
-the static power of the GPU's table. Nothing of the judged GPU is fitted: voltage floor and knee and
-the part of low power that is waiting come from a grid on the other GPU ({grid} round values,
-smallest sum of both errors). The form, and the constants that are not on the grid (the half of the
-time that follows the clock, spread of phases, memory's part of energy, hidden waiting) were set
-while looking at both tables; the last tables show what the first of them and static power do.
+mean power at the highest cap are given; time and power at all other caps are predicted by
+`predict.cap_curve` from them, the factory limit and the static power of the GPU's table. Nothing
+of the judged GPU is fitted: voltage floor and knee and the part of low power that is waiting come
+from a grid on the other GPU ({grid} round values, smallest sum of both errors). The form, and the
+constants that are not on the grid (the half of the time that follows the clock, spread of phases,
+memory's part of energy, hidden waiting) were set while looking at both tables; the last tables
+show what the first of them and static power do.
 
 Errors are |predicted / measured - 1|, mean over rows. A third of the rows cannot be predicted
 better than their noise: workloads that barely use the GPU vary by 5% in time from run to run.
