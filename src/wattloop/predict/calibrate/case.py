@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["SECTIONS", "Case"]
 
-SECTIONS = ("kernels", "host", "power", "steps", "profile")
+SECTIONS = ("host", "kernels", "power", "steps", "profile")
 
 
 @dataclass(frozen=True, slots=True)
