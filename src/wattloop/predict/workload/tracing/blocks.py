@@ -110,10 +110,12 @@ class Blocks:
         before = self._memory.live_bytes
         yield
         size = before - self._memory.live_bytes
-        if block >= 0:
-            for taken in self.calls[block].taken:
+        for each in self.chain(block):
+            stands_for = self.calls[each].taken
+            for taken in stands_for:
                 taken.bytes -= size
                 self._memory.remove(size)
+            size *= 1 + len(stands_for)
 
     def _run(self, module: Any, kind: type, args: Any, kwargs: Any, alike: Alike) -> Any:
         number = len(self.calls)

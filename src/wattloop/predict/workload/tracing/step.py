@@ -137,7 +137,7 @@ class _Step:
         """Forward, loss and backward; bytes alive between them."""
         request = self.request
         with self._explained(recorder), ExitStack() as stack:
-            stack.enter_context(whole_operations())
+            stack.enter_context(whole_operations(self.guesses.note))
             stack.enter_context(samples_unpacked())
             stack.enter_context(recorder.paths.followed())
             stack.enter_context(blocks.watched(module))

@@ -4,7 +4,7 @@ Each is an operation of our own with fake and autograd formulas; while a trace r
 dispatcher of torch gives calls of the original to it (`whole_operations`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -14,18 +14,22 @@ from torch import Tensor
 
 from wattloop.predict.workload.tracing.defining import define
 from wattloop.predict.workload.tracing.whole_attention import attention
-from wattloop.predict.workload.tracing.whole_recurrent import packed, recurrent
+from wattloop.predict.workload.tracing.whole_recurrent import packed, packing, recurrent, unpacking
 
 __all__ = ["whole_operations"]
 
 
 @contextmanager
-def whole_operations() -> Iterator[None]:
-    """Attention, recurrent layers, RMS norm and dropout stay whole in here."""
+def whole_operations(note: Callable[[str], None]) -> Iterator[None]:
+    """Attention, recurrent layers, RMS norm and dropout stay whole in here.
+
+    `note` is told what is assumed of data.
+    """
     library = torch.library.Library("aten", "IMPL")
     try:
         for name, kernel in _REPLACED.items():
             library.impl(name, kernel, "AutogradCPU")
+        library.impl("_pack_padded_sequence", packing(note), "AutogradCPU")
         yield
     finally:
         library._destroy()
@@ -81,6 +85,7 @@ _REPLACED = {
     "gru.data": packed("gru"),
     "rnn_tanh.data": packed("rnn"),
     "rnn_relu.data": packed("rnn"),
+    "_pad_packed_sequence": unpacking,
     "rms_norm": _rms_norm,
     "dropout": _dropout,
 }

@@ -1,6 +1,6 @@
 """Recurrent layers as one operation: all layers and steps, as cuDNN gets them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from wattloop.predict.workload.costs.recurrent import rnn_reserve_elements
 from wattloop.predict.workload.tracing.defining import define
 
-__all__ = ["packed", "recurrent"]
+__all__ = ["packed", "packing", "recurrent", "unpacking"]
 
 
 def _rnn_fake(  # noqa: PLR0913, PLR0917 - a recurrent layer has that many numbers
@@ -121,6 +121,29 @@ def packed(cell: str) -> Any:
         return (out.view(data.shape[0], -1), *last)
 
     return kernel
+
+
+def packing(note: Callable[[str], None]) -> Any:
+    """The kernel of `aten::_pack_padded_sequence`, with all sequences of full length."""
+
+    def kernel(x: Tensor, lengths: Tensor, batch_first: bool) -> Any:
+        note("sequences that are packed are taken to have their full length")
+        steps_first = x.transpose(0, 1) if batch_first else x
+        steps, batch = steps_first.shape[:2]
+        data = steps_first.clone(memory_format=torch.contiguous_format).flatten(0, 1)
+        return data, torch.full((steps,), batch, dtype=torch.int64)
+
+    return kernel
+
+
+def unpacking(
+    data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
+) -> Any:
+    """The kernel of `aten::_pad_packed_sequence`, with all sequences of full length."""
+    steps = batch_sizes.numel()
+    padded = data.clone().unflatten(0, (steps, -1))
+    lengths = torch.full((padded.shape[1],), steps, dtype=torch.int64)
+    return (padded.transpose(0, 1) if batch_first else padded), lengths
 
 
 def _gates(cell: str) -> int:
