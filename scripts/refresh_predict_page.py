@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "predict.md"
 WHOLE, TABLE = 99, 6
-KEPT = {"save-workload": WHOLE, "inspect": 14, "--node": 17, "--model models.py": TABLE}
+KEPT = {"save-workload": WHOLE, "inspect": 14, "--node": 17, "--model models.py:make --batch": TABLE, "--input": TABLE}
 """Lines of output to keep, by what is in the command; all of them for tables of sweeps."""
 SAID = ("note: input:", "note: loss:", "note: node: assumed", "note: 'a100'", "wattloop:")
 """Messages worth showing."""

@@ -1,5 +1,6 @@
 """How a sweep or comparison of predictions looks."""
 
+import re
 from collections.abc import Sequence
 
 import typer
@@ -121,11 +122,13 @@ def _print_best(points: Sequence[Point]) -> None:
 
 
 def _print_remarks(points: Sequence[Point]) -> None:
-    notes = dict.fromkeys(note for point in points for note in all_notes(point.forecast))
     varied = {str(name) for name in points[0].setting}
-    for note in notes:
+    notes: dict[str, str] = {}
+    for note in (note for point in points for note in all_notes(point.forecast)):
         if note.partition(":")[0] not in varied:
-            say(f"note: {note}")
+            notes.setdefault(re.sub(r"\d+", "", note), note)  # not once more for every size
+    for note in notes.values():
+        say(f"note: {note}")
     for warning in dict.fromkeys(w for p in points for w in p.forecast.all_warnings):
         if not warning.startswith("memory:"):  # the table says so
             say(f"warning: {warning}")
