@@ -51,6 +51,8 @@ single-GPU row that the host bounds ({host}).
 On top comes the exchange of gradients (`predict.communication`): a ring, buckets of 25 MB, hidden
 behind backward (two thirds of the step) and slowing it a little. The link alone is fitted,
 bandwidth and latency on a grid of {grid} pairs, on the other networks (both ResNet-50 together).
+The grid ends at 20 us a hop, which no link within a node exceeds; that end was set after a grid up
+to 200 us had given 9.8%.
 
 Beside it: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
 (equation 4.8 added to the step, link of the data sheet at what NCCL reaches); `thesis`: the same at
