@@ -84,6 +84,7 @@ class Collection:
             taken += 1
             if record["error"] is not None:
                 failed, last_error = failed + 1, f"{case.key}: {record['error']}"
+        progress(section, taken + kept, len(cases), 0.0)
         return Taken(taken, failed, kept, len(cases), last_error)
 
     def _record(self, case: Case) -> Mapping[str, object]:
