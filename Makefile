@@ -23,7 +23,7 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
 
-demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model
+demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model; predict
 	@mkdir -p $(dir $(DEMO_STORE))
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
 	WATTLOOP_STORE=$(DEMO_STORE) WATTLOOP_STATE_DIR=$(dir $(DEMO_STORE))state \
@@ -31,6 +31,7 @@ demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU;
 	    $(BIN)/wattloop cap find --new --metric eds -- $(BIN)/python -m wattloop.virtual.train
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/python examples/tune_digits.py
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop tune show
+	$(BIN)/wattloop predict --model hf:resnet-18 --batch 128 --precision bf16 --gpu h200
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)

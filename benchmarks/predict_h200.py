@@ -135,7 +135,7 @@ def _nested(judged: Sequence[Judged]) -> dict[str, Intervals]:
     for group in dict.fromkeys(j.point.group for j in judged):
         others = [j for j in judged if j.point.group != group]
         scope = Scope.of("h200", [j.point.workload for j in others])
-        found[group] = Intervals.of([j.residual for j in others], scope)
+        found[group] = Intervals.by_parts([j.residual for j in others], scope)
     return found
 
 

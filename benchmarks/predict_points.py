@@ -33,7 +33,7 @@ FAMILIES = {
 """Family -> how names of its networks begin; all others are transformers."""
 
 Built = tuple[Any, Any, str | None]
-"""A factory of the module, inputs of a batch, loss of its output (None: it has its own)."""
+"""Module on the meta device, inputs of a batch, loss of its output (None: it has its own)."""
 OPTIMIZERS = {"sgd": "sgd+momentum"}
 """Names of the table that `predict.trace` knows by another one."""
 
@@ -86,13 +86,14 @@ def _family(model: str) -> str:
 
 def _zoo_build(row: Row) -> Built:
     entry = ZOO[row.model]
-    return entry.factory, entry.inputs(row.batch), entry.loss
+    return entry.factory(), entry.inputs(row.batch), entry.loss
 
 
 def _own_build(row: Row) -> Built:
     from wattloop.predict.calibrate.zoo import subject
 
-    return (lambda: subject(row.model).model), subject(row.model).inputs(row.batch, "meta"), None
+    chosen = subject(row.model)
+    return chosen.model, chosen.inputs(row.batch, "meta"), None
 
 
 def _kept(row: Row, build: Callable[[Row], Built]) -> Workload:
@@ -116,9 +117,9 @@ def _trace(row: Row, build: Callable[[Row], Built]) -> Workload:
     from wattloop.predict import trace
 
     with torch.device("meta"):
-        factory, inputs, loss = build(row)
+        model, inputs, loss = build(row)
     return trace(
-        factory, inputs, loss=loss, precision=row.precision,
+        model, inputs, loss=loss, precision=row.precision,
         optimizer=OPTIMIZERS.get(row.optimizer, row.optimizer), style="foreach", name=row.model,
     )  # fmt: skip
 

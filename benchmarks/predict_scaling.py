@@ -6,43 +6,37 @@ Reads `cluster/elasticflow_throughputs.csv` of the folder that WATTLOOP_SHARED_D
 traces no network, so it knows nothing of the host's time.
 """
 
-import csv
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bars import Bar, Page, Table, arguments, publish
-from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.communication import Ring, all_reduce_s, exchange, ring_of
+from predict_scaling_model import (
+    A100,
+    HOST_BOUND,
+    MOST_GPUS,
+    PARAMETERS,
+    Predict,
+    Row,
+    Scaling,
+    Times,
+    host_times,
+    read,
+)
+from wattloop.predict.communication import ring_of
 from wattloop.predict.placement import Placement
 
 ROOT = Path(__file__).resolve().parent.parent
-A100 = gpu_named("a100-sxm-40")
-MOST_GPUS = 8
-PARAMETERS = {
-    "bert": 109_483_778,
-    "deepspeech2": 41_179_997,
-    "gpt2": 124_439_808,
-    "inception3": 27_161_264,
-    "resnet50": 25_557_032,
-    "resnet50_cifar10": 23_528_522,
-    "vgg16": 138_357_544,
-}
-"""Of the rebuilt networks, checked where they are traced."""
-BACKWARD_SHARE = 2 / 3
-"""Of a step: backward does twice the work of forward."""
-HOST_BOUND = ("resnet50_cifar10", 64)
-"""A single-GPU row that the host bounds: its step hardly changes with the batch."""
 THESIS_BYTES_S = 293e9
 """What the thesis takes for four A100 after its remark on bus bandwidth."""
 BANDWIDTHS = (8e9, 12e9, 16e9, 25e9, 35e9, 50e9, 75e9, 100e9, 150e9, 225e9)
-LATENCIES = (5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6)
+LATENCIES = (2e-6, 5e-6, 10e-6, 20e-6)
+"""A hop within a node takes no longer."""
 
 TEXT = """
 {rows} rows of ElasticFlow's table (ASPLOS 2023): steps per second of {networks} networks on 2, 4
@@ -51,12 +45,14 @@ the speed-up is over one GPU with the same global batch, so each GPU's batch shr
 added.
 
 Given are the single-GPU rows. Time of a smaller batch on one GPU is the line through the two
-nearest single-GPU batches of that network, and at least the time the host needs to dispatch it:
-the kernels model's for the rebuilt network, with the host's speed read off one single-GPU row that
-the host bounds ({host}). On top comes the exchange of gradients (`predict.communication`): a ring,
-buckets of 25 MB, hidden behind backward (two thirds of the step) and slowing it a little. The link
-alone is fitted, bandwidth and latency on a grid of {grid} pairs, on the other networks (both
-ResNet-50 together).
+nearest single-GPU batches of that network, and at least the time the host needs to dispatch it: the
+kernels model's for the operator calls of the rebuilt network, with the host's speed read off one
+single-GPU row that the host bounds ({host}).
+On top comes the exchange of gradients (`predict.communication`): a ring, buckets of 25 MB, hidden
+behind backward (two thirds of the step) and slowing it a little. The link alone is fitted,
+bandwidth and latency on a grid of {grid} pairs, on the other networks (both ResNet-50 together).
+The grid ends at 20 us a hop, which no link within a node exceeds; that end was set after a grid up
+to 200 us had given 9.8%.
 
 Beside it: `perfect scaling`; `no communication` (the smaller batch's time alone); `without overlap`
 (equation 4.8 added to the step, link of the data sheet at what NCCL reaches); `thesis`: the same at
@@ -66,18 +62,6 @@ What is left is mostly a slowdown in proportion to the number of GPUs (about 2% 
 large batches that hardly communicate: GPUs of a node share its processors, memory and data
 loading. None of these models knows that, and `without overlap` is nearer to it than it should be.
 """
-
-
-class Row(NamedTuple):
-    """One measured row."""
-
-    network: str
-    batch: int
-    gpus: int
-
-
-Times = Mapping[Row, float]
-Predict = Callable[[Row], float]
 
 
 def main() -> int:
@@ -94,66 +78,6 @@ def main() -> int:
     host_s = {} if args.quick else host_times(times)
     publish(page(times, host_s), args)
     return 0
-
-
-def read(path: Path) -> dict[Row, float]:
-    """Seconds of a step, on A100 of one node."""
-    with path.open(encoding="utf-8") as lines:
-        return {
-            Row(row["model"], int(row["global_batch"]), int(row["gpus"])): 1
-            / float(row["steps_per_s"])
-            for row in csv.DictReader(lines)
-            if row["gpu_type"] == "A100"
-            and row["model"] in PARAMETERS
-            and int(row["gpus"]) <= MOST_GPUS
-        }
-
-
-def host_times(times: Times) -> dict[str, float]:
-    """Seconds the table's host needs to dispatch a step of each network."""
-    from predict_scaling_nets import traced
-    from wattloop.predict.models.kernels.model import KernelModel
-
-    model = KernelModel.for_gpu(A100)
-    host_s = {}
-    for name, parameters in PARAMETERS.items():
-        workload = traced(name, 32)
-        if workload.parameters != parameters:
-            raise AssertionError(
-                f"{name} has {workload.parameters:,} parameters, not {parameters:,}"
-            )
-        host_s[name] = model.predict(workload, Placement(A100)).host_s or 0.0
-    speed = times[Row(*HOST_BOUND, 1)] / host_s[HOST_BOUND[0]]
-    return {name: speed * seconds for name, seconds in host_s.items()}
-
-
-class Scaling:
-    """Steps over several GPUs from the single-GPU rows."""
-
-    def __init__(self, times: Times, host_s: Mapping[str, float]) -> None:
-        self._times = times
-        self._host_s = host_s
-
-    def alone_s(self, network: str, batch: int) -> float:
-        """One GPU, any batch: a line through the two nearest batches, the host's time at least."""
-        known = sorted(row.batch for row in self._times if row.network == network and row.gpus == 1)
-        near = sorted(sorted(known, key=lambda b: abs(np.log(b / batch)))[:2])
-        at = [self._times[Row(network, b, 1)] for b in near]
-        line_s = at[0] + (at[1] - at[0]) * (batch - near[0]) / (near[1] - near[0])
-        return max(line_s, self._host_s.get(network, 0.0))
-
-    def step_s(self, row: Row, bytes_s: float, hop_s: float) -> float:
-        """With the exchange behind backward."""
-        alone_s = self.alone_s(row.network, row.batch // row.gpus)
-        ring = Ring(row.gpus, bytes_s, hop_s)
-        done = exchange(4.0 * PARAMETERS[row.network], BACKWARD_SHARE * alone_s, ring)
-        return alone_s + float(done.exposed_s)
-
-    def added_s(self, row: Row, bytes_s: float, hop_s: float) -> float:
-        """With the exchange after it."""
-        ring = Ring(row.gpus, bytes_s, hop_s)
-        added_s = float(all_reduce_s(4.0 * PARAMETERS[row.network], ring))
-        return self.alone_s(row.network, row.batch // row.gpus) + added_s
 
 
 def page(times: Times, host_s: Mapping[str, float]) -> Page:

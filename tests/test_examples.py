@@ -1,4 +1,5 @@
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,24 @@ def test_the_program_of_digits_yaml_is_searched_as_it_is(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "best: batch_size=" in done.stdout
     assert "good enough" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("predict_step.py", "input: tokens = int64[64, 256], guessed from Embedding of 30000"),
+        ("predict_choose_gpu.py", "least energy within the hour: "),
+    ],
+)
+def test_examples_of_predictions_run_without_a_gpu(
+    file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Promise: a step of one's own model, and a choice of GPU, are predicted anywhere."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("transformers", reason="Transformers is not installed")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # no calibration of somebody's own
+    runpy.run_path(str(ROOT / "examples" / file))
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "none of them" not in printed

@@ -231,3 +231,45 @@ def test_the_table_agrees_with_neusights() -> None:
         for column, (value, tolerance) in ours.items():
             if row[column] and (row["gpu"], column) not in NEUSIGHT_DIFFERS:
                 assert value == pytest.approx(float(row[column]), rel=tolerance), (row, column)
+
+
+def test_the_page_shows_the_table_as_it_is() -> None:
+    """docs/gpus.md has one row per GPU with its figures."""
+    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
+    rows = {
+        cells[0].strip("`"): cells
+        for cells in ([c.strip() for c in line.split("|")[1:-1]] for line in page.splitlines())
+        if cells and cells[0].startswith("`")
+    }
+    assert set(rows) == {gpu.name for gpu in known_gpus()}
+    for gpu in known_gpus():
+        cells = rows[gpu.name]
+        fp32 = max(gpu.vector_flops["fp32"], gpu.matrix_flops.get("fp32", 0))
+        assert cells[1] == gpu.product
+        assert cells[2] == f"{fp32 / 1e12:.3g}"
+        for dtype, cell in zip(("tf32", "bf16", "fp16"), cells[3:6], strict=True):
+            peak = gpu.matrix_flops.get(dtype)
+            assert cell == (f"{peak / 1e12:.3g}" if peak else ""), (gpu.name, dtype)
+        assert cells[6:10] == [
+            f"{gpu.memory_bytes / 2**30:.3g} GiB {gpu.memory_type}",
+            f"{gpu.memory_bytes_s / 1e9:.0f}",
+            str(gpu.sms),
+            f"{gpu.boost_clock_mhz:.0f}",
+        ]
+        assert cells[10:12] == [f"{gpu.tdp_w:g}", f"{gpu.cap_min_w:g} to {gpu.cap_max_w:g}"]
+        assert cells[12] == ("" if gpu.idle_w is None else f"{gpu.idle_w:g}")
+        assert cells[13] == f"{gpu.link_bytes_s / 1e9:g}"
+
+
+def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
+    """Its YAML blocks change and add what the page says; its wrong one gives its message."""
+    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
+    change, add = (block.split("```")[0] for block in page.split("```yaml\n")[1:])
+    _own(tmp_path, "h200", change)
+    path = _own(tmp_path, "h100-nvl", add)
+    assert (gpu_named("h200").tdp_w, gpu_named("NVIDIA H100 NVL").tdp_w) == (600, 400)
+    path.write_text(add.replace("memory_bytes_s", "memory_byte_s"), encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        gpu_named("h100-nvl")
+    message = str(error.value).rpartition("/")[2]
+    assert message in page

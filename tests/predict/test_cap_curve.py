@@ -1,11 +1,14 @@
 """Promises of `cap_curve` and `static_power`: one point and the GPU's figures give the curve."""
 
+from statistics import median
+
 import numpy as np
 import pytest
 
-from wattloop.hardware.gpus import gpu_named
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import gpu_named, known_gpus
 from wattloop.predict.cap_curve import CurveConstants, cap_curve
-from wattloop.predict.static_power import static_power
+from wattloop.predict.static_power import GDDR_SHARE, HBM_SHARE, static_power
 
 V100 = gpu_named("v100-pcie-32")
 CAPS = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])
@@ -44,6 +47,21 @@ def test_an_uncapped_measurement_at_another_limit_is_taken_as_such() -> None:
     assert capped.step_s[0, 0] > free.step_s[0, 0]
 
 
+def test_a_point_above_its_cap_is_still_met() -> None:
+    """At the lowest clock real cards draw more than their cap; the curve begins there."""
+    curve = cap_curve(2.0, 117.0, [100.0, 117.0], V100, at_cap_w=100.0)
+    assert curve.step_s[0, 1] == pytest.approx(2.0)
+    assert curve.power_w[0, 1] == pytest.approx(117.0, rel=0.01)
+    assert curve.step_s[0, 0] > 2.0
+
+
+@pytest.mark.parametrize("wrong", [0.0, -5.0, float("nan")])
+def test_nothing_is_predicted_from_no_power(wrong: float) -> None:
+    """The field is named."""
+    with pytest.raises(ConfigError, match="power_w must be above 0"):
+        cap_curve(1.0, wrong, [100.0], V100)
+
+
 def test_a_locked_clock_bounds_the_curve_from_above() -> None:
     """Time is stretched by the part that follows the clock, and power falls."""
     half = CurveConstants(duty=0.0, clock_share=0.5)
@@ -56,7 +74,18 @@ def test_a_locked_clock_bounds_the_curve_from_above() -> None:
 def test_static_power_is_published_or_assumed_and_says_which() -> None:
     """GDDR keeps more watts than HBM; where nobody measured, the share is named."""
     assert static_power(gpu_named("h200")).watts == 80.0
-    assumed = static_power(gpu_named("rtx6000"))
-    assert assumed.watts == pytest.approx(0.29 * 260)
-    assert "assumed: 29% of 260 W" in assumed.source
-    assert static_power(gpu_named("mi300x")).watts == pytest.approx(0.16 * 750)
+    assumed = static_power(gpu_named("rtx3090"))
+    assert assumed.watts == pytest.approx(GDDR_SHARE * 350)
+    assert "assumed: 30% of 350 W" in assumed.source
+    assert static_power(gpu_named("mi300x")).watts == pytest.approx(HBM_SHARE * 750)
+
+
+def test_assumed_shares_are_medians_of_the_known() -> None:
+    """The table's idle powers over their limits, by kind of memory."""
+    for kind, share in (("gddr", GDDR_SHARE), ("hbm", HBM_SHARE)):
+        known = {
+            (gpu.idle_w, gpu.tdp_w)
+            for gpu in known_gpus()
+            if gpu.idle_w is not None and gpu.memory_type.startswith(kind)
+        }
+        assert share == pytest.approx(median(idle / limit for idle, limit in known), abs=0.01)

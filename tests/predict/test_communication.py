@@ -88,6 +88,13 @@ def test_a_schedule_of_even_gradients_agrees_with_the_formula() -> None:
         assert float(exact.total_s) == pytest.approx(float(formula.total_s))
 
 
+def test_small_gradients_are_gathered_into_buckets() -> None:
+    """A hundred small tensors of a bucket are sent once, so hops are paid once."""
+    small = [(0.001 * i, BUCKET_BYTES / 100) for i in range(1, 101)]
+    done = exchange_by_schedule(small, 0.1, RING)
+    assert float(done.total_s) == pytest.approx(float(all_reduce_s(BUCKET_BYTES, RING)))
+
+
 def test_large_gradients_that_are_ready_early_hide_better() -> None:
     """VGG's last layers hold most of its parameters, and backward begins there."""
     big, small = 400e6, 10e6
@@ -107,6 +114,15 @@ def test_the_ring_takes_the_gpus_link_then_pcie_then_the_network() -> None:
     assert ring_of(given) == Ring(8, 50e9, 1e-6)
     across = ring_of(Placement(a100, gpus=16, network_bytes_s=25e9))
     assert (across.bytes_s, across.hop_s) == (25e9, 20e-6)
+
+
+def test_a_bridge_serves_two_cards_only() -> None:
+    """A ring of more PCIe cards goes over PCIe, whatever the bridge could do."""
+    a40 = gpu_named("a40")
+    assert ring_of(Placement(a40, gpus=2)).bytes_s == pytest.approx(0.75 * 56.25e9)
+    assert ring_of(Placement(a40, gpus=4)).bytes_s == pytest.approx(0.6 * a40.pcie_bytes_s)
+    with pytest.raises(ConfigError, match="link_bytes_s is 0"):
+        ring_of(Placement(a40, gpus=4, link_bytes_s=0.0))
 
 
 def test_a_ring_over_nodes_needs_a_network() -> None:

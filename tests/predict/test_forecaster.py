@@ -129,6 +129,14 @@ def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path) -> None:
     assert any("'a100' is taken as a100-sxm-80" in note for note in own.notes)
 
 
+def test_the_baseline_answers_too_and_says_that_it_is_not_calibrated() -> None:
+    """Roofline from the data sheet is shorter than kernels, and warned about."""
+    baseline = answer(estimator="roofline")
+    assert not baseline.is_calibrated
+    assert baseline.prediction.step_s < answer().prediction.step_s
+    assert any("takes all peaks as reached" in warning for warning in baseline.all_warnings)
+
+
 def test_a_gpu_without_the_precision_is_warned_about() -> None:
     """A V100 has no bfloat16 units, and a newcomer does not know."""
     assert any("no bfloat16 units" in w for w in answer(gpu="v100").all_warnings)

@@ -7,18 +7,16 @@ from dataclasses import replace
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import Gpu
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.intervals import Intervals, Residual, bottleneck_of
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction
 from wattloop.predict.scope import Scope, class_of
+from wattloop.predict.spreads import parts_of, spread_of
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-GPU = Gpu(
-    "h200", "NVIDIA H200", "nvidia", "hopper", {"bf16": 989e12}, {"fp32": 67e12}, 141e9, 4.8e12,
-    50e6, 132, 1500, 1980, 700, 200, 700, 80, 900e9, 64e9,
-)  # fmt: skip
+GPU = gpu_named("h200")
 HERE = Placement(GPU)
 PRODUCT = Operation(
     "aten.mm", Kind.GEMM, Phase.FORWARD, dtype="bf16", flops=4e9, bytes_read=6e7,
@@ -99,6 +97,58 @@ def test_power_that_was_not_measured_is_left_out() -> None:
     assert residual.value("energy") is None
 
 
+def stepped(host_share: float, size: float, group: str) -> Residual:
+    """A residual of a step whose time is the host's by that share."""
+    return Residual(group, "gpu", size, size / 2, {"host": host_share, "rest": 1 - host_share})
+
+
+def test_steps_made_of_uncertain_parts_have_wider_intervals() -> None:
+    """Promise: with spreads, widths follow the parts of a step, and coverage stays as stated."""
+    rng = random.Random(3)
+
+    def drawn_parts(count: int) -> list[Residual]:
+        shares = [rng.choice((0.0, 0.2, 1.0)) for _ in range(count)]
+        spread = [0.02 + 0.2 * share for share in shares]
+        return [
+            stepped(share, rng.gauss(0, sigma), f"net{n % 12}")
+            for n, (share, sigma) in enumerate(zip(shares, spread, strict=True))
+        ]
+
+    known = Intervals.by_parts(drawn_parts(600), SCOPE)
+    waiting = Prediction(1.0, 100.0, gpu_s=0.2, host_s=1.0)
+    busy = Prediction(1.0, 100.0, gpu_s=1.0, host_s=0.1)
+    wide = known.around(waiting, STEP, HERE).step_interval
+    narrow = known.around(busy, STEP, HERE).step_interval
+    assert wide is not None
+    assert narrow is not None
+    assert wide.high - 1 > 5 * (narrow.high - 1)
+    again = Intervals.from_dict(json.loads(json.dumps(known.to_dict())))
+    assert again.around(waiting, STEP, HERE).step_interval == pytest.approx(wide, rel=1e-3)
+    scale = known.half_width("time", "gpu") or 0
+    inside = [
+        abs(r.time) <= scale * spread_of(known.spreads["time"], r.parts) for r in drawn_parts(3000)
+    ]
+    assert sum(inside) / len(inside) == pytest.approx(0.9, abs=0.03)
+
+
+def test_few_models_are_not_told_apart_by_parts() -> None:
+    """Promise: with two models, or fewer than 20 residuals, the plain residuals are kept."""
+    few = [stepped(n / 40, 0.1, f"net{n % 2}") for n in range(40)]
+    assert Intervals.by_parts(few).spreads == {}
+    assert Intervals.by_parts([stepped(0, 0.1, f"net{n}") for n in range(19)]).spreads == {}
+
+
+def test_parts_of_a_step_add_up() -> None:
+    """Promise: host, convolution, recurrence and rest are shares of one step, as its terms say."""
+    terms = {"forward.conv": 0.3, "backward.conv": 0.3, "backward.rnn": 0.2, "forward.gemm": 0.2}
+    shares = parts_of(Prediction(1.0, 1.0, terms_s=terms, gpu_s=1.0, host_s=1.0))
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["host"] == pytest.approx(0.5)
+    assert shares["convolution"] == pytest.approx(0.3)
+    assert shares["recurrence"] == pytest.approx(0.1)
+    assert parts_of(Prediction(1.0, 1.0))["rest"] == pytest.approx(1.0)
+
+
 def width(workload: Workload, placement: Placement = HERE) -> tuple[float, tuple[str, ...]]:
     known = Intervals.of(drawn(0.1, 50, 1), SCOPE)
     found = known.around(Prediction(1.0, 1.0), workload, placement)
@@ -159,6 +209,8 @@ def test_intervals_survive_a_file_and_a_broken_one_is_named() -> None:
         Intervals.from_dict({})
     with pytest.raises(ConfigError, match="intervals of the calibration"):
         Intervals.from_dict({"residuals": {"all": {"time": ["much"]}}})
+    with pytest.raises(ConfigError, match="least"):
+        Intervals.from_dict({"residuals": {}, "spreads": {"time": {"host": 0.1}}})
     with pytest.raises(ConfigError, match="flops_per_byte"):
         Intervals.from_dict({"residuals": {}, "scope": {"gpu": "h200"}})
     with pytest.raises(ConfigError, match="at least one"):

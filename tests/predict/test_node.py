@@ -43,6 +43,15 @@ def test_nobody_measured_it_and_it_says_so() -> None:
     assert (high - low) / node.power_w > 0.1
 
 
+def test_a_lopsided_interval_of_the_gpus_stays_so() -> None:
+    """What is unsure above only does not make power below unsure."""
+    wide = replace(STEP, power_interval=Interval(590.0, 900.0))
+    node = node_prediction(wide, PARTS)
+    low, high, _ = node.power_interval
+    assert high - node.power_w > 2_000
+    assert node.power_w - low < 700
+
+
 def test_a_part_of_a_node_is_charged_its_part_of_the_host() -> None:
     """One GPU of eight pays an eighth, unless it has the node for itself."""
     one = replace(STEP, gpus=1)
@@ -52,6 +61,8 @@ def test_a_part_of_a_node_is_charged_its_part_of_the_host() -> None:
     assert shared.parts_w["dram"] == pytest.approx(whole.parts_w["dram"] / 8)
     assert alone.parts_w["dram"] == pytest.approx(whole.parts_w["dram"])
     assert alone.power_w > shared.power_w
+    assert "others pay" in shared.assumptions[0]
+    assert "others pay" not in alone.assumptions[0]
 
 
 def test_two_nodes_draw_twice_as_much() -> None:

@@ -28,6 +28,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.predict",
         "Time, power, energy and memory of a training on a GPU, before it runs.",
     ),
+    "calibrate": (
+        "wattloop.cli.calibrate",
+        "Measure a GPU in minutes, and fit the constants predict uses.",
+    ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

@@ -1,5 +1,6 @@
 """How a sweep or comparison of predictions looks."""
 
+import re
 from collections.abc import Sequence
 
 import typer
@@ -17,6 +18,7 @@ from wattloop.core.units import (
 from wattloop.predict.axes import Axis
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.points import Point, best_points
+from wattloop.predict.prediction import Interval
 from wattloop.predict.run_total import RunTotal
 
 __all__ = ["print_points"]
@@ -33,11 +35,12 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     headers = (
         *(axis.name for axis in axes),
         "step",
+        "± step",
         "throughput",
         "power per GPU",
         "GPU energy per step",
         "per sample",
-        "±",
+        "± energy",
         "memory",
         "fits",
         "regime",
@@ -47,7 +50,12 @@ def print_points(points: Sequence[Point], axes: Sequence[Axis]) -> None:
     first = points[0].forecast
     kind = "training" if first.workload.training else "inference"
     title = f"{first.workload.name}, {kind}, predicted by {first.estimator}; energy of the GPUs"
-    print_table(headers, rows, title=title, spare=("GPU energy per step", "constants", "memory"))
+    print_table(
+        headers,
+        rows,
+        title=title,
+        spare=("GPU energy per step", "constants", "memory", "± step", "± energy"),
+    )
     _print_best(points)
     _print_remarks(points)
 
@@ -69,11 +77,12 @@ def _cells(forecast: Forecast) -> tuple[str, ...]:
     fits = "yes" if memory.fits else f"no, {format_bytes(memory.short_bytes)} short"
     return (
         format_duration(predicted.step_s),
+        _spread(predicted.step_interval, predicted.step_s),
         rate_text(forecast),
         format_power(predicted.power_w),
         short_energy(predicted.energy_j),
         short_energy(forecast.energy_j_per_sample),
-        _spread(forecast),
+        _spread(predicted.energy_interval, predicted.energy_j),
         format_bytes(memory.needed_bytes),
         fits,
         predicted.regime.value,
@@ -98,12 +107,9 @@ def _run_cells(run: RunTotal | None) -> tuple[str, ...]:
     return (time, energy, *cost, *carbon)
 
 
-def _spread(forecast: Forecast) -> str:
-    """Half of the 90% interval of energy, in percent of it."""
-    interval = forecast.prediction.energy_interval
-    if interval is None:
-        return UNKNOWN
-    return f"{(interval.high - interval.low) / 2 / forecast.prediction.energy_j:.0%}"
+def _spread(interval: Interval | None, value: float) -> str:
+    """Half of the 90% interval in percent of the value."""
+    return UNKNOWN if interval is None else f"{(interval.high - interval.low) / 2 / value:.0%}"
 
 
 def _print_best(points: Sequence[Point]) -> None:
@@ -116,11 +122,13 @@ def _print_best(points: Sequence[Point]) -> None:
 
 
 def _print_remarks(points: Sequence[Point]) -> None:
-    notes = dict.fromkeys(note for point in points for note in all_notes(point.forecast))
     varied = {str(name) for name in points[0].setting}
-    for note in notes:
+    notes: dict[str, str] = {}
+    for note in (note for point in points for note in all_notes(point.forecast)):
         if note.partition(":")[0] not in varied:
-            say(f"note: {note}")
+            notes.setdefault(re.sub(r"\d+", "", note), note)  # not once more for every size
+    for note in notes.values():
+        say(f"note: {note}")
     for warning in dict.fromkeys(w for p in points for w in p.forecast.all_warnings):
         if not warning.startswith("memory:"):  # the table says so
             say(f"warning: {warning}")

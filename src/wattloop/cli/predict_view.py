@@ -19,7 +19,7 @@ from wattloop.predict.run_total import Amount, RunTotal
 
 __all__ = ["all_notes", "interval_text", "print_forecast", "rate_text", "title_of"]
 
-SMALL_SHARE = 0.005
+SMALL_SHARE = 0.01
 """Terms below it are not listed: they are noise to a reader."""
 
 

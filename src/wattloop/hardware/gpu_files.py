@@ -18,7 +18,8 @@ POSITIVE = (
     *("memory_bytes", "memory_bytes_s", "l2_bytes", "sms"),
     *("base_clock_mhz", "boost_clock_mhz", "tdp_w", "cap_max_w", "pcie_bytes_s"),
 )
-NOT_NEGATIVE = ("cap_min_w", "link_bytes_s", "idle_w")
+NOT_NEGATIVE = ("cap_min_w", "link_bytes_s", "link_gpus", "idle_w")
+WHOLE = ("sms", "link_gpus")
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 FIELDS = tuple(f.name for f in fields(Gpu))
 
@@ -79,7 +80,7 @@ def _checked(lined: LinedData, key: str, value: Any) -> Any:
         return None
     if key in POSITIVE or key in NOT_NEGATIVE:
         number = _number(lined, (key,), value, zero=key in NOT_NEGATIVE)
-        return round(number) if key == "sms" else number
+        return round(number) if key in WHOLE else number
     if key in PEAKS:
         if not isinstance(value, Mapping):
             raise _error(lined, key, "must be 'dtype: FLOP/s' lines, such as 'fp32: 67e12'")

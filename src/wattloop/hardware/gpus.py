@@ -40,6 +40,7 @@ class Gpu:
         tdp_w, cap_min_w, cap_max_w: factory power limit and the range it may be set to.
         idle_w: drawn with a context open and nothing to do; None when nobody published it.
         link_bytes_s: NVLink or Infinity Fabric of one GPU, both directions together; 0 for none.
+        link_gpus: how many GPUs of a node that link joins; 0 for none.
         pcie_bytes_s: one direction.
         sources: field -> where its figure comes from (`*` for all others).
         aliases: other names of it.
@@ -62,6 +63,7 @@ class Gpu:
     cap_max_w: float
     idle_w: float | None
     link_bytes_s: float
+    link_gpus: int
     pcie_bytes_s: float
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     aliases: tuple[str, ...] = ()

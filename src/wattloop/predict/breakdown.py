@@ -95,7 +95,7 @@ def top_operations_s(
     for position, seconds in times.items():
         op = workload.operations[position]
         shape = op.dims or (op.outputs[0] if op.outputs else ())
-        where = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", op.module)
+        where = re.sub(r"\.\d+(?=\.|$)", ".*", op.module)
         words = (op.phase.value, where, op.op, "x".join(map(str, shape)))
         name = " ".join(filter(None, words))
         sums[name] = sums.get(name, 0.0) + seconds

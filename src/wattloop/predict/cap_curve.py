@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.capped import (
     DEFAULT_VOLTAGE,
@@ -92,12 +93,18 @@ def cap_curve(
         at_cap_w: limit it was measured at; the factory's unless told.
         clock: SM clock to lock as well, relative to the highest.
         constants: of the typical program.
+
+    Raises:
+        ConfigError: a time, a power or a cap is not above 0.
     """
     times, powers = (
         np.atleast_1d(np.asarray(step_s, float)),
         np.atleast_1d(np.asarray(power_w, float)),
     )
     caps = np.atleast_1d(np.asarray(caps_w, float))
+    for name, values in (("step_s", times), ("power_w", powers), ("caps_w", caps)):
+        if not np.all(np.isfinite(values) & (values > 0)):
+            raise ConfigError(f"{name} must be above 0, not {values[~(values > 0)]}")
     program = _Program(powers, gpu, gpu.tdp_w if at_cap_w is None else at_cap_w, constants)
     seconds, watts = program.under(caps, clock)
     return CapCurve(times[:, None] * seconds, watts)
@@ -112,24 +119,26 @@ class _Program:
         self.constants = constants
         # Cooler cards than ours, and idle ones, draw less than the published static power.
         self.static_w = np.minimum(static_power(gpu).watts, power_w)
-        room_w = np.maximum(at_cap_w - self.static_w, 1.0)
+        # Where more than the cap was drawn, that was what held the card.
+        at_w = np.maximum(at_cap_w, power_w)
+        room_w = np.maximum(at_w - self.static_w, 1.0)
         dynamic_w = np.maximum(power_w - self.static_w, 1e-3)
         self.busy = np.clip(dynamic_w / room_w, 1e-6, 1.0) ** constants.duty
         middles = (np.arange(PHASES) + 0.5) / PHASES
         hot = np.exp([constants.spread * NormalDist().inv_cdf(float(q)) for q in middles])
         self.phases = hot / hot.mean()
-        self.demand_w, self.work = self._matched(dynamic_w, at_cap_w, room_w)
+        self.demand_w, self.work = self._matched(dynamic_w, at_w, room_w)
 
     def under(self, caps: Array, clock: float) -> tuple[Array, Array]:
         """Time and mean power under each cap."""
-        busy_s, dynamic_j = self._run(self.demand_w, caps, clock)
+        busy_s, dynamic_j = self._run(self.demand_w, caps[None, :], clock)
         busy_s, dynamic_j = busy_s * self.work[:, None], dynamic_j * self.work[:, None]
         waiting = (1.0 - self.busy)[:, None] * (1.0 - self.constants.hidden)
         seconds = np.maximum(busy_s + waiting, 1.0)
         return seconds, self.static_w[:, None] + dynamic_j / seconds
 
     def _run(self, demand_w: Array, caps: Array, clock: float = 1.0) -> tuple[Array, Array]:
-        """Time and dynamic energy of one second of work at the highest clock."""
+        """Time and dynamic energy of one second of work under caps (programs or 1, caps)."""
         constants = self.constants
         watts = demand_w[:, None, None] * self.phases / PHASES
         static_w = self.static_w[:, None, None]
@@ -142,7 +151,7 @@ class _Program:
         )
         settled = settle(
             phases,
-            cap_w=caps[None, :, None],
+            cap_w=caps[:, :, None],
             clock=clock,
             lowest_clock=LOWEST_CLOCK,
             voltage=constants.voltage,
@@ -150,9 +159,9 @@ class _Program:
         dynamic_j = settled.step_s * (settled.power_w - static_w)
         return settled.step_s.sum(axis=-1), dynamic_j.sum(axis=-1)
 
-    def _matched(self, dynamic_w: Array, at_cap_w: float, room_w: Array) -> tuple[Array, Array]:
+    def _matched(self, dynamic_w: Array, at_w: Array, room_w: Array) -> tuple[Array, Array]:
         """Demand of the phases, and how much work, that give the measured power and 1 s."""
-        cap = np.array([at_cap_w])
+        cap = at_w[:, None]
         low, high = np.full_like(dynamic_w, 1e-3), 4.0 * room_w
         for _ in range(24):
             middle = 0.5 * (low + high)

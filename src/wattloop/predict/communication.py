@@ -92,14 +92,16 @@ def ring_of(placement: Placement) -> Ring:
     """The ring that the GPUs of a placement form.
 
     Raises:
-        ConfigError: it spans nodes and no network is given.
+        ConfigError: it spans nodes and no network is given, or a bandwidth is not above 0.
     """
     gpu = placement.gpu
     bytes_s, hop_s = placement.link_bytes_s, placement.link_latency_s
-    if bytes_s is None and gpu.link_bytes_s > 0:
+    if bytes_s is None and min(placement.gpus, placement.gpus_per_node) <= gpu.link_gpus:
         bytes_s = LINK_EFFICIENCY * gpu.link_bytes_s / 2
-    elif bytes_s is None:
+    elif bytes_s is None:  # a bridge joins two cards; a ring of more has to leave it
         bytes_s = PCIE_EFFICIENCY * gpu.pcie_bytes_s
+    if bytes_s <= 0:
+        raise ConfigError(f"link_bytes_s is {bytes_s:g}; it must be above 0, such as 100e9")
     if placement.gpus > placement.gpus_per_node:
         if placement.network_bytes_s is None:
             raise ConfigError(

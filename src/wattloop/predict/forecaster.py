@@ -11,6 +11,7 @@ from wattloop.predict.estimators import estimator_for
 from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.models.model import Model
+from wattloop.predict.prediction import Prediction
 from wattloop.predict.question import Question
 from wattloop.predict.workload.workload import Workload
 
@@ -44,11 +45,11 @@ class Forecaster:
             placement=placement,
             prediction=prediction,
             estimator=estimator.name,
-            is_calibrated=SPEC_ONLY not in prediction.model,
+            is_calibrated=_is_calibrated(question, prediction),
             memory=fit_on(workload, gpu, question.gpus),
             top_operations_s=top_operations_s(estimator, workload, placement),
             notes=tuple(filter(None, (*workload.notes, variant_assumed(question.gpu)))),
-            warnings=_warnings(workload, gpu),
+            warnings=_warnings(workload, gpu, question),
         )
 
     def workload(self, question: Question) -> Workload:
@@ -164,8 +165,19 @@ def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
     return workload
 
 
-def _warnings(workload: Workload, gpu: Gpu) -> tuple[str, ...]:
+def _is_calibrated(question: Question, prediction: Prediction) -> bool:
+    if question.calibration is not None:
+        return True
+    return question.estimator == "kernels" and SPEC_ONLY not in prediction.model
+
+
+def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ...]:
     found = []
+    if question.estimator == "roofline" and question.calibration is None:
+        found.append(
+            "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
+            "time is too short"
+        )
     if workload.precision == "bf16" and "bf16" not in gpu.matrix_flops:
         found.append(
             f"the {gpu.product} has no bfloat16 units: torch would emulate it, slower than "

@@ -3,21 +3,24 @@
 Conformal: with r the logarithm of measured over predicted on every calibrated step, each predicted
 by constants that never saw its model, the interval is
 
-    prediction x exp(-+ q x (1 + distance)),   q = the ceil((n + 1) confidence)-th smallest |r|
+    prediction x exp(-+ q x spread x (1 + distance)),
+    q = the ceil((n + 1) confidence)-th smallest |r| / spread
 
-By regime, where there are enough residuals of enough models: where the host is the bottleneck,
-errors are larger. `distance` is 0 inside of the calibrated range (see `scope`).
+`spread` tells steps that are predicted well from others by what they are made of (see `spreads`);
+without it, residuals of the same bottleneck count, where there are enough of enough models.
+`distance` is 0 inside of the calibrated range (see `scope`).
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.scope import Distance, Scope
+from wattloop.predict.spreads import parts_of, spread_of, spreads_of
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["CONFIDENCE", "HOST_SHARE", "Intervals", "Residual", "bottleneck_of"]
@@ -39,12 +42,14 @@ class Residual:
         group: the model that was left out.
         bottleneck: `gpu` or `host`, as predicted.
         time, power: log(measured / predicted); power None when it was not measured.
+        parts: what the predicted step was made of, shares.
     """
 
     group: str
     bottleneck: str
     time: float
     power: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -53,7 +58,7 @@ class Residual:
         """Of a measured step."""
         power = None if power_w is None else math.log(power_w / prediction.power_w)
         time = math.log(step_s / prediction.step_s)
-        return cls(group, bottleneck_of(prediction), time, power)
+        return cls(group, bottleneck_of(prediction), time, power, parts_of(prediction))
 
     def value(self, quantity: str) -> float | None:
         """Residual of `time`, `power` or `energy`."""
@@ -72,14 +77,21 @@ def bottleneck_of(prediction: Prediction) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Sizes of residuals by bottleneck (`gpu`, `host`, `all`) and quantity, and their scope."""
+    """What residuals say of a new prediction.
+
+    Attributes:
+        sizes: bottleneck (`gpu`, `host`, `all`) -> quantity -> sizes of residuals, sorted.
+        scope: what was calibrated; None is everything.
+        spreads: quantity -> spread of each part; sizes are then in units of a step's spread.
+    """
 
     sizes: Mapping[str, Mapping[str, Sequence[float]]]
     scope: Scope | None = None
+    spreads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, residuals: Iterable[Residual], scope: Scope | None = None) -> Self:
-        """From the residuals of all models that were left out in turn."""
+        """By bottleneck, from the residuals of all models that were left out in turn."""
         found = list(residuals)
         sizes = {POOLED: _sizes(found)}
         for bottleneck in sorted({r.bottleneck for r in found}):
@@ -87,6 +99,25 @@ class Intervals:
             if len(own) >= ENOUGH_RESIDUALS and len({r.group for r in own}) >= ENOUGH_MODELS:
                 sizes[bottleneck] = _sizes(own)
         return cls(sizes, scope)
+
+    @classmethod
+    def by_parts(cls, residuals: Iterable[Residual], scope: Scope | None = None) -> Self:
+        """By what steps are made of; by bottleneck alone with too few models for that.
+
+        The size of each residual is in units of the spread that the other models give it.
+        """
+        found = list(residuals)
+        groups = {r.group for r in found}
+        if len(groups) < ENOUGH_MODELS or len(found) < ENOUGH_RESIDUALS:
+            return cls.of(found, scope)
+        sizes: dict[str, list[float]] = {}
+        spreads = {}
+        for quantity in QUANTITIES:
+            known = [(r, abs(v)) for r in found if (v := r.value(quantity)) is not None]
+            sizes[quantity] = sorted(_scores(known))
+            if known:
+                spreads[quantity] = spreads_of([r.parts for r, _ in known], [v for _, v in known])
+        return cls({POOLED: sizes}, scope, spreads)
 
     def around(
         self,
@@ -97,14 +128,15 @@ class Intervals:
     ) -> Prediction:
         """`prediction` with intervals, and with the reasons why they are wide."""
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
-        key = bottleneck_of(prediction)
+        key, parts = bottleneck_of(prediction), parts_of(prediction)
 
         def interval(quantity: str, value: float) -> Interval | None:
             half = self.half_width(quantity, key, confidence)
             if half is None:
                 return None
-            spread = math.exp(half * distance.factor)
-            return Interval(value / spread, value * spread, confidence)
+            spread = spread_of(self.spreads[quantity], parts) if quantity in self.spreads else 1.0
+            factor = math.exp(half * spread * distance.factor)
+            return Interval(value / factor, value * factor, confidence)
 
         return replace(
             prediction,
@@ -122,7 +154,8 @@ class Intervals:
     ) -> float | None:
         """|log ratio| that is exceeded with 1 - `confidence`; None without residuals.
 
-        With too few residuals for so high a confidence, twice the largest one.
+        In units of a step's spread, where there are spreads. With too few residuals for so high a
+        confidence, twice the largest one.
         """
         if not 0 < confidence < 1:
             raise ConfigError(f"confidence {confidence} is not between 0 and 1")
@@ -139,6 +172,10 @@ class Intervals:
                 key: {name: [round(size, 5) for size in sizes] for name, sizes in found.items()}
                 for key, found in self.sizes.items()
             },
+            "spreads": {
+                name: {part: round(spread, 5) for part, spread in found.items()}
+                for name, found in self.spreads.items()
+            },
             "scope": None if self.scope is None else self.scope.to_dict(),
         }
 
@@ -153,14 +190,33 @@ class Intervals:
                 str(key): {str(name): sorted(map(float, values)) for name, values in table.items()}
                 for key, table in found.items()
             }
+            spreads = {
+                str(name): {str(part): float(value) for part, value in table.items()}
+                for name, table in dict(raw.get("spreads") or {}).items()  # type: ignore[call-overload] # an error is caught below
+            }
+            if any("least" not in table for table in spreads.values()):
+                raise KeyError("least")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"intervals of the calibration: {error}; fit it again with `wattloop calibrate fit`"
             ) from None
         scope = raw.get("scope")
-        return cls(sizes, Scope.from_dict(scope) if isinstance(scope, Mapping) else None)
+        known = Scope.from_dict(scope) if isinstance(scope, Mapping) else None
+        return cls(sizes, known, spreads)
 
 
 def _sizes(residuals: Sequence[Residual]) -> dict[str, list[float]]:
     values = {name: [r.value(name) for r in residuals] for name in QUANTITIES}
     return {name: sorted(abs(v) for v in found if v is not None) for name, found in values.items()}
+
+
+def _scores(known: Sequence[tuple[Residual, float]]) -> list[float]:
+    """Sizes in units of the spread that models other than a residual's own give it."""
+    scores = []
+    for group in dict.fromkeys(r.group for r, _ in known):
+        others = [(r.parts, size) for r, size in known if r.group != group]
+        if not others:
+            return [size for _, size in known]
+        spreads = spreads_of([parts for parts, _ in others], [size for _, size in others])
+        scores += [size / spread_of(spreads, r.parts) for r, size in known if r.group == group]
+    return scores

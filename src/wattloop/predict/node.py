@@ -33,7 +33,8 @@ class NodePrediction:
 
     Attributes:
         power_w: mean power.
-        half_width_w: of power, from the ranges of what was assumed.
+        power_interval: of power, from that of the GPUs and the ranges of what was assumed; meant
+            to hold nine times in ten.
         step_s: time of a step, as predicted.
         parts_w: watts by part; they add up to `power_w`.
         assumptions: the model in words.
@@ -41,7 +42,7 @@ class NodePrediction:
     """
 
     power_w: float
-    half_width_w: float
+    power_interval: Interval
     step_s: float
     parts_w: Mapping[str, float]
     assumptions: tuple[str, ...]
@@ -53,11 +54,9 @@ class NodePrediction:
         return self.power_w * self.step_s
 
     @property
-    def power_interval(self) -> Interval:
-        """Meant to hold nine times in ten."""
-        return Interval(
-            max(0.0, self.power_w - self.half_width_w), self.power_w + self.half_width_w
-        )
+    def half_width_w(self) -> float:
+        """Of the interval."""
+        return (self.power_interval.high - self.power_interval.low) / 2
 
 
 def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
@@ -65,28 +64,28 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
     nodes = math.ceil(prediction.gpus / parts.gpus)
     # Of the host: all of it, or the part that goes with the GPUs that are used.
     share = float(nodes) if parts.alone else prediction.gpus / parts.gpus
-    gpus = _gpus(prediction)
+    gpus_w = prediction.power_w * prediction.gpus
     cpu = _cpu(parts, prediction.gpus / share)
     dram = _dram(parts)
-    known_w = gpus.value + share * (cpu.value + dram.value)
+    known_w = gpus_w + share * (cpu.value + dram.value)
     other = _other(parts, share, known_w)
     eta = PSU_EFFICIENCY if parts.psu_efficiency is None else _stated(parts.psu_efficiency)
     drawn_w = known_w + other.value
     power_w = drawn_w / eta.value
     # Independent unknowns: their squares add.
-    half_width_w = math.hypot(
-        gpus.half_width / eta.value,
+    assumed_w = math.hypot(
         share * cpu.half_width / eta.value,
         share * dram.half_width / eta.value,
         other.half_width / eta.value,
         power_w * eta.half_width / eta.value,
     )
+    below_w, above_w = (math.hypot(part / eta.value, assumed_w) for part in _gpu_range(prediction))
     return NodePrediction(
         power_w=power_w,
-        half_width_w=half_width_w,
+        power_interval=Interval(max(0.0, power_w - below_w), power_w + above_w),
         step_s=prediction.step_s,
         parts_w={
-            "gpu": gpus.value,
+            "gpu": gpus_w,
             "cpu": share * cpu.value,
             "dram": share * dram.value,
             "other": other.value,
@@ -94,7 +93,7 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
         },
         assumptions=(
             f"{share:g} node{'s' if share > 1 else ''} of {parts.gpus} GPUs"
-            + ("" if parts.alone else ", others pay for what is not used"),
+            + (", others pay for what is not used" if share < nodes else ""),
             f"{parts.source or 'processors and memory as given'}",
             cpu.source,
             dram.source,
@@ -104,11 +103,13 @@ def node_prediction(prediction: Prediction, parts: NodeParts) -> NodePrediction:
     )
 
 
-def _gpus(prediction: Prediction) -> Fact:
-    watts = prediction.power_w * prediction.gpus
+def _gpu_range(prediction: Prediction) -> tuple[float, float]:
+    """Watts below and above the prediction that its interval reaches."""
     interval = prediction.power_interval
-    width = 0.0 if interval is None else prediction.gpus * (interval.high - interval.low) / 2
-    return Fact(watts, width, "predicted")
+    if interval is None:
+        return 0.0, 0.0
+    below_w, above_w = prediction.power_w - interval.low, interval.high - prediction.power_w
+    return prediction.gpus * below_w, prediction.gpus * above_w
 
 
 def _cpu(parts: NodeParts, gpus: float) -> Fact:

@@ -145,14 +145,15 @@ def run_total(
 
 def _node_step_j(prediction: Prediction, node: NodePrediction) -> Amount:
     """Energy of a step at the socket; errors of time and of power are taken as independent."""
-    power = node.power_interval
-    relative = [node.half_width_w / node.power_w]
+    low, high, confidence = node.power_interval
+    below, above = [1 - low / node.power_w], [high / node.power_w - 1]
     if prediction.step_interval is not None:
-        time = prediction.step_interval
-        relative.append((time.high - time.low) / 2 / prediction.step_s)
-    width = node.energy_j * math.hypot(*relative)
-    low = max(0.0, node.energy_j - width)
-    return Amount(node.energy_j, Interval(low, node.energy_j + width, power.confidence))
+        below.append(1 - prediction.step_interval.low / prediction.step_s)
+        above.append(prediction.step_interval.high / prediction.step_s - 1)
+    least = max(0.0, 1 - math.hypot(*below))
+    most = 1 + math.hypot(*above)
+    whole_j = node.energy_j
+    return Amount(whole_j, Interval(least * whole_j, most * whole_j, confidence))
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -6,10 +6,12 @@ from wattloop.hardware.gpus import Gpu
 
 __all__ = ["StaticPower", "static_power"]
 
-HBM_SHARE = 0.16
-"""Of the factory limit: V100 0.15 and 0.19, P100 0.13, A100 0.20, H100 0.17, H200 0.11."""
-GDDR_SHARE = 0.29
-"""A40 0.30, L40S 0.29, T4 0.39: its interface draws more, and stays on."""
+HBM_SHARE = 0.15
+"""Of the factory limit, median of those known: P100 0.13, V100 0.15 and 0.19, A100 0.14 and 0.20,
+H100 0.17, H200 0.11."""
+GDDR_SHARE = 0.30
+"""The same with GDDR, whose interface draws more and stays on: Quadro RTX 6000 0.23, P4 and L40S
+0.29, A40 0.30, T4 and L4 0.39."""
 
 
 class StaticPower(NamedTuple):

@@ -94,10 +94,20 @@ def test_constants_make_the_same_model_again() -> None:
     assert again.predict(step, PLACE) == Roofline(TRUE).predict(step, PLACE)
 
 
-def test_broken_constants_are_refused_by_name() -> None:
-    """A file without a constant is an error that names it, not a traceback."""
-    with pytest.raises(ConfigError, match="memory_share"):
-        Roofline.from_constants({"compute_share": {"fp32": 1.0}})
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"memory_share": None}, "NoneType"),
+        ({"memory_share": 0.0}, "above 0"),
+        ({"compute_share": {}}, "above 0"),
+        ({"compute_share": {"fp32": float("nan")}}, "above 0"),
+        ({"memory": 1.0}, "memory"),
+    ],
+)
+def test_broken_constants_are_refused_by_name(changed: dict[str, object], named: str) -> None:
+    """What is wrong in a file is said, without a traceback."""
+    with pytest.raises(ConfigError, match=named):
+        Roofline.from_constants({**Roofline(TRUE).constants(), **changed})
 
 
 def test_without_constants_it_says_so() -> None:

@@ -146,6 +146,22 @@ def test_a_config_file_and_its_folder_are_used(tmp_path: Path) -> None:
         assert source.module.config.n_embd == 32
 
 
+def test_a_configuration_in_the_local_cache_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: what somebody has downloaded before needs no file name, and a note says where."""
+    snapshot = tmp_path / "models--ada--tiny" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--ada--tiny" / "refs").mkdir()
+    (tmp_path / "models--ada--tiny" / "refs" / "main").write_text("0123")
+    tiny = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 100}
+    (snapshot / "config.json").write_text(json.dumps(tiny))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    source = huggingface_source("ada/tiny", SMALL)
+    assert source.module.config.n_embd == 16
+    assert f"configuration from {snapshot / 'config.json'}" in source.notes
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "head", "said"),
     [

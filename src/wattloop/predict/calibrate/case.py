@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["SECTIONS", "Case"]
 
-SECTIONS = ("kernels", "host", "power", "steps", "profile")
+SECTIONS = ("host", "kernels", "power", "steps", "profile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,14 @@ class Case:
         section: which part of the suite it belongs to, one of `SECTIONS`.
         family: who builds it, such as `gemm` or `conv`.
         params: plain values that decide what runs; nothing else does.
+        key: names the case in files; equal cases have equal keys.
     """
 
     section: str
     family: str
     params: Mapping[str, object]
+    key: str = field(init=False)
 
-    @property
-    def key(self) -> str:
-        """Names the case in files; equal cases have equal keys."""
-        return f"{self.section}/{self.family}/{json.dumps(dict(self.params), sort_keys=True)}"
+    def __post_init__(self) -> None:
+        params = json.dumps(self.params, sort_keys=True)
+        object.__setattr__(self, "key", f"{self.section}/{self.family}/{params}")

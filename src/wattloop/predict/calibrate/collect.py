@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.case import Case
@@ -14,7 +14,18 @@ from wattloop.predict.calibrate.sensor import Sensor
 from wattloop.predict.calibrate.timing import Timer
 from wattloop.predict.calibrate.work import build
 
-__all__ = ["Collection", "Progress"]
+__all__ = ["Collection", "Progress", "Taken"]
+
+
+class Taken(NamedTuple):
+    """What became of a section's cases."""
+
+    taken: int
+    failed: int
+    kept: int
+    cases: int
+    last_error: str = ""
+
 
 Progress = Callable[[str, int, int, float], None]
 """Section, cases done, cases of the section, seconds of its budget left."""
@@ -54,20 +65,26 @@ class Collection:
         cases: Sequence[Case],
         budget_s: float,
         progress: Progress = lambda *_: None,
-    ) -> int:
-        """Take the cases that the file lacks until the budget is spent; returns how many."""
+    ) -> Taken:
+        """Take the cases that the file lacks until the budget is spent."""
         end_s = time.monotonic() + budget_s
-        taken = 0
+        taken = failed = kept = 0
+        last_error = ""
         for number, case in enumerate(cases):
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 break
-            if case.key not in self._file.done:
-                self._file.write(self._record(case))
-                self._file.done.add(case.key)
-                taken += 1
-            progress(section, number + 1, len(cases), left_s)
-        return taken
+            progress(section, number, len(cases), left_s)
+            if case.key in self._file.done:
+                kept += 1
+                continue
+            record = self._record(case)
+            self._file.write(record)
+            self._file.done.add(case.key)
+            taken += 1
+            if record["error"] is not None:
+                failed, last_error = failed + 1, f"{case.key}: {record['error']}"
+        return Taken(taken, failed, kept, len(cases), last_error)
 
     def _record(self, case: Case) -> Mapping[str, object]:
         head = {"record": RECORDS[case.section], "case": case.key, "family": case.family}

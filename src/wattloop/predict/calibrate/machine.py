@@ -5,10 +5,12 @@ import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.host import probe
 from wattloop.predict.calibrate.sensor import Sensor
 
 __all__ = ["machine_record", "open_device", "open_sensor"]
@@ -60,7 +62,7 @@ def open_sensor(bench: Bench) -> Sensor:
 
 
 def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
-    """GPU, driver, versions: a calibration holds for these."""
+    """GPU, driver, versions, and how quick the host is: a calibration holds for these."""
     torch = bench.torch
     record: dict[str, Any] = {
         "record": "machine",
@@ -74,6 +76,7 @@ def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
         "cpus": os.cpu_count(),
         "cpu": _cpu_name(),
         "sensor": sensor.reason or "NVML",
+        "probe": dict(probe(bench)),
     }
     if bench.on_gpu:
         properties = torch.cuda.get_device_properties(bench.device)
@@ -98,10 +101,8 @@ def _version(package: str) -> str | None:
 
 def _cpu_name() -> str | None:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123 - a plain read
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        pass
-    return platform.processor() or None
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or None)

@@ -59,6 +59,12 @@ class Sensor:
         sensor.reason, sensor._handle, sensor._nvml = reason, None, None
         return sensor
 
+    def close(self) -> None:
+        """Release the library."""
+        if self._handle is not None:
+            self._handle = None
+            nvml_library.shut_down(self._nvml)
+
     def energy_j(self) -> float | None:
         """The energy counter; reading it takes milliseconds."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3)

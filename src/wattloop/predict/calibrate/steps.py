@@ -130,7 +130,7 @@ def profile_step(bench: Bench, params: Mapping[str, object]) -> Mapping[str, obj
         if str(event.device_type).endswith("CPU"):
             shapes = str([shape for shape in event.input_shapes if shape])
             operations.append([event.key, shapes, calls, round(device_us, 2)])
-        else:
+        elif not event.key.startswith("Optimizer."):  # a bracket around kernels, not one
             kernels.append([event.key[:LONGEST_NAME], calls, round(device_us, 2)])
     return {
         "operations": sorted(operations, key=lambda row: -row[-1]),

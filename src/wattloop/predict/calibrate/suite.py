@@ -11,6 +11,8 @@ from wattloop.predict.calibrate.grid.order import interleaved
 from wattloop.predict.calibrate.grid.power import power_cases
 from wattloop.predict.calibrate.grid.sequence import attention_cases, rnn_cases
 from wattloop.predict.calibrate.grid.steps import profile_cases, step_cases
+from wattloop.predict.calibrate.grid.tiny import tiny_cases
+from wattloop.predict.calibrate.grid.typical import typical_families
 from wattloop.predict.calibrate.host import host_cases
 
 __all__ = ["SHARES", "cases"]
@@ -19,8 +21,10 @@ SHARES = {"kernels": 0.45, "host": 0.04, "power": 0.2, "steps": 0.27, "profile":
 """Parts of the time that the sections get."""
 
 
-def cases(section: str) -> Sequence[Case]:
-    """The section's cases in the order they are taken."""
+def cases(section: str, *, tiny: bool = False) -> Sequence[Case]:
+    """The section's cases in the order they are taken; a `tiny` suite only tries the program."""
+    if tiny:
+        return tiny_cases(section)
     if section == "kernels":
         families = [
             gemm_cases(),
@@ -30,6 +34,7 @@ def cases(section: str) -> Sequence[Case]:
             rnn_cases(),
             optimizer_cases(),
             *memory_families(),
+            *typical_families(),
         ]
         return list(interleaved(families))
     return {

@@ -1,5 +1,6 @@
 """The baseline: every operation takes what its FLOPs or its bytes take, whichever is longer."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
@@ -58,10 +59,10 @@ class Roofline(Model):
                 float(found.compute_power_share),
                 float(found.memory_power_share),
             ]
+            if not shares or not all(0 < each < math.inf for each in (*shares.values(), *others)):
+                raise ValueError("every share has to be a number above 0")
         except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"constants of roofline: {error}; fit them again with `wattloop calibrate fit`"
-            ) from None
+            raise ConfigError(f"constants of roofline: {error}; fit them again") from None
         return cls(RooflineConstants(shares, *others))
 
     @classmethod

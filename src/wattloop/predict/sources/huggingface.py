@@ -26,8 +26,8 @@ def huggingface_source(
     Raises:
         ConfigError: no such configuration, a head it does not have, or sizes that do not fit.
     """
+    entry, notes = _configuration(name)  # a wrong name is told before anything is loaded
     transformers = needs_transformers(f"model hf:{name}")
-    entry, notes = _configuration(name)
     config = _config(transformers, name, entry)
     head = head or usual_head(transformers, config)
     if head not in HEADS:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from wattloop.predict.workload.accumulation import accumulation, without_accumulation
 from wattloop.predict.workload.operation import Operation
 
 __all__ = ["Workload"]
@@ -51,8 +52,16 @@ class Workload:
     origin: Mapping[str, object] = field(default_factory=dict)
 
     def accumulating(self, passes: int) -> "Workload":
-        """The same step made of so many passes before the optimizer."""
-        return replace(self, accumulate=passes)
+        """The same step made of so many passes before the optimizer.
+
+        Sums of gradients are adjusted where the tracer left the sizes of parameters in `origin`;
+        memory stays that of the step that was traced.
+        """
+        sizes = self.origin.get("gradient_sizes")
+        operations = without_accumulation(self.operations)
+        if isinstance(sizes, Mapping) and self.training:
+            operations += accumulation(sizes, passes)
+        return replace(self, operations=operations, accumulate=passes)
 
     @property
     def samples(self) -> int:

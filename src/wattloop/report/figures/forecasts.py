@@ -103,7 +103,9 @@ def _panel(
     if f"{quantity}_low" in data[0]:
         ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
         layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
-    hollow = alt.condition("datum.fits", alt.value(1), alt.value(0))
-    marks = base.mark_point(filled=True, size=50, strokeWidth=1.5)
-    layers.append(marks.encode(x=x, y=y, color=color, fillOpacity=hollow, **beside))
+    layers.append(
+        base.mark_point(filled=False, size=50).encode(x=x, y=y, color=color, **beside)
+    )
+    fitting = base.transform_filter("datum.fits")
+    layers.append(fitting.mark_point(filled=True, size=50).encode(x=x, y=y, color=color, **beside))
     return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)

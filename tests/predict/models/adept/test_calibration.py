@@ -65,6 +65,15 @@ def test_parameters_come_back_from_the_search_scale() -> None:
     assert objective.parameters(objective.scaled(TRUE)) == pytest.approx(TRUE)
 
 
+def test_bounds_survive_the_search_scale() -> None:
+    """A parameter that ends at its bound is a valid constant, whatever rounding does."""
+    objective = Objective(features(), [1.0] * 24, [1.0] * 24, list(PARAMETERS), "sigmoid")
+    for bound in ("low", "high"):
+        ends = {name: getattr(each, bound) for name, each in PARAMETERS.items()}
+        found = objective.parameters(objective.scaled(ends))
+        Adept.from_constants(Adept(found).constants())
+
+
 def test_what_no_row_tells_is_not_searched() -> None:
     """One GPU tells nothing of links; rows without ALBERT nothing of its scalars."""
     plain = [i for i, step in enumerate(steps()) if step.name == "plain"]

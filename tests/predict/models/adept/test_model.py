@@ -56,6 +56,8 @@ def test_constants_make_the_same_model_again() -> None:
         ({}, "parameters"),
         ({"parameters": {**START, "beta": 1}}, "beta"),
         ({"parameters": {**START, "beta_gemm": "much"}}, "much"),
+        ({"parameters": {**START, "launch_s": 0.0}}, "launch_s is 0"),
+        ({"parameters": {**START, "launch_s": float("nan")}}, "launch_s is nan"),
         ({"parameters": START, "saturation": "relu"}, "relu"),
     ],
 )

@@ -1,5 +1,7 @@
 """Sizes for the efficiency."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.predict.models.made import addition, conv, gemm
@@ -35,6 +37,12 @@ def test_tiles_are_deeper_under_bf16() -> None:
 def test_convolutions_count_channels_in_blocks_and_pixels_of_one_image() -> None:
     """64 channels are 8 blocks; the batch does not make the image larger."""
     assert conv_sizes(conv(64, 14, 32)) == (8.0, 196.0)
+
+
+def test_a_convolution_without_detail_has_its_dims() -> None:
+    """A user's own rule may give no more: channels are then those of the implicit product."""
+    bare = replace(conv(64, 14, 32), detail={})
+    assert conv_sizes(bare) == ((64 + 64 * 9) / 2 / 8, 32 * 196)
 
 
 def test_attention_is_the_product_of_queries_and_keys() -> None:

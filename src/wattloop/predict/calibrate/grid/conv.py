@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from wattloop.predict.calibrate.case import Case
 from wattloop.predict.calibrate.grid.order import cases_of
 
-__all__ = ["conv_cases"]
+__all__ = ["DIRECTIONS", "conv_cases", "conv_row", "fits"]
 
 SLOWEST_S = 0.02
 FLOPS_S = {"fp32": 30e12, "tf32": 150e12, "bf16": 250e12}
@@ -73,7 +73,7 @@ def conv_cases() -> list[Case]:
         for dtype in ("fp32", "tf32", "bf16")
         for row in _shapes(dtype)
         for direction in DIRECTIONS
-        if _fits(row, dtype)
+        if fits(row, dtype)
     ]
     return cases_of("kernels", "conv", rows)
 
@@ -83,17 +83,17 @@ def _shapes(dtype: str) -> Iterator[dict[str, object]]:
     yield from _dense(pick)
     for c, k, s, side in DEPTHWISE:
         n = pick.choice((1, 4, 8, 16, 32, 64, 128, 256))
-        yield {**_row(n, c, c, k, s, side), "groups": c}
+        yield {**conv_row(n, c, c, k, s, side), "groups": c}
     for c_in, c_out, k, s, side, groups in GROUPED:
         for n in pick.sample((4, 16, 32, 64, 128, 256), 2):
-            yield {**_row(n, c_in, c_out, k, s, side), "groups": groups}
+            yield {**conv_row(n, c_in, c_out, k, s, side), "groups": groups}
     for c_in, c_out, k, s, side in TRANSPOSED:
         for n in pick.sample((2, 8, 16, 32, 64, 128), 2):
             padding = 1 if k > 2 and s > 1 else 0
-            yield {**_row(n, c_in, c_out, k, s, side), "transposed": True, "padding": padding}
+            yield {**conv_row(n, c_in, c_out, k, s, side), "transposed": True, "padding": padding}
     for c_in, c_out, k, s, length in LINES:
         for n in pick.sample((1, 8, 32, 128), 2):
-            yield {**_row(n, c_in, c_out, k, s, length), "line": True}
+            yield {**conv_row(n, c_in, c_out, k, s, length), "line": True}
     yield from _channels_last(pick)
 
 
@@ -104,22 +104,23 @@ def _dense(pick: random.Random) -> Iterator[dict[str, object]]:
     ):
         for c_in, c_out, k, s, side in shapes:
             for n in pick.sample(batches, 3):
-                yield _row(n, c_in, c_out, k, s, side)
+                yield conv_row(n, c_in, c_out, k, s, side)
     for c_in, c_out, k, s, side in PATCHES:
         for n in pick.sample((1, 8, 16, 64, 128, 256), 3):
-            yield {**_row(n, c_in, c_out, k, s, side), "padding": 0}
+            yield {**conv_row(n, c_in, c_out, k, s, side), "padding": 0}
 
 
 def _channels_last(pick: random.Random) -> Iterator[dict[str, object]]:
     for c_in, c_out, k, s, side in pick.sample(IMAGE + SMALL, 24):
         n = pick.choice((8, 32, 64, 128, 256))
-        yield {**_row(n, c_in, c_out, k, s, side), "channels_last": True}
+        yield {**conv_row(n, c_in, c_out, k, s, side), "channels_last": True}
     for c, k, s, side in pick.sample(DEPTHWISE, 8):
-        row = _row(pick.choice((16, 64, 128)), c, c, k, s, side)
+        row = conv_row(pick.choice((16, 64, 128)), c, c, k, s, side)
         yield {**row, "groups": c, "channels_last": True}
 
 
-def _row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[str, object]:
+def conv_row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[str, object]:
+    """A dense convolution of an image, padded to keep its size unless it is cut into patches."""
     return {
         "n": n,
         "c_in": c_in,
@@ -135,7 +136,8 @@ def _row(n: int, c_in: int, c_out: int, k: int, s: int, side: int) -> dict[str, 
     }
 
 
-def _fits(row: dict[str, object], dtype: str) -> bool:
+def fits(row: dict[str, object], dtype: str) -> bool:
+    """Whether it is quick and small enough to be measured."""
     names = ("n", "c_in", "c_out", "k", "stride", "side", "groups")
     n, c_in, c_out, k, stride, side, groups = (int(str(row[name])) for name in names)
     power = 1 if row["line"] else 2

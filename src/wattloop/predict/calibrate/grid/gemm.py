@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from wattloop.predict.calibrate.case import Case
 from wattloop.predict.calibrate.grid.order import cases_of
 
-__all__ = ["batched_cases", "gemm_cases"]
+__all__ = ["batched_cases", "gemm_cases", "gemm_fits", "gemm_row"]
 
 SLOWEST_S = 0.025
 """No product that would take longer is asked for."""
@@ -36,7 +36,7 @@ def gemm_cases() -> list[Case]:
         kept = _random(dtype, 60 if dtype == "fp16" else 230)
         every = 6 if dtype == "fp16" else 1
         kept.extend(list(_layers(dtype))[::every])
-        rows.extend(_fitting(dtype, kept))
+        rows.extend(row for row in kept if gemm_fits(row))
     return cases_of("kernels", "gemm", rows)
 
 
@@ -57,8 +57,8 @@ def batched_cases() -> list[Case]:
                     (length, length, head, "nn"),
                 )
             )
-            rows.append(_row(dtype, (batch, m, n, k), layout, bias=False))
-    return cases_of("kernels", "gemm", [row for row in rows if _fits(row)])
+            rows.append(gemm_row(dtype, (batch, m, n, k), layout, bias=False))
+    return cases_of("kernels", "gemm", [row for row in rows if gemm_fits(row)])
 
 
 def _layers(dtype: str) -> Iterator[dict[str, object]]:
@@ -67,11 +67,11 @@ def _layers(dtype: str) -> Iterator[dict[str, object]]:
     shapes = [(t, *w) for t in TOKENS for w in pick.sample(WIDTHS, 9)]
     shapes += [(t, w, v) for v in VOCABULARY for t, w in _heads(pick)]
     for tokens, inputs, outputs in shapes:
-        yield _row(dtype, (1, tokens, outputs, inputs), "nt", bias=pick.random() < 0.6)
+        yield gemm_row(dtype, (1, tokens, outputs, inputs), "nt", bias=pick.random() < 0.6)
         if pick.random() < 0.7:
-            yield _row(dtype, (1, tokens, inputs, outputs), "nn", bias=False)
+            yield gemm_row(dtype, (1, tokens, inputs, outputs), "nn", bias=False)
         if pick.random() < 0.7:
-            yield _row(dtype, (1, outputs, inputs, tokens), "tn", bias=False)
+            yield gemm_row(dtype, (1, outputs, inputs, tokens), "tn", bias=False)
 
 
 def _heads(pick: random.Random) -> list[tuple[int, int]]:
@@ -87,22 +87,20 @@ def _random(dtype: str, number: int) -> list[dict[str, object]]:
         m, n, k = (pick.choice(ODD if odd and pick.random() < 0.6 else ROUND) for _ in range(3))
         layout = pick.choice(("nt", "nn", "tn"))
         bias = layout == "nt" and pick.random() < 0.4
-        rows.append(_row(dtype, (1, m, n, k), layout, bias=bias))
+        rows.append(gemm_row(dtype, (1, m, n, k), layout, bias=bias))
     return rows
 
 
-def _row(
+def gemm_row(
     dtype: str, bmnk: tuple[int, int, int, int], layout: str, *, bias: bool
 ) -> dict[str, object]:
+    """Parameters of a product."""
     b, m, n, k = bmnk
     return {"dtype": dtype, "b": b, "m": m, "n": n, "k": k, "layout": layout, "bias": bias}
 
 
-def _fitting(dtype: str, rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    return [row for row in rows if _fits(row)]
-
-
-def _fits(row: dict[str, object]) -> bool:
+def gemm_fits(row: dict[str, object]) -> bool:
+    """Whether it is quick and small enough to be measured."""
     b, m, n, k = (int(str(row[name])) for name in "bmnk")
     seconds = 2.0 * b * m * n * k / FLOPS_S[str(row["dtype"])]
     return (

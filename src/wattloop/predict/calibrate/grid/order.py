@@ -22,11 +22,14 @@ def shuffled(cases: Iterable[Case]) -> list[Case]:
 
 
 def interleaved(families: Sequence[Sequence[Case]]) -> Iterator[Case]:
-    """All families advance at the same share of their length."""
+    """All families advance at the same share of their length; a case of two comes once."""
     ranked = (
         ((position + 0.5) / len(family), number, case)
         for number, family in enumerate(families)
         for position, case in enumerate(family)
     )
+    seen: set[str] = set()
     for _, _, case in sorted(ranked, key=lambda item: item[:2]):
-        yield case
+        if case.key not in seen:
+            seen.add(case.key)
+            yield case

@@ -82,8 +82,11 @@ class Objective:
 
     def parameters(self, scaled: Array) -> dict[str, float]:
         """All parameters of one candidate."""
-        values = self._values(scaled[:, None])[:, 0]
-        return {**self._rest, **dict(zip(self.free, values.tolist(), strict=True))}
+        found = dict(zip(self.free, self._values(scaled[:, None])[:, 0].tolist(), strict=True))
+        # The exponential of a bound's logarithm may lie beside the bound.
+        limits = {name: (PARAMETERS[name].low, PARAMETERS[name].high) for name in self.free}
+        kept = {name: min(max(found[name], low), high) for name, (low, high) in limits.items()}
+        return {**self._rest, **kept}
 
     def _values(self, columns: Array) -> Array:
         return np.where(

@@ -56,17 +56,20 @@ class Adept(Model):
         """A model from what `constants()` gave."""
         given = constants.get("parameters")
         if not isinstance(given, Mapping):
-            raise ConfigError(
-                "constants of adept: no mapping `parameters`; fit them again with "
-                "`wattloop calibrate fit`"
-            )
+            raise ConfigError("constants of adept: no mapping `parameters`; fit them again")
         if given.keys() != PARAMETERS.keys():
             odd = ", ".join(sorted(given.keys() ^ PARAMETERS.keys()))
             raise ConfigError(f"constants of adept: missing or unknown parameters: {odd}")
         try:
             parameters = {name: float(value) for name, value in given.items()}
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"constants of adept: {error}") from None
+            raise ConfigError(f"constants of adept: {error}; fit them again") from None
+        for name, each in PARAMETERS.items():
+            if not each.low <= parameters[name] <= each.high:
+                raise ConfigError(
+                    f"constants of adept: {name} is {parameters[name]:g}, and has to lie between "
+                    f"{each.low:g} and {each.high:g}; fit them again"
+                )
         return cls(parameters, saturation=str(constants.get("saturation", "sigmoid")))
 
     @classmethod

@@ -37,10 +37,10 @@ def gemm_tiles(op: Operation) -> tuple[float, float, float]:
 
 def conv_sizes(op: Operation) -> tuple[float, float]:
     """Channels of a group (mean of input and output) in blocks; pixels of one output image."""
-    assert op.dims is not None  # convolutions have them, by the contract
-    groups, positions, _, _ = op.dims
-    channels = (_whole(op, "c_in") + _whole(op, "c_out")) / 2 / groups
-    return channels / CHANNEL_BLOCK, positions / _whole(op, "n")
+    groups, positions, c_out, c_in = op.dims or (1, 1, 1, 1)
+    # A rule of a user's own may leave the detail out: its dims tell nearly as much.
+    channels = (_number(op, "c_in", c_in * groups) + _number(op, "c_out", c_out * groups)) / 2
+    return channels / groups / CHANNEL_BLOCK, positions / _number(op, "n")
 
 
 def elements(op: Operation) -> float:
@@ -55,13 +55,12 @@ def _gemm_dims(op: Operation) -> tuple[float, float, float]:
     if op.dims is not None:
         return op.dims[1], op.dims[2], op.dims[3]
     if op.kind is Kind.ATTENTION:  # the product of queries and keys
-        return _whole(op, "q_len"), _whole(op, "kv_len"), _whole(op, "head_dim")
+        return _number(op, "q_len"), _number(op, "kv_len"), _number(op, "head_dim")
     gates = {"lstm": 4, "gru": 3}.get(str(op.detail.get("cell")), 1)
-    hidden = _whole(op, "hidden")
-    return _whole(op, "batch"), gates * hidden, hidden
+    hidden = _number(op, "hidden")
+    return _number(op, "batch"), gates * hidden, hidden
 
 
-def _whole(op: Operation, key: str) -> float:
-    value = op.detail[key]
-    assert isinstance(value, int | float), (op.op, key, value)
-    return float(value)
+def _number(op: Operation, key: str, otherwise: float = 1.0) -> float:
+    value = op.detail.get(key)
+    return float(value) if isinstance(value, int | float) and value > 0 else otherwise

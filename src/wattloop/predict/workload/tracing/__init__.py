@@ -1,12 +1,18 @@
 """How a model is run on fake tensors so that its operations can be written down.
 
-building   a module, configuration or factory -> a module of fake tensors
-whole      attention, recurrent layers, RMS norm and dropout as single operations, as on CUDA
-autocast   which types CUDA's autocast gives each operation
-paths      which module an operation belongs to, forward and backward
-memory     what is alive when
-unpacked   no packed samples in models of Transformers, so that their kernels stay causal
-scalars    values and shapes that depend on data
-blocks     blocks that are alike are traced once
-recorder   the mode that sees every operation
+request          what to trace, checked
+building         a module, configuration or factory -> a module of fake tensors
+step             forward, loss, backward; then what the optimizer does (`optimizing`)
+losses, modes    what is differentiated; the state of torch and model meanwhile
+whole            attention, recurrent layers, RMS norm and dropout as single operations, as on CUDA
+                 (`whole_attention`, `whole_recurrent`, `defining`)
+autocast         which types CUDA's autocast gives each operation
+paths            which module an operation belongs to, forward and backward
+memory           what is alive when
+unpacked         no packed samples in models of Transformers, so that their kernels stay causal
+scalars          values and shapes that depend on data
+ruled            modules that a user's rule counts
+blocks           blocks that are alike are traced once (`alike`, `block_calls`, `skipping`)
+recorder         the mode that sees every operation
+joining          what was written down -> the operations of the step
 """

@@ -16,9 +16,15 @@ __all__ = ["cuda_autocast"]
 
 
 @contextmanager
-def cuda_autocast(dtype: Any) -> Iterator[None]:
-    """Autocast to `dtype` as CUDA would."""
-    weights = _WeightCasts(dtype)
+def cuda_autocast(
+    dtype: Any, here: Callable[[], int], forgot: Callable[[int], Any]
+) -> Iterator[None]:
+    """Autocast to `dtype` as CUDA would.
+
+    Casts of weights are kept until the end; `here` says where one is made, and `forgot` is
+    entered when all that were made there are let go of.
+    """
+    weights = _WeightCasts(dtype, here)
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -28,20 +34,26 @@ def cuda_autocast(dtype: Any) -> Iterator[None]:
         with torch.autocast("cpu", dtype=dtype):
             yield
     finally:
-        weights.forget()
+        weights.forget(forgot)
         library._destroy()
 
 
 class _WeightCasts:
     """Casts down; those of weights are kept until the forward pass ends."""
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: Any, here: Callable[[], int]) -> None:
         self.dtype = dtype
+        self._here = here
         self._kept: dict[int, tuple[Any, Any]] = {}
+        self._made: dict[int, list[int]] = {}
 
-    def forget(self) -> None:
+    def forget(self, forgot: Callable[[int], Any]) -> None:
         """Drop the casts; only what the backward pass saved stays alive."""
-        self._kept.clear()
+        for place, keys in self._made.items():
+            with forgot(place):
+                for key in keys:
+                    del self._kept[key]
+        self._made.clear()
 
     def low(self, value: Any) -> Any:
         """The value as autocast gives it to an operation of low precision."""
@@ -58,6 +70,7 @@ class _WeightCasts:
             return value.to(self.dtype)
         if id(value) not in self._kept:
             self._kept[id(value)] = (value, value.to(self.dtype))
+            self._made.setdefault(self._here(), []).append(id(value))
         return self._kept[id(value)][1]
 
 

@@ -15,7 +15,7 @@ _LOSSES = ("cross_entropy", "mse")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `trace`; see there."""
+    """The arguments of `trace`; see there. `merge`: blocks that are alike are traced once."""
 
     model: Any
     inputs: Any
@@ -27,6 +27,7 @@ class Request:
     training: bool
     accumulate: int
     name: str
+    merge: bool = True
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

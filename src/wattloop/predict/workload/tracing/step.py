@@ -1,5 +1,6 @@
 """One step on fake tensors: forward, loss, backward, optimizer."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -9,14 +10,21 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.operation import Operation, Phase
+from wattloop.predict.workload.accumulation import accumulation
+from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.rules.call import dtype_name
 from wattloop.predict.workload.tracing.autocast import cuda_autocast
+from wattloop.predict.workload.tracing.blocks import Blocks
 from wattloop.predict.workload.tracing.building import faked, module_of, on_fake_weights
+from wattloop.predict.workload.tracing.joining import joined, whole_step
+from wattloop.predict.workload.tracing.losses import loss_of
 from wattloop.predict.workload.tracing.memory import Memory
+from wattloop.predict.workload.tracing.modes import as_on_cuda, in_mode
 from wattloop.predict.workload.tracing.optimizing import Optimizing
 from wattloop.predict.workload.tracing.paths import Paths
 from wattloop.predict.workload.tracing.recorder import Recorder
 from wattloop.predict.workload.tracing.request import Request
+from wattloop.predict.workload.tracing.ruled import counted_by_rules
 from wattloop.predict.workload.tracing.scalars import Guesses
 from wattloop.predict.workload.tracing.unpacked import samples_unpacked
 from wattloop.predict.workload.tracing.whole import whole_operations
@@ -49,9 +57,9 @@ class _Step:
         self.guesses = guesses
 
     def run(self) -> Workload:
-        with FakeTensorMode(allow_non_fake_inputs=True), _as_on_cuda():
+        with FakeTensorMode(allow_non_fake_inputs=True), as_on_cuda():
             module = module_of(self.request.model)
-            with on_fake_weights(module), _mode_of(module, self.request.training):
+            with on_fake_weights(module), in_mode(module, self.request.training):
                 return self._trace(module)
 
     def _trace(self, module: Any) -> Workload:
@@ -61,7 +69,6 @@ class _Step:
         trained = [each for each in module.parameters() if each.requires_grad]
         given = [each for each in tree_flatten((inputs, targets))[0] if _is_tensor(each)]
         held = [*module.parameters(), *module.buffers()]
-        optimizing = Optimizing.of(request, trained)
         if request.training and request.accumulate > 1:
             for each in trained:
                 each.grad = torch.empty_like(each)
@@ -69,19 +76,29 @@ class _Step:
         memory = Memory([*held, *given, *kept])
         paths = Paths(module)
         recorder = Recorder(request.precision, paths, memory, self.guesses)
-        activations = self._passes(module, inputs, targets, recorder, memory, paths)
+        blocks = Blocks(module if request.merge else torch.nn.Identity(), recorder)
+        activations = self._passes(module, inputs, targets, recorder, blocks)
+        # An optimizer leaves out what got no gradient.
+        updated = [each for each in trained if each.grad is not None]
+        optimizing = Optimizing.of(request, updated)
+        sizes = _sizes(updated)
+        modules = sum(calls * blocks.times(block) for block, calls in paths.calls.items())
         resident = sum(_bytes(each) for each in (*held, *given, *kept))
         states = optimizing.state_bytes
-        gradients = float(sum(_bytes(each) for each in trained)) if request.training else 0.0
+        gradients = float(sum(_bytes(each) for each in updated))
         # The optimizer finds parameters, gradients and its states, and may need room of its own.
         updating = (
             resident - sum(_bytes(each) for each in kept) + gradients + optimizing.spare_bytes
         )
-        peak = states + max(resident + memory.peak_bytes, updating) + self._workspaces()
-        operations = (*recorder.operations, *optimizing.operations)
+        peak = states + max(resident + recorder.peak_bytes(), updating) + self._workspaces()
+        operations = (
+            *whole_step(recorder.operations, blocks),
+            *joined(optimizing.operations),
+            *(accumulation(sizes, request.accumulate) if request.training else ()),
+        )
         return Workload(
             name=request.name or type(module).__name__,
-            operations=tuple(_joined(operations)),
+            operations=operations,
             precision=request.precision,
             optimizer=optimizing.name if request.training else "",
             optimizer_style=request.style if optimizing.name and request.training else "",
@@ -95,11 +112,12 @@ class _Step:
             activation_bytes=float(activations),
             peak_bytes=float(peak),
             input_bytes=float(sum(_bytes(each) for each in given)),
-            modules=sum(paths.calls.values()),
+            modules=modules,
             notes=tuple(self.guesses.notes),
             origin={
                 "wattloop": __version__,
                 "torch": torch.__version__,
+                "gradient_sizes": sizes,
                 "inputs": [[list(each.shape), str(each.dtype)] for each in given],
             },
         )
@@ -114,36 +132,38 @@ class _Step:
         inputs: Any,
         targets: Any,
         recorder: Recorder,
-        memory: Memory,
-        paths: Paths,
+        blocks: Blocks,
     ) -> int:
         """Forward, loss and backward; bytes alive between them."""
         request = self.request
-        with self._explained(recorder, module, paths), ExitStack() as stack:
-            stack.enter_context(whole_operations())
+        with self._explained(recorder), ExitStack() as stack:
+            stack.enter_context(whole_operations(self.guesses.note))
             stack.enter_context(samples_unpacked())
-            stack.enter_context(paths.followed())
+            stack.enter_context(recorder.paths.followed())
+            stack.enter_context(blocks.watched(module))
+            stack.enter_context(counted_by_rules(module, recorder, request.precision))
             stack.enter_context(recorder)
             stack.enter_context(torch.set_grad_enabled(request.training))
-            with _autocast(request.precision):
+            with _autocast(request.precision, blocks):
                 output = _called(module, inputs)
-                value = _loss(request, output, targets, self.guesses)
-            activations = memory.live_bytes
+                value = loss_of(request, output, targets, self.guesses)
+            activations = recorder.memory.live_bytes
             if request.training:
                 del output
                 recorder.phase = Phase.BACKWARD
+                recorder.paths.backward = True
                 value.backward()
             return activations
 
     @contextmanager
-    def _explained(self, recorder: Recorder, module: Any, paths: Paths) -> Iterator[None]:
+    def _explained(self, recorder: Recorder) -> Iterator[None]:
         """Errors of the model are told with the operation and module where they happened."""
         try:
             yield
         except ConfigError:
             raise
         except Exception as problem:
-            op, path = recorder.failed or ("", _raised_in(problem, paths))
+            op, path = recorder.failed or ("", _raised_in(problem, recorder.paths))
             where = f"module '{path}'" if path else "the model"
             what = f", operation '{op}'" if op else ""
             text = str(problem).strip().splitlines() or [type(problem).__name__]
@@ -161,73 +181,9 @@ def _called(module: Any, inputs: Any) -> Any:
     return module(inputs)
 
 
-def _loss(request: Request, output: Any, targets: Any, guesses: Guesses) -> Any:
-    """What is differentiated."""
-    if request.loss is not None:
-        return _asked_loss(request.loss, output, targets)
-    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if _is_tensor(own):
-        return own
-    if not request.training:
-        return None
-    first = _first_float(output)
-    if first is None:
-        raise ConfigError("the model's output has no floating-point tensor to differentiate")
-    guesses.note("no loss was given and the model has none: the mean of its output is taken")
-    return first.mean()
-
-
-def _asked_loss(loss: Any, output: Any, targets: Any) -> Any:
-    if callable(loss):
-        return loss(output) if targets is None else loss(output, targets)
-    scores = _first_float(output)
-    if loss == "mse":
-        aim = torch.empty_like(scores) if targets is None else targets
-        return torch.nn.functional.mse_loss(scores, aim)
-    if scores.dim() > 2 and targets is None:
-        scores = scores.flatten(0, -2)  # a class for each position, classes last
-    if targets is None:
-        targets = torch.empty(scores.shape[0], dtype=torch.int64)
-    return torch.nn.functional.cross_entropy(scores, targets)
-
-
-def _first_float(output: Any) -> Any:
-    logits = getattr(output, "logits", None)
-    for each in (logits, *tree_flatten(output)[0]):
-        if _is_tensor(each) and each.is_floating_point():
-            return each
-    return None
-
-
-def _autocast(precision: str) -> Any:
+def _autocast(precision: str, blocks: Blocks) -> Any:
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    return nullcontext() if low is None else cuda_autocast(low)
-
-
-@contextmanager
-def _as_on_cuda() -> Iterator[None]:
-    """Shortcuts of the CPU that training on CUDA never takes are off."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextmanager
-def _mode_of(module: Any, training: bool) -> Iterator[None]:
-    """The module is in training or evaluation mode in here, then as it was."""
-    before = {each: each.training for each in module.modules()}
-    if not training:
-        module.eval()
-    elif not module.training:
-        module.train()
-    try:
-        yield
-    finally:
-        for each, value in before.items():
-            each.training = value
+    return nullcontext() if low is None else cuda_autocast(low, blocks.here, blocks.forgetting)
 
 
 def _raised_in(problem: BaseException, paths: Paths) -> str:
@@ -241,20 +197,12 @@ def _raised_in(problem: BaseException, paths: Paths) -> str:
     return found
 
 
-def _joined(operations: Any) -> Iterator[Operation]:
-    """Neighbours that are alike become one with a count."""
-    from dataclasses import replace
-
-    last: Operation | None = None
-    for each in operations:
-        if last is not None and each == last:
-            last = replace(last, count=last.count + each.count)
-            continue
-        if last is not None:
-            yield last
-        last = each
-    if last is not None:
-        yield last
+def _sizes(trained: list[Any]) -> dict[str, list[list[int]]]:
+    """Of each dtype, elements of parameters and how many have so many."""
+    sizes: dict[str, Counter[int]] = {}
+    for each in trained:
+        sizes.setdefault(dtype_name(each.dtype), Counter())[each.numel()] += 1
+    return {dtype: [list(each) for each in sorted(sizes[dtype].items())] for dtype in sizes}
 
 
 def _batch(given: list[Any]) -> int:

@@ -1,0 +1,35 @@
+"""The state of torch and of the model while it is traced."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["as_on_cuda", "in_mode"]
+
+
+@contextmanager
+def as_on_cuda() -> Iterator[None]:
+    """Shortcuts of the CPU that training on CUDA never takes are off."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def in_mode(module: Any, training: bool) -> Iterator[None]:
+    """The module is in training or evaluation mode in here, then as it was."""
+    before = {each: each.training for each in module.modules()}
+    if not training:
+        module.eval()
+    elif not module.training:
+        module.train()
+    try:
+        yield
+    finally:
+        for each, value in before.items():
+            each.training = value

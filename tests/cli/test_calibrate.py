@@ -1,0 +1,66 @@
+"""Promises of `wattloop calibrate collect`."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Machine
+from wattloop.cli.main import main
+
+torch = pytest.importorskip("torch", reason="the suite measures torch")
+
+KERNELS = ("calibrate", "collect", "--gpu", "cpu", "--sections", "kernels", "-o", "mine.jsonl")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_it_says_what_to_do(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, no traceback, no file."""
+    assert main(["calibrate", "collect"]) == 2
+    assert "needs a GPU and torch sees none here; check 'nvidia-smi'" in capsys.readouterr().err
+    assert not list(here.folder.glob("*.jsonl"))
+
+
+def test_without_torch_it_names_the_command(here: Machine) -> None:
+    """A machine without torch is told how to get it."""
+    blocked = here.folder / "torch.py"
+    blocked.write_text("raise ImportError('none')")
+    path = f"{here.folder}:{here.environment['PYTHONPATH']}"
+    done = here.wattloop("calibrate", "collect", PYTHONPATH=path)
+    assert done.returncode == 2
+    assert b"pip install wattloop[torch]" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_second_run_goes_on_with_the_first(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --resume the file is refused; with it, nothing is taken twice."""
+    assert main([*KERNELS, "--json", "first.json"]) == 0
+    first = json.loads((here.folder / "first.json").read_text())["sections"]["kernels"]
+    assert first["taken"] == first["cases"] > 10
+    assert main([*KERNELS]) == 2
+    assert "add --resume" in capsys.readouterr().err
+    lines = (here.folder / "mine.jsonl").read_text().splitlines()
+    (here.folder / "mine.jsonl").write_text("\n".join(lines[:-3]) + "\n")
+    assert main([*KERNELS, "--resume"]) == 0
+    out, err = capsys.readouterr()
+    assert out.split()[-4:] == ["3", "0", str(first["cases"] - 3), str(first["cases"])]
+    assert "next: wattloop calibrate fit mine.jsonl" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpu", "first"], "--gpu first: give the GPU's number"),
+        (["--sections", "kernel"], "--sections kernel: known are host, kernels"),
+        (["--gpu", "cpu", "-o", "nowhere/mine.jsonl"], "no folder nowhere"),
+    ],
+)
+def test_bad_options_are_told(
+    here: Machine, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    """Which option, and what it takes."""
+    assert main(["calibrate", "collect", *words]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""Promises of the file a collection writes."""
+
+import gzip
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.calibrate.sample_file import SampleFile, records
+
+
+def test_a_file_is_not_written_over(tmp_path):
+    """Minutes on a GPU are not thrown away by a second command."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"record":"machine","gpu":"x"}\n')
+    with pytest.raises(ConfigError, match="--resume"):
+        SampleFile(path, resume=False)
+
+
+def test_each_record_is_there_at_once(tmp_path):
+    """A killed collection loses the case it was at, and no other."""
+    file = SampleFile(tmp_path / "a.jsonl", resume=False)
+    file.write({"record": "kernel", "case": "one"})
+    assert [row["case"] for row in records(tmp_path / "a.jsonl")] == ["one"]
+    file.close()
+
+
+def test_half_a_line_at_the_end_is_left_out(tmp_path):
+    """What a kill tore is not read, and not in the way of what follows."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"record":"kernel","case":"one"}\n{"record":"ker')
+    assert len(list(records(path))) == 1
+    file = SampleFile(path, resume=True)
+    assert file.done == {"one"}
+    file.write({"record": "kernel", "case": "two"})
+    file.close()
+    assert [row["case"] for row in records(path)] == ["one", "two"]
+
+
+def test_compressed_files_are_read(tmp_path):
+    """The project's own samples are kept so."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"record":"host"}\n'))
+    assert list(records(path)) == [{"record": "host"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{}\n", "a.jsonl:1: no field 'record'"),
+        ('{"record":"host"}\nnonsense\n{"record":"host"}\n', "a.jsonl:2: not a JSON record"),
+    ],
+)
+def test_a_damaged_file_is_told_with_its_line(tmp_path, text, told):
+    """Where it is wrong, and what to do."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        list(records(path))
+
+
+def test_a_file_that_is_no_gzip_is_told(tmp_path):
+    """The ending promises compression; the content may not keep it."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_text("plain")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        list(records(path))

@@ -1,0 +1,69 @@
+"""Promises of what is read beside the work, through nvidia-ml-py against the stub library."""
+
+import time
+
+import pytest
+
+from wattloop.predict.calibrate.holding import hold
+from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+
+pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory):
+    try:
+        with StubNvml(tmp_path_factory.mktemp("nvml"), gpus=1) as stub:
+            yield stub
+    except NoCompiler as reason:
+        pytest.skip(str(reason))
+
+
+def test_power_is_energy_between_two_changes_of_the_counter(stub):
+    """The counter stands still for 100 ms at a time: edges in between would lie by a fifth."""
+    stub.constant(0, 320)
+    sensor = Sensor(0)
+    time.sleep(0.15)
+    with Watch(sensor) as watch:
+        begin_s = time.perf_counter()
+        time.sleep(0.55)
+        drawn = watch.drawn(begin_s, time.perf_counter())
+    sensor.close()
+    assert drawn.power_w == pytest.approx(320, rel=0.08)
+    assert drawn.window_s < 0.55
+    assert drawn.clock_mhz > 0
+
+
+def test_a_window_without_a_change_has_no_power(stub):
+    """Missing is not zero."""
+    sensor = Sensor(0)
+    with Watch(sensor) as watch:
+        drawn = watch.drawn(time.perf_counter(), time.perf_counter() + 1e-4)
+    sensor.close()
+    assert drawn.power_w is None
+
+
+def test_without_nvml_there_is_a_reason(monkeypatch):
+    """A GPU that cannot be read is told, and its power is missing."""
+    monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1")
+    sensor = Sensor(0)
+    assert "cannot be loaded" in sensor.reason
+    assert sensor.power_w() is None
+    sensor.close()
+
+
+def test_a_held_kernel_has_its_power_and_rate(stub):
+    """What is drawn while a kernel runs again and again, and how often it ran."""
+    pytest.importorskip("torch", reason="the suite measures torch")
+    from wattloop.predict.calibrate.machine import open_device
+
+    stub.constant(0, 250)
+    sensor = Sensor(0)
+    time.sleep(0.15)
+    held = hold(
+        open_device("cpu"), [lambda: time.sleep(0.002)], sensor, settle_s=0.1, window_s=0.45
+    )
+    sensor.close()
+    assert held["power_w"] == pytest.approx(250, rel=0.15)
+    assert held["seconds"] >= 0.002

@@ -1,0 +1,49 @@
+"""Promises of the suite's lists of cases."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from wattloop.predict.calibrate.case import SECTIONS
+from wattloop.predict.calibrate.fit_cases import operations_of
+from wattloop.predict.calibrate.suite import SHARES, cases
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return cases("kernels")
+
+
+def test_all_sections_have_a_share_of_the_time():
+    """A section without a share would never be taken."""
+    assert set(SHARES) == set(SECTIONS)
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+def test_no_case_comes_twice(kernels):
+    """A key names one case: a second one of it would be skipped as already taken."""
+    assert len({case.key for case in kernels}) == len(kernels)
+
+
+def test_the_same_cases_in_the_same_order_always(kernels):
+    """A collection that is gone on with finds its place, whatever else drew random numbers."""
+    random.seed(7)
+    assert [case.key for case in cases("kernels")] == [case.key for case in kernels]
+
+
+def test_any_first_part_is_a_sample_of_the_whole(kernels):
+    """Being cut off does little harm: a tenth of the cases has a tenth of every family."""
+    whole = Counter(case.family for case in kernels)
+    tenth = Counter(case.family for case in kernels[: len(kernels) // 10])
+    for family, number in whole.items():
+        assert tenth[family] == pytest.approx(number / 10, rel=0.2, abs=3), family
+
+
+def test_every_kernel_is_written_as_a_trace_would_write_it(kernels):
+    """What was measured can be fitted; only what a trace names otherwise has no operation."""
+    unknown = Counter(
+        case.family for case in kernels if not operations_of(case.family, case.params)
+    )
+    assert set(unknown) <= {"copy", "loss", "pool", "index", "reduction"}
+    assert sum(unknown.values()) < len(kernels) / 50

@@ -1,0 +1,52 @@
+"""Promises of the figure of predictions: one curve per setting, what does not fit is hollow."""
+
+from typing import Any
+
+import pytest
+
+from tests.predict.small import small_workload
+from wattloop.predict.axes import Axis
+from wattloop.predict.forecaster import Forecaster
+from wattloop.predict.points import Point
+from wattloop.predict.question import Question
+
+pytest.importorskip("altair", reason="Altair is not installed")
+
+from wattloop.report.figures.forecasts import forecast_figures
+
+
+def drawn(axes: list[Axis]) -> Any:
+    """The definition as it is drawn, of every combination of two axes."""
+    forecaster, question = Forecaster(), Question(model=small_workload(peak_bytes=60e9))
+    points = []
+    for first in axes[0].values:
+        for second in axes[1].values:
+            asked = question.varied(axes[0].name, first).varied(axes[1].name, second)
+            setting = {axes[0].name: first, axes[1].name: second}
+            points.append(Point(setting, forecaster.answer(asked)))
+    return forecast_figures(points, axes)["predictions"].to_dict()
+
+
+def test_curves_are_drawn_against_the_first_axis() -> None:
+    """Caps on the horizontal axis, a colour per GPU, and what is drawn is said."""
+    spec = drawn([Axis("cap", (300.0, 400.0)), Axis("gpu", ("a100", "h200"))])
+    assert [panel["layer"][0]["encoding"]["y"]["title"] for panel in spec["hconcat"]] == [
+        "Samples per second",
+        "Power per GPU (W)",
+        "Energy per sample (J)",
+    ]
+    first = spec["hconcat"][0]["layer"][0]["encoding"]
+    assert first["x"]["title"] == "Power cap (W)"
+    assert first["color"]["sort"] == ["gpu a100", "gpu h200"]
+    assert "predicted by kernels, energy of the GPUs" in spec["title"]["subtitle"]
+
+
+def test_what_does_not_fit_is_hollow_and_said() -> None:
+    """60 GB fit on an H200 and not on an A100 with 40 GB."""
+    spec = drawn([Axis("gpu", ("a100-pcie-40", "h200")), Axis("gpus", (1,))])
+    layers = spec["hconcat"][0]["layer"]
+    filled = [layer for layer in layers if layer.get("transform") == [{"filter": "datum.fits"}]]
+    assert len(filled) == 1
+    assert "hollow: does not fit into memory" in spec["title"]["subtitle"]
+    data = filled[0].get("data") or spec["hconcat"][0].get("data") or spec["data"]
+    assert [row["fits"] for row in data["values"]] == [False, True]
