@@ -18,7 +18,7 @@ from wattloop.predict.models.model import Point
 
 __all__ = ["fitted_rules", "spec_seconds"]
 
-ROWS_OF_A_GPU = 3.0
+ROWS_OF_A_GPU = 1.0
 """Steps on one GPU err together: however many there are, they count as so many."""
 SOFT = 0.1
 ROUNDS = 15

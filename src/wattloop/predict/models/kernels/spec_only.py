@@ -1,9 +1,10 @@
-"""Constants of a GPU that nobody calibrated: those of one that was, carried over by data sheets.
+"""Constants of a GPU that nobody calibrated, by its data sheet.
 
-Shares of peaks and bandwidths stay what they are; what is in seconds follows the clock, what is in
-watts the power limit, what is in joules process, clock and memory:
+A GPU of the calibrated one's architecture gets its constants. Any other gets shares of peaks and of
+bandwidth that hold in general (`spec_shares`) and the calibrated one's host. Watts follow the size
+of a GPU, joules its process, clock and memory:
 
-    joules per FLOP = reference x (nm / nm_r)^p x (boost / boost_r)^c
+    joules per FLOP = known x (nm / nm_known)^p x (boost / boost_known)^c
 """
 
 from dataclasses import replace
@@ -11,8 +12,10 @@ from typing import Any
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.residuals import Residuals
 from wattloop.predict.models.kernels.spec_rules import SpecRules, shipped_rules
+from wattloop.predict.models.kernels.spec_shares import SHARES
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.static_power import static_power
 
@@ -34,6 +37,10 @@ PROCESS_NM = {
 GA102_NM = 8.0
 """Ampere with GDDR memory is made by Samsung, not TSMC."""
 
+ADA_QUICKER = 1.4
+"""Ada reaches so much higher a clock at the same voltage as its neighbours in time (boost of the
+RTX 4090 against RTX 3090 and 2080 Ti, 2520 against 1695 and 1545 MHz, less their process)."""
+
 SCHEDULERS = 4
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
 SPARE_LANES, FULL_LANES = 16.0, 32.0
@@ -48,26 +55,33 @@ LEAST_ROOM = 0.1
 def spec_constants(
     gpu: Gpu, reference: KernelConstants, calibrated: Gpu, rules: SpecRules | None = None
 ) -> KernelConstants:
-    """Constants for `gpu`, from the `reference` constants of the `calibrated` one."""
+    """Constants for `gpu`, where `reference` are those of the `calibrated` one."""
     rules = shipped_rules() if rules is None else rules
-    same = gpu.architecture == calibrated.architecture
-    values = reference.values
-    if not same:
-        # Corrections of the reference are for the kernels that its libraries pick.
-        values = Values({n: v for n, v in values.numbers.items() if not n.startswith("scale.")})
+    intervals = _intervals(reference, gpu, rules)
+    made = {"calibrated": calibrated.name, **rules.made}
+    if gpu.architecture == calibrated.architecture:
+        start, rules = reference, SpecRules()
+    else:
+        start = replace(reference, values=_general(reference.values), residuals=Residuals())
+    values = start.values
     changes = {
         **_shares(values, gpu, calibrated, rules),
         **_clocked(values, gpu, calibrated),
         **_power(values, gpu, calibrated, rules),
     }
     return replace(
-        reference,
+        start,
         gpu=gpu.name,
         values=values.with_changes(changes),
-        residuals=reference.residuals if same else Residuals(),
-        intervals=_intervals(reference, gpu, rules),
-        made={"reference": calibrated.name, **rules.made},
+        intervals=intervals,
+        made=made,
     )
+
+
+def _general(values: Values) -> Values:
+    """What holds for any GPU, with what was measured of a host."""
+    host = {name: value for name, value in values.numbers.items() if name.startswith("host.")}
+    return Values({**DEFAULTS, **SHARES, **host})
 
 
 def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[str, Any]:
@@ -107,16 +121,23 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
     """Watts and joules."""
     size = gpu.tdp_w / calibrated.tdp_w
     process = (_process_nm(gpu) / _process_nm(calibrated)) ** rules.process_exponent
-    clock = (gpu.boost_clock_mhz / calibrated.boost_clock_mhz) ** rules.clock_exponent
-    other = 1.0 if gpu.architecture == calibrated.architecture else rules.joules
+    clock = (_voltage_mhz(gpu) / _voltage_mhz(calibrated)) ** rules.clock_exponent
+    joules = process * clock * rules.joules
+    units = _lanes(gpu) / _lanes(calibrated) * gpu.boost_clock_mhz / calibrated.boost_clock_mhz
     changes = {
         "power.idle_w": static_power(gpu).watts,
         "power.static_w": values["power.static_w"] * size,
-        "power.busy_w": values["power.busy_w"] * size,
+        # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
+        "power.busy_w": values["power.busy_w"] * units * joules,
     }
     for name, value in values.numbers.items():
         if name.startswith("power.joule_per_flop"):
-            changes[name] = value * process * clock * other
+            changes[name] = value * joules
+    for dtype in ("tf32", "bf16", "fp16"):
+        if dtype not in gpu.matrix_flops:  # the ordinary units do it
+            quicker = gpu.vector_flops.get(dtype, 0.0) / gpu.vector_flops.get("fp32", 1.0)
+            ordinary = changes["power.joule_per_flop.fp32"] / max(quicker, 1.0)
+            changes[f"power.joule_per_flop.{dtype}"] = ordinary
     byte_j = values["power.joule_per_byte"]
     # A card is made to use its memory in full: streaming takes no more of the power limit than it
     # takes of the calibrated GPU's.
@@ -136,10 +157,22 @@ def _issue(gpu: Gpu, rules: SpecRules) -> float:
     """1 where arithmetic needs every issue slot, `spare_issue` where it needs every second."""
     if "fp32" in gpu.matrix_flops:  # AMD's matrix units do fp32 as well
         return 1.0
-    lanes = gpu.vector_flops.get("fp32", 0.0) / (2 * gpu.sms * gpu.boost_clock_mhz * 1e6)
+    lanes = _fp32_per_cycle(gpu)
     schedulers = SCHEDULERS / 2 if gpu.architecture == "pascal" and lanes < 100 else SCHEDULERS
     spare = (FULL_LANES - lanes / schedulers) / (FULL_LANES - SPARE_LANES)
     return 1.0 + (rules.spare_issue - 1.0) * min(max(spare, 0.0), 1.0)
+
+
+def _lanes(gpu: Gpu) -> float:
+    """Lanes of the whole GPU, of which a multiprocessor has 64 or a multiple."""
+    if gpu.vendor == "amd":  # CDNA 3 counts two instructions at once
+        return gpu.sms * 64
+    return gpu.sms * 64 * max(round(_fp32_per_cycle(gpu) / 64), 1)
+
+
+def _fp32_per_cycle(gpu: Gpu) -> float:
+    """Multiply-adds of a multiprocessor in one cycle."""
+    return gpu.vector_flops.get("fp32", 0.0) / (2 * gpu.sms * gpu.boost_clock_mhz * 1e6)
 
 
 def _l2_ratio(gpu: Gpu) -> float:
@@ -151,6 +184,11 @@ def _process_nm(gpu: Gpu) -> float:
     if gpu.architecture == "ampere" and gpu.memory_type.startswith("gddr"):
         return GA102_NM
     return PROCESS_NM.get(gpu.architecture, PROCESS_NM["hopper"])
+
+
+def _voltage_mhz(gpu: Gpu) -> float:
+    """The boost clock as far as it asks for voltage."""
+    return gpu.boost_clock_mhz / (ADA_QUICKER if gpu.architecture == "ada" else 1.0)
 
 
 def _memory(gpu: Gpu, rules: SpecRules) -> float:
