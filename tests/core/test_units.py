@@ -44,6 +44,9 @@ def test_energy_for_people(joules: float, text: str) -> None:
         (59.96, "60.0 s"),
         (185.0, "3 min 05 s"),
         (7_620.0, "2 h 07 min"),
+        (0.9997e-3, "1.00 ms"),
+        (0.9997, "1.00 s"),
+        (59.97, "1 min 00 s"),
     ],
 )
 def test_duration_for_people(seconds: float, text: str) -> None:
