@@ -86,7 +86,7 @@ def _three(value: float) -> str:
         return f"{value:.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    if size >= 1:
+    if size >= 0.9995:
         return f"{value:.2f}"
     if size >= 0.001:
         return f"{value:.3g}"
