@@ -18,7 +18,7 @@ from wattloop.predict.models.adept.calibration import Search
 from wattloop.predict.models.model import Point
 from wattloop.predict.models.shipped import FOLDER, save_constants
 
-ITERATIONS = 400
+ITERATIONS = 300
 SEEDS = 4
 QUICK_MODELS = ("albert_base_v2@256", "mlp_4096x6", "resnet18@32")
 THESIS_MODELS = {

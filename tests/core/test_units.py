@@ -41,9 +41,12 @@ def test_energy_for_people(joules: float, text: str) -> None:
         (2e-5, "20.0 us"),
         (0.0123, "12.3 ms"),
         (4.56, "4.56 s"),
-        (59.96, "60.0 s"),
+        (59.94, "59.9 s"),
         (185.0, "3 min 05 s"),
         (7_620.0, "2 h 07 min"),
+        (0.9997e-3, "1.00 ms"),
+        (0.9997, "1.00 s"),
+        (59.97, "1 min 00 s"),
     ],
 )
 def test_duration_for_people(seconds: float, text: str) -> None:

@@ -146,7 +146,7 @@ def _progress() -> Iterator["Progress"]:
         tasks: dict[str, TaskID] = {}
 
         def show(section: str, done: int, total: int, left_s: float) -> None:
-            left = f"at most {format_duration(left_s)} left"
+            left = f"at most {format_duration(left_s)} left" if left_s > 0 else ""
             if section not in tasks:
                 tasks[section] = bar.add_task(section, total=total, left=left)
             bar.update(tasks[section], completed=done, left=left)

@@ -63,11 +63,12 @@ def format_bytes(size_b: float) -> str:
 
 def format_duration(duration_s: float) -> str:
     """Seconds for people: `12.3 ms`, `4.56 s`, `3 min 05 s`, `2 h 07 min`."""
-    if duration_s < 1e-3:
+    # below what rounds to the next unit: 1.00 ms, not 1000 us
+    if duration_s < 999.5e-6:
         return f"{_three(duration_s * 1e6)} us"
-    if duration_s < 1:
+    if duration_s < 999.5e-3:
         return f"{_three(duration_s * 1e3)} ms"
-    if duration_s < 60:
+    if duration_s < 59.95:
         return f"{_three(duration_s)} s"
     minutes, seconds = divmod(round(duration_s), 60)
     if minutes < 60:
@@ -85,7 +86,7 @@ def _three(value: float) -> str:
         return f"{value:.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    if size >= 1:
+    if size >= 0.9995:
         return f"{value:.2f}"
     if size >= 0.001:
         return f"{value:.3g}"

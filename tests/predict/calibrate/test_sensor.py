@@ -1,11 +1,17 @@
 """Promises of what is read beside the work, through nvidia-ml-py against the stub library."""
 
+import sys
 import time
 
 import pytest
 
+from wattloop.core.records import DomainKind
+from wattloop.hardware.host import Host
+from wattloop.measure.meter import Context
+from wattloop.measure.meters import amd_gpu
 from wattloop.predict.calibrate.holding import hold
-from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor
+from wattloop.predict.calibrate.watch import Watch
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
@@ -23,7 +29,7 @@ def stub(tmp_path_factory):
 def test_power_is_energy_between_two_changes_of_the_counter(stub):
     """The counter stands still for 100 ms at a time: edges in between would lie by a fifth."""
     stub.constant(0, 320)
-    sensor = Sensor(0)
+    sensor = NvmlSensor(0)
     time.sleep(0.15)
     with Watch(sensor) as watch:
         begin_s = time.perf_counter()
@@ -37,7 +43,7 @@ def test_power_is_energy_between_two_changes_of_the_counter(stub):
 
 def test_a_window_without_a_change_has_no_power(stub):
     """Missing is not zero."""
-    sensor = Sensor(0)
+    sensor = NvmlSensor(0)
     with Watch(sensor) as watch:
         drawn = watch.drawn(time.perf_counter(), time.perf_counter() + 1e-4)
     sensor.close()
@@ -47,7 +53,7 @@ def test_a_window_without_a_change_has_no_power(stub):
 def test_without_nvml_there_is_a_reason(monkeypatch):
     """A GPU that cannot be read is told, and its power is missing."""
     monkeypatch.setenv("WATTLOOP_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1")
-    sensor = Sensor(0)
+    sensor = NvmlSensor(0)
     assert "cannot be loaded" in sensor.reason
     assert sensor.power_w() is None
     sensor.close()
@@ -59,7 +65,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     from wattloop.predict.calibrate.machine import open_device
 
     stub.constant(0, 250)
-    sensor = Sensor(0)
+    sensor = NvmlSensor(0)
     time.sleep(0.15)
     held = hold(
         open_device("cpu"), [lambda: time.sleep(0.002)], sensor, settle_s=0.1, window_s=0.45
@@ -67,3 +73,26 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     sensor.close()
     assert held["power_w"] == pytest.approx(250, rel=0.15)
     assert held["seconds"] >= 0.002
+
+
+def test_a_card_of_another_maker_is_read_through_its_meter(tmp_path, monkeypatch):
+    """A gauge without a counter: its mean is the power; what it lacks is missing."""
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    device = tmp_path / "class/drm/card0/device"
+    (device / "hwmon/hwmon1").mkdir(parents=True)
+    for name, text in {
+        "vendor": "0x1002",
+        "hwmon/hwmon1/power1_average": "213000000",
+        "hwmon/hwmon1/freq1_input": "1700000000",
+    }.items():
+        (device / name).write_text(text + "\n")
+    meters = amd_gpu.detect(Context(host=Host(sysfs=tmp_path, procfs=tmp_path / "proc")))
+    assert {d.kind for meter in meters for d in meter.domains} == {DomainKind.GAUGE}
+    sensor = MeterSensor(meters)
+    with Watch(sensor) as watch:
+        begin_s = time.perf_counter()
+        time.sleep(0.06)
+        drawn = watch.drawn(begin_s, time.perf_counter())
+    assert (drawn.power_w, drawn.clock_mhz, drawn.temp_c) == (213.0, 1700.0, None)
+    assert "GPU 3 is not among" in MeterSensor(meters, 3).reason
+    sensor.close()

@@ -7,6 +7,7 @@ import pytest
 
 from wattloop.predict.calibrate.case import SECTIONS
 from wattloop.predict.calibrate.fit_cases import operations_of
+from wattloop.predict.calibrate.session import possible
 from wattloop.predict.calibrate.suite import SHARES, cases
 
 
@@ -47,3 +48,11 @@ def test_every_kernel_is_written_as_a_trace_would_write_it(kernels):
     )
     assert set(unknown) <= {"copy", "loss", "pool", "index", "reduction"}
     assert sum(unknown.values()) < len(kernels) / 50
+
+
+def test_precisions_the_gpu_lacks_are_left_out(kernels):
+    """A V100 would take tf32 for fp32 and imitate bf16: such samples would say nothing."""
+    plain = possible(kernels, {"fp32", "fp16"})
+    assert {case.params.get("dtype", "fp32") for case in plain} == {"fp32", "fp16"}
+    assert {step.params["precision"] for step in possible(cases("steps"), {"fp32"})} == {"fp32"}
+    assert possible(kernels, {"fp32", "fp16", "tf32", "bf16"}) == list(kernels)

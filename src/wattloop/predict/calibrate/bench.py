@@ -51,6 +51,17 @@ class Bench:
         """Whether work runs beside the host, and has to be waited for."""
         return str(self.device.type) != "cpu"
 
+    @property
+    def precisions(self) -> frozenset[str]:
+        """What the device computes itself; others it would imitate, slowly, or take for fp32."""
+        plain = frozenset({"fp32", "fp16"})
+        if not self.on_gpu:
+            return plain | {"bf16", "tf32"}
+        if self.torch.version.hip:
+            return plain | {"bf16"}
+        ampere = self.torch.cuda.get_device_capability(self.device) >= (8, 0)
+        return plain | {"bf16", "tf32"} if ampere else plain
+
     def synchronize(self) -> None:
         """Wait until everything asked for has been done."""
         if self.on_gpu:

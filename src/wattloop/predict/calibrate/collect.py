@@ -84,6 +84,7 @@ class Collection:
             taken += 1
             if record["error"] is not None:
                 failed, last_error = failed + 1, f"{case.key}: {record['error']}"
+        progress(section, taken + kept, len(cases), 0.0)
         return Taken(taken, failed, kept, len(cases), last_error)
 
     def _record(self, case: Case) -> Mapping[str, object]:
@@ -117,15 +118,16 @@ class Collection:
     def _timed(self, case: Case) -> Mapping[str, object]:
         work = build(case.family, case.params, self._bench)
         timed = self._timer.time(work.calls)
-        seconds = timed.seconds
+        seconds, host_s = timed.seconds, timed.host_s
         if work.less:
-            seconds -= self._timer.time(work.less).seconds
+            less = self._timer.time(work.less)
+            seconds, host_s = seconds - less.seconds, host_s - less.host_s
         return {
             "seconds": seconds,
             "spread": round(timed.spread, 4),
             "repeats": timed.repeats,
             "sets": len(work.calls),
-            "host_s": timed.host_s,
+            "host_s": host_s,
             "clock_mhz": self._sensor.clock_mhz(),
             "power_w": None,
             "window_s": seconds * timed.repeats * timed.rounds,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.sensor import Sensor
 from wattloop.predict.calibrate.timing import Timer
+from wattloop.predict.calibrate.watch import Watch
 
 __all__ = ["hold"]
 

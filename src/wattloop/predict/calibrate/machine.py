@@ -8,10 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.measure.meter import Context
+from wattloop.measure.meters import amd_gpu
 from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.host import probe
-from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Sensor
 
 __all__ = ["machine_record", "open_device", "open_sensor"]
 
@@ -56,9 +58,19 @@ def open_device(device: str) -> Bench:
 def open_sensor(bench: Bench) -> Sensor:
     """The readings of the bench's GPU."""
     if not bench.on_gpu:
-        return Sensor.none("on the CPU nothing is metered")
+        return Sensor("on the CPU nothing is metered")
+    index = bench.device.index or 0
+    if bench.torch.version.hip:
+        return _amd_sensor(index)
     properties = bench.torch.cuda.get_device_properties(bench.device)
-    return Sensor(bench.device.index or 0, str(getattr(properties, "uuid", "")))
+    return NvmlSensor(index, str(getattr(properties, "uuid", "")))
+
+
+def _amd_sensor(index: int) -> Sensor:
+    try:
+        return MeterSensor(amd_gpu.detect(Context()), index)
+    except MeterUnavailable as error:
+        return Sensor(str(error))
 
 
 def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
@@ -75,7 +87,7 @@ def machine_record(bench: Bench, sensor: Sensor) -> Mapping[str, object]:
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "cpu": _cpu_name(),
-        "sensor": sensor.reason or "NVML",
+        "sensor": sensor.reason or sensor.name,
         "probe": dict(probe(bench)),
     }
     if bench.on_gpu:

@@ -1,18 +1,18 @@
 """One sitting of a collection: sections share its time, what one leaves the next ones get."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.case import SECTIONS
+from wattloop.predict.calibrate.case import SECTIONS, Case
 from wattloop.predict.calibrate.collect import Collection, Progress, Taken
 from wattloop.predict.calibrate.machine import machine_record
 from wattloop.predict.calibrate.sample_file import SampleFile
 from wattloop.predict.calibrate.sensor import Sensor
 from wattloop.predict.calibrate.suite import SHARES, cases
 
-__all__ = ["chosen_sections", "collect"]
+__all__ = ["chosen_sections", "collect", "possible"]
 
 
 def collect(
@@ -50,9 +50,20 @@ def collect(
         section = left[0]
         share = SHARES[section] / sum(SHARES[name] for name in left)
         section_s = max(0.0, end_s - time.monotonic()) * share
-        results[section] = collection.take(section, cases(section, tiny=tiny), section_s, progress)
+        wanted = possible(cases(section, tiny=tiny), bench.precisions)
+        results[section] = collection.take(section, wanted, section_s, progress)
         left.pop(0)
     return results
+
+
+def possible(wanted: Sequence[Case], precisions: Set[str]) -> list[Case]:
+    """Without the cases in a precision that the GPU lacks."""
+
+    def has(case: Case) -> bool:
+        named = {case.params.get(name) for name in ("dtype", "to", "precision")} - {None}
+        return named <= precisions
+
+    return [case for case in wanted if has(case)]
 
 
 def chosen_sections(text: str) -> list[str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.sensor import Sensor, Watch
+from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.watch import Watch
 from wattloop.predict.calibrate.work.optimizer import make_optimizer
 from wattloop.predict.calibrate.work.params import Params
 from wattloop.predict.calibrate.zoo import Subject, subject

@@ -68,7 +68,7 @@ class Timer:
         host_s = (time.perf_counter() - begin) / 2
         self._bench.synchronize()
         rough_s = max((time.perf_counter() - begin) / 2, 1e-7)
-        repeats = min(self._most, max(2, round(self._round_s / rough_s)))
+        repeats = min(self._most, max(1, round(self._round_s / rough_s)))
         if rough_s < 5e-5:
             repeats = self._most  # launching it took longer than running it
         rounds = 2 if rough_s > 10 * self._round_s else self._rounds

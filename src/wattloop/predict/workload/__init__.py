@@ -3,7 +3,7 @@
 operation, workload   the records
 costs/                shapes -> an operation, without torch
 trace                 a torch model -> a workload (rules/ and tracing/ are its parts)
-files                 workloads as JSON
+files, cache          workloads as JSON; traces made before
 aggregates            totals and weighted mean dims, as the thesis counts them
 """
 

@@ -13,9 +13,11 @@ cost rules write them, microbenchmarks are described by them and models read the
                transposed. One- and three-dimensional ones fold or extend h (see rules)
     attention  dims None; detail: direction `forward` or `backward`, batch, heads, kv_heads,
                q_len, kv_len, head_dim, causal, masked, algorithm `flash`, `efficient` or `math`
+               (`math` is for cases described by hand: the tracer takes it apart, as CUDA does)
     rnn        detail: direction, cell `lstm`, `gru` or `rnn`, layers, input, hidden, batch, seq,
                bidirectional
-    norm       detail: direction, norm `batch`, `layer`, `group` or `rms`, rows, columns
+    norm       detail: direction, norm `batch`, `layer`, `group` or `rms`, rows, columns (rows are
+               normalised, but by `batch`: there rows are N*H*W, columns the channels)
     softmax    detail: direction, rows, columns
     loss       detail: direction, rows, columns
     pool       detail: direction, window, stride

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.cache import kept_or_made
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.predict.workload.workload import Workload
 
@@ -22,6 +23,7 @@ def trace(  # noqa: PLR0913 - most have a default
     training: bool = True,
     accumulate: int = 1,
     name: str = "",
+    cache: bool = False,
 ) -> Workload:
     """Operations, memory and parameters of one step of `model` on `inputs`.
 
@@ -44,6 +46,8 @@ def trace(  # noqa: PLR0913 - most have a default
         training: False for the forward pass alone, without gradients.
         accumulate: passes before the optimizer.
         name: what to call the workload; by default the class of the model.
+        cache: take a trace made before from the user's cache folder where all that determines it
+            is the same, and keep a new one there.
 
     Raises:
         ConfigError: an argument is wrong, the shapes do not fit the model (names the module), or
@@ -70,4 +74,8 @@ def trace(  # noqa: PLR0913 - most have a default
         ) from problem
     from wattloop.predict.workload.tracing.step import traced
 
-    return traced(request)
+    if not cache:
+        return traced(request)
+    from wattloop.predict.workload.tracing.identity import identity_of
+
+    return kept_or_made(identity_of(request), lambda: traced(request))

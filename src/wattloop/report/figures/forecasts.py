@@ -39,9 +39,7 @@ def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str,
     others = [axis.name for axis in axes[1:]]
     data = [_row(point, x.name, others) for point in points]
     order = list(dict.fromkeys(row["curve"] for row in data))
-    panels = [
-        _panel(alt, data, x, quantity, title, order) for quantity, title in PANELS.items()
-    ]
+    panels = [_panel(alt, data, x, quantity, title, order) for quantity, title in PANELS.items()]
     first = points[0].forecast
     has_intervals = first.prediction.energy_interval is not None
     said = f"predicted by {first.estimator}, energy of the GPUs"
@@ -103,9 +101,7 @@ def _panel(
     if f"{quantity}_low" in data[0]:
         ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
         layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
-    layers.append(
-        base.mark_point(filled=False, size=50).encode(x=x, y=y, color=color, **beside)
-    )
+    layers.append(base.mark_point(filled=False, size=50).encode(x=x, y=y, color=color, **beside))
     fitting = base.transform_filter("datum.fits")
     layers.append(fitting.mark_point(filled=True, size=50).encode(x=x, y=y, color=color, **beside))
     return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)

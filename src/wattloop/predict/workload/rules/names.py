@@ -20,7 +20,7 @@ def _words(text: str) -> frozenset[str]:
 VIEWS = _words("""
 detach alias lift_fresh lift _unsafe_view _reshape_alias view _view_copy reshape empty
 empty_like empty_strided new_empty new_empty_strided resize resize_ set_ _local_scalar_dense
-is_same_size sym_size sym_stride sym_numel _version
+is_same_size sym_size sym_stride sym_numel _version as_strided
 """)
 FILLS = _words("""
 zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full arange zero fill
@@ -58,5 +58,6 @@ SAMPLINGS = _words("""
 upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
 upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d
 _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface glu celu lerp isin
-_cdist_forward _fused_moving_avg_obs_fq_helper bucketize searchsorted complex polar
+_cdist_forward _fused_moving_avg_obs_fq_helper masked_fill floor_divide
+bucketize searchsorted complex polar
 """)

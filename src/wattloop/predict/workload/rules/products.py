@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.place import Place
 from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.rules.call import Call
 
@@ -25,6 +26,24 @@ def _mv(call: Call) -> Operation:
 
 def _dot(call: Call) -> Operation:
     return _product(call, call.args[0].unsqueeze(0), call.args[1].unsqueeze(-1), bias=False)
+
+
+def _grouped(call: Call) -> Operation:
+    """A product for each group of rows (experts); half precision does all in one kernel."""
+    first, second = call.args[:2]
+    offsets = call.arg(2, "offs")
+    groups = offsets.numel() if offsets is not None else first.shape[0]
+    m, k, n = first.shape[-2], first.shape[-1], second.shape[-1]
+    if first.dim() == 2 and second.dim() == 2:
+        k //= groups
+    elif first.dim() == 2:
+        m //= groups
+    elif second.dim() == 2:
+        n //= groups
+    kernels = 1 if call.dtype in {"bf16", "fp16"} else groups
+    layout = _read(first) + _read(second)
+    place = call.place | Place(kernels=kernels)
+    return costs.gemm(groups, m, n, k, dtype=call.product_dtype, layout=layout, **place)
 
 
 def _product(call: Call, first: Any, second: Any, *, bias: bool) -> Operation:
@@ -50,6 +69,7 @@ RULES: dict[str, Callable[[Call], Operation]] = {
     "aten.baddbmm": _addmm,
     "aten.baddbmm_": _addmm,
     "aten._addmm_activation": _addmm,
+    "aten._grouped_mm": _grouped,
     "aten.mv": _mv,
     "aten.addmv": _mv,
     "aten.dot": _dot,

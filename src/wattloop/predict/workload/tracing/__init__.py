@@ -1,6 +1,7 @@
 """How a model is run on fake tensors so that its operations can be written down.
 
 request          what to trace, checked
+identity         what determines a trace, as text
 building         a module, configuration or factory -> a module of fake tensors
 step             forward, loss, backward; then what the optimizer does (`optimizing`)
 losses, modes    what is differentiated; the state of torch and model meanwhile

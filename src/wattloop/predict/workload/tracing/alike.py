@@ -1,5 +1,6 @@
 """Which modules are alike: same class, same shapes, same settings, all the way down."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,8 @@ def _setting(name: str, value: Any, position: str) -> Any:
         return tuple(_setting(name, each, position) for each in value)
     if isinstance(value, Mapping):
         return tuple((str(key), _setting(str(key), each, position)) for key, each in value.items())
+    if isinstance(value, functools.partial):
+        return _setting(name, (value.func, value.args, value.keywords), position)
     if callable(value) and hasattr(value, "__code__"):
         return value.__code__
     return type(value), id(value)

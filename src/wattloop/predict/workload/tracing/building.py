@@ -7,7 +7,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from wattloop.core.errors import ConfigError
@@ -22,9 +24,7 @@ def module_of(model: Any) -> Any:
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _from_config(model)
     if callable(model):
-        with _SmallOnesAreReal(), warnings.catch_warnings():
-            # Copying a module copies fake tensors, of which torch warns.
-            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        with _building():
             made = model()
         if isinstance(made, torch.nn.Module):
             return made
@@ -87,12 +87,12 @@ def _from_config(config: Any) -> Any:
 
     names = list(getattr(config, "architectures", None) or ())
     if names and hasattr(transformers, names[0]):
-        with _SmallOnesAreReal():
+        with _building():
             return getattr(transformers, names[0])._from_config(config)
     for auto in _AUTO_CLASSES:
         family = getattr(transformers, auto)
         if type(config) in family._model_mapping:
-            with _SmallOnesAreReal():
+            with _building():
                 return family.from_config(config)
     raise ConfigError(
         f"model: transformers knows no model for {type(config).__name__}; give a function that "
@@ -109,6 +109,27 @@ _AUTO_CLASSES = (
 )
 
 
+@contextmanager
+def _building() -> Iterator[None]:
+    """A model is built in here: its weights have no values, its settings do."""
+    with _SmallOnesAreReal(), _NothingIsFound(), warnings.catch_warnings():
+        # Copying a module copies fake tensors, of which torch warns.
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        yield
+
+
+class _NothingIsFound(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
+    """Initialisations that look at what they made (is a value out of bounds?) find nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer 0 where a number is read from a fake tensor."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            tensor = args[0]
+            if isinstance(tensor, FakeTensor) and tensor.constant is None:
+                return False if tensor.dtype == torch.bool else 0
+        return func(*args, **(kwargs or {}))
+
+
 class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed here
     """Short ranges of numbers stay real while a model is built.
 
@@ -121,8 +142,6 @@ class _SmallOnesAreReal(TorchFunctionMode):  # type: ignore[misc]  # torch is no
         """Make small ranges real, leave the rest as it is."""
         kwargs = kwargs or {}
         if func in _RANGES and all(isinstance(each, (int, float)) for each in args):
-            from torch._subclasses.fake_tensor import unset_fake_temporarily
-
             with unset_fake_temporarily():
                 made = func(*args, **{**kwargs, "device": "meta"})
                 if prod(made.shape) <= _SMALL:

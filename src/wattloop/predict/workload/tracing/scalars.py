@@ -90,6 +90,22 @@ def _index(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: An
     return func(args[0], whole, *args[2:], **kwargs)
 
 
+def _grouped_mm(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Products by group: torch knows their shapes for bf16 only."""
+    first, second = args[:2]
+    offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+    if first.dim() == 2 and second.dim() == 2:
+        shape: tuple[int, ...] = (offsets.numel(), first.shape[0], second.shape[1])
+    elif first.dim() == 2:
+        shape = (first.shape[0], second.shape[-1])
+    elif second.dim() == 2:
+        shape = (first.shape[1], second.shape[1])
+    else:
+        shape = (*first.shape[:2], second.shape[-1])
+    self.note(f"rows in {_where(path)} are taken to be spread evenly over {name}'s groups")
+    return first.new_empty(shape, dtype=kwargs.get("out_dtype") or first.dtype)
+
+
 def _is_mask(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
 
@@ -110,6 +126,7 @@ def _exceptions() -> tuple[type[BaseException], ...]:
 _DATA_DEPENDENT = _exceptions()
 _SPECIAL = {
     "aten._local_scalar_dense": _item,
+    "aten._grouped_mm": _grouped_mm,
     "aten.nonzero": _nonzero,
     "aten.masked_select": _masked_select,
     "aten._unique2": _unique,

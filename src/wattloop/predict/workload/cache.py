@@ -1,0 +1,63 @@
+"""Traces that were made before, in the user's cache folder.
+
+A trace is kept under a key of everything that determines it: the configuration or the structure
+and source of the model, shapes, precision, optimizer, rules of the user, and the versions of
+torch and Wattloop. What has no readable source is not kept.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.files import VERSION, load_workload, save_workload
+from wattloop.predict.workload.workload import Workload
+
+__all__ = ["cache_folder", "kept_or_made"]
+
+_MOST = 500
+"""Traces that are kept; the longest unused go first."""
+
+
+def kept_or_made(
+    parts: list[str] | None, make: Callable[[], Workload], folder: Path | None = None
+) -> Workload:
+    """The workload kept under the key made of `parts`, else a new one, which is kept.
+
+    None for parts: it cannot be told what determines it, so it is made. A file that is broken is
+    replaced; a folder that cannot be written is left.
+    """
+    if parts is None:
+        return make()
+    folder = cache_folder() if folder is None else folder
+    digest = hashlib.sha256("\0".join([str(VERSION), *parts]).encode()).hexdigest()
+    path = folder / f"{digest[:32]}.json.gz"
+    if path.is_file():
+        try:
+            workload = load_workload(path)
+        except ConfigError:
+            path.unlink(missing_ok=True)
+        else:
+            path.touch()
+            return workload
+    workload = make()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_workload(workload, path)
+        _forget_old(folder)
+    except (OSError, ConfigError):
+        return workload
+    return workload
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/wattloop/workloads`, by default in `~/.cache`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "wattloop" / "workloads"
+
+
+def _forget_old(folder: Path) -> None:
+    files = sorted(folder.glob("*.json.gz"), key=lambda each: each.stat().st_mtime)
+    for each in files[:-_MOST]:
+        each.unlink(missing_ok=True)
