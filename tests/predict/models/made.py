@@ -23,6 +23,7 @@ GPU = Gpu(
     cap_max_w=700,
     idle_w=80,
     link_bytes_s=900e9,
+    link_gpus=8,
     pcie_bytes_s=64e9,
 )
 PLACE = Placement(GPU)
