@@ -25,6 +25,7 @@ H200 = Gpu(
     cap_max_w=700,
     idle_w=80,
     link_bytes_s=9e11,
+    link_gpus=8,
     pcie_bytes_s=6.3e10,
 )
 

@@ -158,8 +158,10 @@ def _issue(gpu: Gpu, rules: SpecRules) -> float:
     if "fp32" in gpu.matrix_flops:  # AMD's matrix units do fp32 as well
         return 1.0
     lanes = _fp32_per_cycle(gpu)
-    schedulers = SCHEDULERS / 2 if gpu.architecture == "pascal" and lanes < 100 else SCHEDULERS
-    spare = (FULL_LANES - lanes / schedulers) / (FULL_LANES - SPARE_LANES)
+    lanes /= SCHEDULERS / 2 if gpu.architecture == "pascal" and lanes < 100 else SCHEDULERS
+    if lanes > FULL_LANES:  # Kepler has more than it can feed
+        return FULL_LANES / lanes
+    spare = (FULL_LANES - lanes) / (FULL_LANES - SPARE_LANES)
     return 1.0 + (rules.spare_issue - 1.0) * min(max(spare, 0.0), 1.0)
 
 
