@@ -81,7 +81,8 @@ class Operation:
         module: dotted path of the module that called it (its backward is its own as well); blocks
             that are alike are written once, `layers.0-31`. Empty outside of modules.
         dtype: arithmetic: `fp32`, `tf32`, `bf16`, `fp16`, `fp64`; a float32 product under tf32
-            is `tf32`, a float32 addition stays `fp32`.
+            is `tf32`, a float32 addition stays `fp32`. What works on whole numbers only has
+            their type (`int64`, `bool`).
         inputs, outputs: shapes of the tensors read and written.
         flops: floating-point operations of one call (a multiply-add is two).
         bytes_read, bytes_written: what one call has to move, each tensor once.

@@ -54,10 +54,9 @@ def attention(
 def _attention_fake(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, algorithm: str
 ) -> tuple[Tensor, Tensor]:
-    # The result lies as the query does: heads beside each other, so that joining them is a view.
     batch, heads, length, _ = q.shape
-    out = q.new_empty(batch, length, heads, v.shape[-1]).transpose(1, 2)
-    return out, q.new_empty(batch, heads, length, dtype=torch.float32)
+    rows = q.new_empty(batch, heads, length, dtype=torch.float32)
+    return _laid_out(q, algorithm, v.shape[-1]), rows
 
 
 def _attention_backward_fake(
@@ -71,7 +70,23 @@ def _attention_backward_fake(
     out: Tensor,
     rows: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return (
+        _laid_out(q, algorithm, q.shape[-1]),
+        _laid_out(k, algorithm, k.shape[-1]),
+        _laid_out(v, algorithm, v.shape[-1]),
+    )
+
+
+def _laid_out(like: Tensor, algorithm: str, width: int) -> Tensor:
+    """A result of the shape of `like`, in memory as the kernel lays it out.
+
+    Heads lie beside each other, so that joining them is a view; flash attention keeps the order
+    of batch and sequence that its input has.
+    """
+    turned = like.transpose(1, 2)
+    if algorithm == "flash" and width == like.shape[-1]:
+        return torch.empty_like(turned).transpose(1, 2)
+    return turned.new_empty(*turned.shape[:-1], width).transpose(1, 2)
 
 
 def _attention_saves(ctx: Any, inputs: Any, output: Any) -> None:
