@@ -228,6 +228,12 @@ def test_forward_alone_has_no_gradients_and_dropout_does_nothing():
     assert workload.peak_bytes < trace(mlp, torch.empty(4, 8)).peak_bytes
 
 
+def test_the_batch_is_the_first_length_unless_told():
+    """A recurrent network may have the sequence first."""
+    assert trace(mlp, torch.empty(4, 8), training=False).batch == 4
+    assert trace(mlp, torch.empty(4, 2, 8), training=False, batch=2).batch == 2
+
+
 def test_no_optimizer_means_forward_and_backward_only():
     """As benchmarks that measure only those do it."""
     workload = trace(mlp, torch.empty(4, 8), optimizer=None)
@@ -256,6 +262,7 @@ def test_a_traced_workload_is_saved_and_read_back_equal(stacks, tmp_path):
         ({"style": "quick"}, "style 'quick'"),
         ({"loss": "hinge"}, "loss 'hinge'"),
         ({"accumulate": 0}, "accumulate is 0"),
+        ({"batch": 0}, "batch is 0"),
         ({"optimizer": torch.optim.Adagrad}, "Adagrad has no rule"),
         ({"optimizer": "rmsprop", "style": "fused"}, "no fused rmsprop"),
         ({"model": 5}, "model: expected"),

@@ -22,6 +22,7 @@ def trace(  # noqa: PLR0913 - most have a default
     style: str = "foreach",
     training: bool = True,
     accumulate: int = 1,
+    batch: int | None = None,
     name: str = "",
     cache: bool = False,
 ) -> Workload:
@@ -45,6 +46,7 @@ def trace(  # noqa: PLR0913 - most have a default
         style: of the optimizer: `loop`, `foreach` (torch's default on CUDA) or `fused`.
         training: False for the forward pass alone, without gradients.
         accumulate: passes before the optimizer.
+        batch: samples in `inputs`, where it is not the first length of the first tensor.
         name: what to call the workload; by default the class of the model.
         cache: take a trace made before from the user's cache folder where all that determines it
             is the same, and keep a new one there.
@@ -63,6 +65,7 @@ def trace(  # noqa: PLR0913 - most have a default
         style=style,
         training=training,
         accumulate=accumulate,
+        batch=batch,
         name=name,
     )
     try:

@@ -40,6 +40,7 @@ def identity_of(request: Request) -> list[str] | None:
                     request.style,
                     request.training,
                     request.accumulate,
+                    request.batch,
                     request.name,
                     request.merge,
                 )

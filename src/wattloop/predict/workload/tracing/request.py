@@ -27,6 +27,7 @@ class Request:
     training: bool
     accumulate: int
     name: str
+    batch: int | None = None
     merge: bool = True
 
     def __post_init__(self) -> None:
@@ -42,6 +43,8 @@ class Request:
             raise ConfigError(f"style '{self.style}' is not known; use one of {', '.join(STYLES)}")
         if self.accumulate < 1:
             raise ConfigError(f"accumulate is {self.accumulate}; at least one pass makes a step")
+        if self.batch is not None and self.batch < 1:
+            raise ConfigError(f"batch is {self.batch}; at least one sample makes a pass")
         if isinstance(self.optimizer, str) and self.optimizer:
             rule = rule_of(self.optimizer)
             if self.style == "fused" and rule.fused is None:

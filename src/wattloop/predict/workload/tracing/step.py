@@ -102,7 +102,7 @@ class _Step:
             precision=request.precision,
             optimizer=optimizing.name if request.training else "",
             optimizer_style=request.style if optimizing.name and request.training else "",
-            batch=_batch(given),
+            batch=request.batch or _batch(given),
             accumulate=request.accumulate,
             training=request.training,
             parameters=sum(each.numel() for each in trained),
