@@ -219,6 +219,20 @@ def test_the_model_is_left_as_it_was():
     assert model(torch.ones(2, 8)).isfinite().all()
 
 
+def test_what_the_caller_has_set_does_not_matter():
+    """In inference mode, on several threads: the same workload."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    model, inputs = mlp(), torch.empty(4, 8)
+    plain = trace(model, inputs)
+    with torch.inference_mode():
+        assert trace(model, inputs) == plain
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(lambda _: len(trace(model, inputs).operations), range(3))) == {
+            len(plain.operations)
+        }
+
+
 def test_forward_alone_has_no_gradients_and_dropout_does_nothing():
     """Evaluation mode without autograd."""
     workload = trace(mlp, torch.empty(4, 8), training=False)

@@ -20,7 +20,8 @@ __all__ = ["faked", "module_of", "on_fake_weights"]
 def module_of(model: Any) -> Any:
     """The module that `model` is, describes or makes; called where tensors are fake."""
     if isinstance(model, torch.nn.Module):
-        return model
+        # What torch.compile wraps is traced as it would run without.
+        return getattr(model, "_orig_mod", model)
     if hasattr(model, "model_type") and hasattr(model, "to_dict"):
         return _from_config(model)
     if callable(model):

@@ -11,11 +11,12 @@ __all__ = ["as_on_cuda", "in_mode"]
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Shortcuts of the CPU that training on CUDA never takes are off."""
+    """Shortcuts that training never takes are off, whatever the caller has set."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with torch.inference_mode(False):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 

@@ -1,5 +1,6 @@
 """One step on fake tensors: forward, loss, backward, optimizer."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -33,20 +34,22 @@ from wattloop.version import __version__
 
 __all__ = ["traced"]
 
+_ONE_AT_A_TIME = threading.Lock()
 _CUBLAS_BYTES = 32 * 2**20
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
 
 
 def traced(request: Request) -> Workload:
-    """The workload that a request describes."""
-    guesses = Guesses(0)
-    try:
-        return _Step(request, guesses).run()
-    except ConfigError:
-        if not guesses.guessed:
-            raise
-    # A number read from a tensor was taken to be 0, and that did not go through.
-    return _Step(request, Guesses(1)).run()
+    """The workload that a request describes; one at a time: torch's dispatcher is changed."""
+    with _ONE_AT_A_TIME:
+        guesses = Guesses(0)
+        try:
+            return _Step(request, guesses).run()
+        except ConfigError:
+            if not guesses.guessed:
+                raise
+        # A number read from a tensor was taken to be 0, and that did not go through.
+        return _Step(request, Guesses(1)).run()
 
 
 class _Step:
