@@ -28,7 +28,7 @@ TURNS = 2
 PRIOR_UNCALIBRATED = 0.5
 PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks. Windows
-over tiny pictures in fp32 count as before: cuDNN's choices for them are beyond what was measured."""
+over tiny pictures in fp32 count as before: cuDNN's choices for them are not like any measured."""
 PRIOR_HOST = 0.25
 """The same for a single cost of the host, beside the others of its phase."""
 HOST_SHARED = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host")
