@@ -81,7 +81,9 @@ def spec_constants(
 def _general(values: Values) -> Values:
     """What holds for any GPU, with what was measured of a host."""
     host = {name: value for name, value in values.numbers.items() if name.startswith("host.")}
-    return Values({**DEFAULTS, **SHARES, **host})
+    # A finer name among the defaults would win over what is said here of its kind.
+    rest = {n: v for n, v in DEFAULTS.items() if not any(n.startswith(f"{k}.") for k in SHARES)}
+    return Values({**rest, **SHARES, **host})
 
 
 def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[str, Any]:
@@ -127,12 +129,13 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
     changes = {
         "power.idle_w": static_power(gpu).watts,
         "power.static_w": values["power.static_w"] * size,
-        # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
-        "power.busy_w": values["power.busy_w"] * units * joules,
     }
     for name, value in values.numbers.items():
         if name.startswith("power.joule_per_flop"):
             changes[name] = value * joules
+        elif name.startswith("power.busy_w"):
+            # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
+            changes[name] = value * units * joules
     for dtype in ("tf32", "bf16", "fp16"):
         if dtype not in gpu.matrix_flops:  # the ordinary units do it
             quicker = gpu.vector_flops.get(dtype, 0.0) / gpu.vector_flops.get("fp32", 1.0)
@@ -150,7 +153,8 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 def _fixed_w(values: Values) -> float:
     """What a busy GPU draws whatever it does."""
-    return values["power.idle_w"] + values["power.static_w"] + values["power.busy_w"]
+    busy_w = values.look("power.busy_w", "stream")
+    return values["power.idle_w"] + values["power.static_w"] + busy_w
 
 
 def _issue(gpu: Gpu, rules: SpecRules) -> float:
