@@ -9,15 +9,15 @@ benchmarks/data/h200. Networks are traced once and kept on disk (see predict_poi
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bars import Page, arguments, publish
+from predict_base import microbenchmark_constants
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
-from predict_points import Measured, measured_points, steps_file
-from wattloop.hardware.gpus import gpu_named
+from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged, leave_one_out
 from wattloop.predict.models.adept import Adept
@@ -36,11 +36,13 @@ def main() -> int:
     path = steps_file()
     if path is None:
         print(
-            "predict_h200: h200_train_steps.jsonl is neither in gpu/ of WATTLOOP_SHARED_DATA "
-            "nor in benchmarks/data/h200; nothing judged"
+            "predict_h200: neither gpu/h200_train_steps.jsonl of WATTLOOP_SHARED_DATA nor "
+            "benchmarks/data/h200/train_steps.jsonl is here; nothing judged"
         )
         return 0
-    publish(_page(args, measured_points(path, QUICK_MODELS if args.quick else None)), args)
+    measured = measured_points(path, QUICK_MODELS if args.quick else None)
+    own = [] if args.quick else own_points(suite_files())
+    publish(_page(args, measured, own), args)
     return 0
 
 
@@ -49,74 +51,93 @@ class Verdict:
     """One model's predictions of all rows, out of sample."""
 
     judged: list[Judged]
-    fit_s: float
+    took_s: float
 
 
-def _page(args: Namespace, measured: Sequence[Measured]) -> Page:
-    chosen = args.models.split(",")
-    verdicts = {name: _judge(_model(name, args.quick), measured) for name in chosen}
+def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]) -> Page:
+    first, *_ = chosen = args.models.split(",")
+    models = {name: _model(name, args.quick) for name in chosen}
+    verdicts = {name: _left_out(model, measured, own) for name, model in models.items()}
     outcomes = _outcomes(verdicts, measured)
-    first = chosen[0]
     ours = outcomes[first]
-    nested = _nested([o.judged for o in ours])
-    covered = coverages(ours, nested)
+    second: dict[str, list[Outcome]] = {}
+    if own:
+        second = _outcomes({n: _unseen(m, measured, own) for n, m in models.items()}, own)
+    covered = coverages(ours, _nested([o.judged for o in ours], own))
     in_sample = _in_sample(measured, args.quick) if "adept" in chosen else None
     tables = [
         by_part(ours, f"Errors of {first} by regime"),
         compared(outcomes, "All models, out of sample"),
         prototype_table(outcomes),
-        by_model(ours, f"Errors of {first} by model and precision"),
+        by_model(ours, f"Errors of {first} by network and precision"),
         worst(ours, f"Where {first} is most wrong"),
-        of_memory(ours, "Peak memory as traced"),
     ]
+    if own:
+        tables += [
+            by_part(second[first], "Networks of the suite, which the constants never saw"),
+            compared(second, "The same by all models"),
+            by_model(second[first], "The same by network and precision"),
+        ]
+    tables.append(of_memory(ours, "Peak memory as traced"))
     if not args.quick:
-        draw(ours, args.docs)
+        draw([*ours, *second.get(first, ())], args.docs)
     return Page(
         "predict_h200",
-        "Training steps of unseen models on an H200",
-        bars_of(outcomes, first, covered, in_sample),
+        "Training steps of unseen networks on an H200",
+        bars_of(outcomes, second, first, covered, in_sample),
         tables,
-        text=TEXT.format(rows=len(ours), groups=len(nested)),
+        text=TEXT.format(rows=len(ours), own=len(own), nets=len({m.point.group for m in own})),
         packages=("wattloop", "torch", "transformers", "numpy"),
         details={
             "rows": [
                 {"step": o.label, **{q: o.error(q) for q in ("time", "power", "energy")}}
-                for o in ours
+                for o in (*ours, *second.get(first, ()))
             ],
-            "fit_s": {name: verdict.fit_s for name, verdict in verdicts.items()},
+            "took_s": {name: verdict.took_s for name, verdict in verdicts.items()},
         },
     )
 
 
 def _model(name: str, quick: bool) -> Model:
+    """A model before it is fitted to steps; `kernels` knows its microbenchmarks."""
     if name == "kernels":
-        return KernelModel.for_gpu(gpu_named("h200"))
+        known = None if quick else microbenchmark_constants()
+        return KernelModel(known, source="calibrated") if known else KernelModel()
     if name == "adept":
         from wattloop.predict.models.adept.calibration import Search
 
-        return Adept(search=Search(iterations=20 if quick else 300))
+        return Adept(search=Search(iterations=5 if quick else 150))
     if name == "roofline":
         return Roofline()
     raise SystemExit(f"--models {name}: unknown; choose of kernels, adept, roofline")
 
 
-def _judge(model: Model, measured: Sequence[Measured]) -> Verdict:
-    """Every group by constants from the others."""
+def _left_out(model: Model, measured: Sequence[Measured], own: Sequence[Measured]) -> Verdict:
+    """Every group by constants from the others, and from the suite's networks."""
     began = time.perf_counter()
-    said = sys.stderr.isatty()
 
     def tell(group: str) -> None:
-        if said:
+        if sys.stderr.isatty():
             print(f"\r{model.name}: without {group:<20}", end="", file=sys.stderr, flush=True)
 
-    judged = leave_one_out(model, [m.point for m in measured], tell)
-    if said:
-        print("\r" + " " * 40 + "\r", end="", file=sys.stderr)
+    judged = leave_one_out(model, [m.point for m in measured], tell, [m.point for m in own])
     return Verdict(judged, time.perf_counter() - began)
 
 
+def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured]) -> Verdict:
+    """The suite's networks by constants from the twelve."""
+    began = time.perf_counter()
+    judged = _predicted(model.fit([m.point for m in measured]), own)
+    return Verdict(judged, time.perf_counter() - began)
+
+
+def _predicted(fitted: Model, measured: Sequence[Measured]) -> list[Judged]:
+    points = [m.point for m in measured]
+    return [Judged(p, fitted.predict(p.workload, p.placement)) for p in points]
+
+
 def _outcomes(
-    verdicts: dict[str, Verdict], measured: Sequence[Measured]
+    verdicts: Mapping[str, Verdict], measured: Sequence[Measured]
 ) -> dict[str, list[Outcome]]:
     by = verdicts.get("kernels") or next(iter(verdicts.values()))
     hosts = [judged.prediction.host_s or 0.0 for judged in by.judged]
@@ -129,25 +150,21 @@ def _outcomes(
     }
 
 
-def _nested(judged: Sequence[Judged]) -> dict[str, Intervals]:
-    """Group -> intervals from the residuals and the range of the other groups."""
+def _nested(judged: Sequence[Judged], own: Sequence[Measured]) -> dict[str, Intervals]:
+    """Group -> intervals from the residuals of the other groups and the range of the fit."""
     found = {}
     for group in dict.fromkeys(j.point.group for j in judged):
         others = [j for j in judged if j.point.group != group]
-        scope = Scope.of("h200", [j.point.workload for j in others])
-        found[group] = Intervals.by_parts([j.residual for j in others], scope)
+        seen = [*(j.point.workload for j in others), *(m.point.workload for m in own)]
+        residuals = [j.residual for j in others]
+        found[group] = Intervals.by_parts(residuals, Scope.of("h200", seen))
     return found
 
 
 def _in_sample(measured: Sequence[Measured], quick: bool) -> dict[str, float]:
     """Mean errors of adept on the rows it was fitted to, as the thesis reports them."""
-    fitted = _model("adept", quick).fit([m.point for m in measured])
-    outcomes = [
-        Outcome(
-            m.row, m.family, Judged(m.point, fitted.predict(m.point.workload, m.point.placement)), 0
-        )
-        for m in measured
-    ]
+    judged = _predicted(_model("adept", quick).fit([m.point for m in measured]), measured)
+    outcomes = [Outcome(m.row, m.family, j, 0) for m, j in zip(measured, judged, strict=True)]
     return {q: mean_error(outcomes, q) or 0.0 for q in ("time", "power", "energy")}
 
 

@@ -13,17 +13,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predict_zoo import ZOO, Row, rows
+from predict_zoo import ZOO, Row, row_of, rows
 from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.model import Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Measured", "measured_points", "own_points", "own_steps_file", "steps_file"]
+__all__ = [
+    "Measured",
+    "code_hash",
+    "measured_points",
+    "own_points",
+    "steps_file",
+    "suite_files",
+    "trace_folder",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = "h200_train_steps.jsonl"
-OWN_STEPS = "h200_own_steps.jsonl"
 OWN_DATA = ROOT / "benchmarks" / "data" / "h200"
 FAMILIES = {
     "depthwise": ("mobilenet", "efficientnet", "shufflenet", "convnext"),
@@ -50,14 +57,13 @@ class Measured:
 def steps_file() -> Path | None:
     """The rows of the twelve networks, wherever they are."""
     shared = Path(os.environ.get("WATTLOOP_SHARED_DATA") or ROOT.parent / "shared" / "data")
-    found = [path for path in (shared / "gpu" / STEPS, OWN_DATA / STEPS) if path.is_file()]
-    return found[0] if found else None
+    paths = (shared / "gpu" / "h200_train_steps.jsonl", OWN_DATA / "train_steps.jsonl")
+    return next((path for path in paths if path.is_file()), None)
 
 
-def own_steps_file() -> Path | None:
-    """Steps that `wattloop calibrate collect` measured of other networks."""
-    path = OWN_DATA / OWN_STEPS
-    return path if path.is_file() else None
+def suite_files() -> list[Path]:
+    """What `wattloop calibrate collect` measured: kernels, host, power, steps of other networks."""
+    return sorted(OWN_DATA.glob("suite_*.jsonl.gz"))
 
 
 def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measured]:
@@ -66,9 +72,15 @@ def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measu
     return [_measured(row, ZOO[row.model].group, _zoo_build) for row in found]
 
 
-def own_points(path: Path) -> list[Measured]:
-    """The rows of the calibration's own networks, traced."""
-    return [_measured(row, row.model.partition("@")[0], _own_build) for row in rows(path)]
+def own_points(paths: Sequence[Path]) -> list[Measured]:
+    """The steps of the calibration's own networks, traced."""
+    found = [
+        row_of(record)
+        for path in paths
+        for record in records(path)
+        if record["record"] == "step" and not record.get("error")
+    ]
+    return [_measured(row, row.model.partition("@")[0], _own_build) for row in found]
 
 
 def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:
@@ -100,8 +112,8 @@ def _kept(row: Row, build: Callable[[Row], Built]) -> Workload:
     """The trace on disk, else a new one."""
     from wattloop.predict.workload.files import load_workload, save_workload
 
-    name = f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{_code_hash()}.json"
-    path = _folder() / name
+    name = f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{code_hash('workload', 'calibrate/zoo')}.json"
+    path = trace_folder() / name
     if path.is_file():
         return load_workload(path)
     if sys.stderr.isatty():
@@ -124,7 +136,8 @@ def _trace(row: Row, build: Callable[[Row], Built]) -> Workload:
     )  # fmt: skip
 
 
-def _folder() -> Path:
+def trace_folder() -> Path:
+    """Where traces are kept, and what else takes long to make."""
     given = os.environ.get("WATTLOOP_BENCHMARK_TRACES")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = Path(given) if given else cache / "wattloop" / "benchmark-traces"
@@ -132,14 +145,13 @@ def _folder() -> Path:
     return folder
 
 
-@lru_cache(maxsize=1)
-def _code_hash() -> str:
-    """Of everything that makes a trace: another tracer, another network, another trace."""
-    from wattloop.predict import workload
-
+@lru_cache
+def code_hash(*packages: str) -> str:
+    """Of the code of `wattloop.predict`'s packages and of the networks."""
     digest = hashlib.sha256()
-    package = Path(workload.__file__).parent
     here = Path(__file__).parent
-    for path in [*sorted(package.rglob("*.py")), here / "predict_zoo.py", here / "predict_nets.py"]:
+    folders = [ROOT / "src" / "wattloop" / "predict" / name for name in packages]
+    code = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    for path in [*code, here / "predict_zoo.py", here / "predict_nets.py"]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -10,13 +10,13 @@ its memory and times; what remains a guess is in `guessed`.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ZOO", "Entry", "Row", "hugging_face", "rows", "tokens"]
+__all__ = ["ZOO", "Entry", "Row", "hugging_face", "row_of", "rows", "tokens"]
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 
@@ -63,12 +63,16 @@ class Row:
 def rows(path: Path) -> Iterator[Row]:
     """The measured steps of a file of JSON lines."""
     for line in path.read_text().splitlines():
-        raw = json.loads(line)
-        yield Row(
-            raw["model"], raw["batch"], raw["precision"], raw["optimizer"], raw["step_s"],
-            raw["avg_power_w"], raw["energy_j_per_step"], raw["peak_mem_gib"] * 2**30,
-            raw["sm_clock_mhz"], raw["params"],
-        )  # fmt: skip
+        yield row_of(json.loads(line))
+
+
+def row_of(raw: Mapping[str, Any]) -> Row:
+    """A row from the columns of the table."""
+    return Row(
+        raw["model"], raw["batch"], raw["precision"], raw["optimizer"], raw["step_s"],
+        raw["avg_power_w"], raw["energy_j_per_step"], raw["peak_mem_gib"] * 2**30,
+        raw["sm_clock_mhz"], raw["params"],
+    )  # fmt: skip
 
 
 def _net(name: str, *arguments: object) -> Callable[[], Any]:

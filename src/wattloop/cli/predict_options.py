@@ -44,7 +44,7 @@ Precision = Annotated[
 ]
 Optimizer = Annotated[
     str | None,
-    typer.Option("--optimizer", help="adamw, adam, sgd, sgd-momentum ... (default: adamw)."),
+    typer.Option("--optimizer", help="adamw, adam, sgd, sgd+momentum, rmsprop (default: adamw)."),
 ]
 Style = Annotated[
     str | None,

@@ -23,16 +23,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wattloop.predict.api import predict
     from wattloop.predict.forecast import Forecast
+    from wattloop.predict.forecaster import Forecaster
     from wattloop.predict.placement import Placement
     from wattloop.predict.prediction import Prediction
+    from wattloop.predict.question import Question
     from wattloop.predict.workload.rules.registry import register_rule
     from wattloop.predict.workload.trace import trace
     from wattloop.predict.workload.workload import Workload
 
 __all__ = [
     "Forecast",
+    "Forecaster",
     "Placement",
     "Prediction",
+    "Question",
     "Workload",
     "predict",
     "register_rule",
@@ -41,8 +45,10 @@ __all__ = [
 
 _HOMES = {
     "Forecast": "wattloop.predict.forecast",
+    "Forecaster": "wattloop.predict.forecaster",
     "Placement": "wattloop.predict.placement",
     "Prediction": "wattloop.predict.prediction",
+    "Question": "wattloop.predict.question",
     "Workload": "wattloop.predict.workload.workload",
     "predict": "wattloop.predict.api",
     "register_rule": "wattloop.predict.workload.rules.registry",

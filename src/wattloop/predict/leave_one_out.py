@@ -26,7 +26,10 @@ class Judged:
 
 
 def leave_one_out(
-    model: Model, points: Sequence[Point], progress: Callable[[str], None] | None = None
+    model: Model,
+    points: Sequence[Point],
+    progress: Callable[[str], None] | None = None,
+    also: Sequence[Point] = (),
 ) -> list[Judged]:
     """Predictions of all `points`, each group by `model` fitted to the other groups.
 
@@ -34,6 +37,7 @@ def leave_one_out(
         model: what is fitted; it is left as it was.
         points: measured steps of at least two groups.
         progress: called with the name of a group before it is left out.
+        also: steps that every fit has beside, except those of the group left out.
     """
     groups = list(dict.fromkeys(point.group for point in points))
     if len(groups) < 2:
@@ -42,7 +46,7 @@ def leave_one_out(
     for group in groups:
         if progress:
             progress(group)
-        fitted = model.fit([point for point in points if point.group != group])
+        fitted = model.fit([point for point in (*points, *also) if point.group != group])
         for index, point in enumerate(points):
             if point.group == group:
                 judged[index] = Judged(point, fitted.predict(point.workload, point.placement))

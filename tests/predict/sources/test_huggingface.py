@@ -25,23 +25,15 @@ def parameters(module: Any) -> int:
     ("name", "published"),
     [
         ("gpt2", 124_439_808),
-        ("gpt2-xl", 1_557_611_200),
         ("opt-350m", 331_196_416),
         ("llama-7b", 6_738_415_616),
-        ("llama-2-70b", 68_976_648_192),
         ("tinyllama", 1_100_048_384),
         ("mistral-7b", 7_241_732_096),
-        ("qwen2-0.5b", 494_032_768),
-        ("pythia-70m", 70_426_624),
         ("t5-small", 60_506_624),
-        ("t5-base", 222_903_552),
         ("bart-base", 139_420_416),
-        ("resnet-18", 11_689_512),
         ("resnet-50", 25_557_032),
-        ("resnet-152", 60_192_808),
         ("mobilenet-v2", 3_504_872),
         ("efficientnet-b0", 5_288_548),
-        ("efficientnet-b4", 19_341_616),
         ("regnet-y-032", 19_436_338),
         ("convnext-tiny", 28_589_128),
     ],
@@ -55,7 +47,7 @@ def test_parameters_are_as_many_as_published(name: str, published: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("vit-b-16", 86_567_656), ("vit-l-16", 304_326_632), ("swin-t", 28_288_354)],
+    [("vit-b-16", 86_567_656), ("swin-t", 28_288_354)],
 )
 def test_vision_transformers_have_as_many_at_their_own_size(name: str, published: int) -> None:
     """Promise: the same where the table of positions depends on the image."""
@@ -66,7 +58,6 @@ def test_vision_transformers_have_as_many_at_their_own_size(name: str, published
     ("name", "published"),
     [
         ("bert-base", 109_482_240),
-        ("bert-large", 335_141_888),
         ("distilbert", 66_362_880),
         ("albert-base-v2", 11_683_584),
         ("roberta-base", 124_645_632),

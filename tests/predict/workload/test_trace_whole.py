@@ -141,3 +141,20 @@ def test_torch_itself_is_left_as_it_was():
         assert torch.nn.functional.layer_norm(torch.ones(2, 4).bfloat16(), (4,)).dtype == (
             torch.bfloat16
         )
+
+
+def test_outputs_that_nobody_uses_cost_nothing_backward():
+    """No zeros are made for the gradient of a state, of what is kept, or of a norm's rows."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LSTM(8, 16)
+            self.norm = torch.nn.RMSNorm(16)
+
+        def forward(self, x):
+            return self.norm(self.layer(x)[0])
+
+    workload = trace(Net, torch.empty(10, 2, 8, device="meta"), loss="mse")
+    filled = [op for op in workload.operations if op.op == "aten.zeros" and op.phase == "backward"]
+    assert filled == []

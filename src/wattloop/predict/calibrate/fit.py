@@ -23,6 +23,7 @@ from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
 from wattloop.predict.models.kernels.table import OperationTable
+from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.kernels.work import WORK, work_of
 
 __all__ = ["FitReport", "constants_from", "fit_files", "samples_of"]
@@ -87,14 +88,15 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
     known = sum(1 for row in good if row["record"] == "kernel")
     kernels = fitted_to_samples(KernelConstants(gpu=gpu.name), samples, gpu)
     constants = kernels.constants
-    hosts = [row for row in good if row["record"] == "host"]
-    draws = _draws([row for row in good if row["record"] == "power"], gpu)
-    values = with_power(_with_idle(constants, good), draws)
-    constants = replace(constants, values=with_host(values, hosts))
+    hosts = sum(1 for row in good if row["record"] == "host")
+    values = _with_idle(constants, good)
+    draws = _draws([row for row in good if row["record"] == "power"], values, gpu)
+    values = with_power(values, draws)
+    constants = replace(constants, values=with_host(values, good))
     return FitReport(
         constants,
         gpu,
-        used={"kernel": len(samples), "power": len(draws), "host": len(hosts)},
+        used={"kernel": len(samples), "power": len(draws), "host": hosts},
         failed=sum(1 for row in rows if row.get("error")),
         unknown=known - len(samples),
         errors=_errors(kernels),
@@ -149,18 +151,22 @@ def _checked(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) -> Any:
+def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) -> Values:
     """Idle power as measured, less what is not drawn by work but by readiness for it."""
     idle = [
         float(row["power_w"])
         for row in rows
         if row["record"] == "power" and row["family"] == "idle" and row.get("power_w")
     ]
-    changes = {"power.idle_w": sum(idle) / len(idle)} if idle else {}
+    if not idle:
+        return constants.values
+    static_w = constants.values["power.static_w"]
+    # What an idle GPU draws at its working clock is idle and static power together.
+    changes = {"power.idle_w": max(sum(idle) / len(idle) - static_w, 0.0)}
     return constants.values.with_changes(changes)
 
 
-def _draws(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> list[Draw]:
+def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu) -> list[Draw]:
     """Held kernels as work over time."""
     draws = []
     for row in rows:
@@ -170,7 +176,7 @@ def _draws(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> list[Draw]:
             continue
         table = OperationTable.of(operations)
         busy_s = float(seconds) * float(row.get("busy_share") or 1.0)
-        work = work_of(table, table.count * busy_s / len(table))
+        work = work_of(table, table.count * busy_s / len(table), values, gpu)
         amounts = {name: float(w.sum()) for name, w in zip(WORK, work, strict=True)}
         clock = float(row.get("clock_mhz") or gpu.boost_clock_mhz)
         share = min(clock / gpu.boost_clock_mhz, 1.0)

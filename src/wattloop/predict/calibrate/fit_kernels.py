@@ -70,7 +70,7 @@ def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu
         classes[class_of(sample.operation)].append(sample)
     for name, members in classes.items():
         if len(members) >= FEWEST:
-            values = _with_class(values, name, members, gpu)
+            values = _with_best_split(values, name, members, gpu)
     fits: dict[str, tuple[ResidualGroup | None, Floats]] = {}
     families: dict[str, list[str]] = defaultdict(list)
     left: dict[str, tuple[Floats, Floats]] = {}
@@ -129,6 +129,15 @@ def _with_minimum(values: Values, samples: Sequence[Sample]) -> Values:
         return values
     shortest = float(np.quantile(single, 0.02))
     return values.with_changes({"kernel.minimum_s": min(max(shortest, 5e-7), 1e-5)})
+
+
+def _with_best_split(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
+    """The class's constants, with or without kernels that cut the sum over K into parts."""
+    whole = values.with_changes({f"product.splits.{name}": 1.0})
+    trials = [values, whole] if name.startswith(("gemm", "conv", "grouped")) else [values]
+    found = [_with_class(trial, name, members, gpu) for trial in trials]
+    wrong = [float(np.abs(_left_over(trial, members, gpu)[1]).mean()) for trial in found]
+    return found[wrong.index(min(wrong))]
 
 
 def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:

@@ -21,6 +21,7 @@ DEFAULTS: dict[str, float] = {
     "product.efficiency.conv.weight.fp32": 0.60,
     "product.efficiency.grouped": 0.20,
     "product.tile_s": 1.5e-6,
+    "product.splits": 32.0,  # parts that the sum over K may be cut into
     "product.l2_share": 2.5,  # bytes a second from L2 into the tiles, against the memory's
     "product.misaligned": 2.2,  # slower when rows do not start at 16 bytes
     "product.misaligned.gemm.fp32": 1.05,
@@ -76,7 +77,8 @@ DEFAULTS: dict[str, float] = {
     "host.call_s.optimizer": 5.0e-6,
     "host.call_s.optimizer.foreach": 2.0e-5,
     "host.launch_s": 3.0e-6,
-    "host.launch_s.rnn": 1.0e-5,
+    "host.launch_s.rnn.forward": 1.5e-5,
+    "host.launch_s.rnn.backward": 2.0e-5,
     "host.tensor_s": 1.0e-6,
     "host.module_s": 4.0e-6,
     "host.step_s": 3.0e-4,
@@ -84,14 +86,17 @@ DEFAULTS: dict[str, float] = {
     # Power: watts that flow whatever runs, and joules of work.
     "power.idle_w": 80.0,
     "power.static_w": 35.0,
-    "power.busy_w": 90.0,
-    "power.joule_per_flop.bf16": 3.5e-13,
-    "power.joule_per_flop.fp16": 3.5e-13,
-    "power.joule_per_flop.tf32": 8.0e-13,
-    "power.joule_per_flop.fp32": 7.5e-12,
+    "power.busy_w.product": 240.0,
+    "power.busy_w.rnn": 170.0,
+    "power.busy_w.norm": 170.0,
+    "power.busy_w.stream": 210.0,
+    "power.joule_per_flop.bf16": 9.0e-13,
+    "power.joule_per_flop.fp16": 9.0e-13,
+    "power.joule_per_flop.tf32": 2.0e-12,
+    "power.joule_per_flop.fp32": 6.5e-12,
     "power.joule_per_flop.fp64": 1.2e-11,
-    "power.joule_per_flop.vector": 5.0e-12,
-    "power.joule_per_byte": 6.0e-11,
+    "power.joule_per_flop.vector": 4.0e-11,
+    "power.joule_per_byte": 6.2e-11,
     "power.cap_share": 0.985,  # what the mean settles at under a cap
     "power.voltage_floor": 0.70,  # of the voltage at full clock, at and below the knee
     "power.voltage_knee": 0.60,

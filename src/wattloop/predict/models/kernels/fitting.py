@@ -100,7 +100,8 @@ def _with_time(
     speed = np.array([point.placement.host_speed for point, _ in points])
     sharpness = values["host.overlap"]
     prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
-    prior = np.concatenate([np.full(len(known), prior_s), host.prior])
+    families = [PRIOR_UNCALIBRATED if name.startswith("tiny.") else prior_s for name in rows.names]
+    prior = np.concatenate([families, host.prior])
 
     def residuals(x: Floats) -> Floats:
         gpu_s = base @ np.exp(x[: len(known)])

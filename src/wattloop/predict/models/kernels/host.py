@@ -14,7 +14,10 @@ from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["HostCounts", "host_counts", "host_seconds"]
+__all__ = ["HostCounts", "host_counts", "host_seconds", "of_operation"]
+
+MOST_PERSISTENT = 128
+"""Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ def host_counts(workload: Workload) -> HostCounts:
     once: dict[str, float] = {"host.step_s": 1.0}
     for op in workload.operations:
         counts = once if op.phase is Phase.OPTIMIZER else one_pass
-        for name, number in _of_operation(op).items():
+        for name, number in of_operation(op).items():
             counts[name] = counts.get(name, 0.0) + number * op.count
     return HostCounts(one_pass, once)
 
@@ -53,14 +56,22 @@ def _priced(counts: Mapping[str, float], values: Values) -> float:
     return sum(number * values.look(name) for name, number in counts.items())
 
 
-def _of_operation(op: Operation) -> dict[str, float]:
+def of_operation(op: Operation) -> dict[str, float]:
+    """Costs that one call of an operation brings, by name."""
     counts: dict[str, float] = {}
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
     further = op.kernels - max(op.calls, 1)
-    if further > 0:
-        kind = "rnn" if op.kind is Kind.RNN else "kernel"
+    if further > 0 and not _is_persistent(op):
+        kind = f"rnn.{op.phase}" if op.kind is Kind.RNN else "kernel"
         counts[f"host.launch_s.{kind}"] = float(further)
     if op.kind is Kind.FOREACH:
         counts["host.tensor_s"] = size_of(op.detail, "tensors")
     return counts
+
+
+def _is_persistent(op: Operation) -> bool:
+    """Whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all steps."""
+    if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32"):
+        return False
+    return size_of(op.detail, "hidden") <= MOST_PERSISTENT

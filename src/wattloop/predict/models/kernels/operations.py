@@ -1,5 +1,6 @@
 """GPU time of every operation of a table."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.attention import attention_times
+from wattloop.predict.models.kernels.classes import size_of
 from wattloop.predict.models.kernels.depthwise import depthwise_times
 from wattloop.predict.models.kernels.products import product_times
 from wattloop.predict.models.kernels.recurrent import recurrent_times
@@ -14,8 +16,12 @@ from wattloop.predict.models.kernels.residuals import Residuals
 from wattloop.predict.models.kernels.streams import bandwidth_seconds, stream_times
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.workload.operation import Kind, Operation
 
 __all__ = ["Times", "calculated_times", "operation_times", "scale_scopes"]
+
+TINY_SIDE = 4.0
+"""Results of a convolution narrower than this are not like those measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,14 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
 def scale_scopes(table: OperationTable) -> list[str]:
     """Family and precision of each row, which training steps may give a factor: `conv.bf16`."""
     return [
-        f"{name.split('.')[0]}.{dtype}"
-        for name, dtype in zip(table.classes, table.dtypes.tolist(), strict=True)
+        f"{'tiny' if is_tiny(op) else name.split('.')[0]}.{op.dtype}"
+        for name, op in zip(table.classes, table.operations, strict=True)
     ]
+
+
+def is_tiny(op: Operation) -> bool:
+    """Windows over pictures hardly larger than them: libraries pick among kernels made for more."""
+    if op.kind is not Kind.CONV or size_of(op.detail, "k_h") <= 1:
+        return False
+    side = size_of(op.detail, "h") / math.sqrt(size_of(op.detail, "stride"))
+    return side < TINY_SIDE

@@ -14,11 +14,12 @@ from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.step import voltage_of
 from wattloop.predict.models.kernels.table import Floats
 from wattloop.predict.models.kernels.values import Values
-from wattloop.predict.models.kernels.work import WORK
+from wattloop.predict.models.kernels.work import MEMORY, WORK
 
 __all__ = ["Draw", "with_power"]
 
-PRIOR = 0.7
+PRIOR = 0.5
+"""Standard deviation, in logarithms, of a constant around what it was."""
 SOFT = 0.05
 AT_CAP = 0.96
 """Above this share of the cap, more may have been asked for than was drawn."""
@@ -49,7 +50,7 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
         return values
     work = np.array([[draw.work.get(name, 0.0) for name in WORK] for draw in draws])
     share = np.array([draw.clock_share for draw in draws])
-    slows = np.array([not name.startswith("joule_per_byte") for name in WORK])
+    slows = np.array([name != MEMORY for name in WORK])
     slowed = voltage_of(values).squared(share)[:, None]
     work = work * np.where(slows[None, :], slowed, 1.0)
     seconds = np.array([draw.seconds for draw in draws])

@@ -33,6 +33,7 @@ def product_times(
         l2_bytes_s=gpu.memory_bytes_s * values.column("product.l2_share", names),
         memory_bytes_s=gpu.memory_bytes_s * values["stream.efficiency"],
         tile_s=values.column("product.tile_s", names),
+        splits=values.column("product.splits", names),
         sms=gpu.sms,
     )
     size = table.element_bytes[rows]

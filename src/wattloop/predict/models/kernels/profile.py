@@ -11,7 +11,7 @@ from wattloop.predict.models.kernels.operations import operation_times
 from wattloop.predict.models.kernels.residuals import Residuals
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
-from wattloop.predict.models.kernels.work import WORK, work_of
+from wattloop.predict.models.kernels.work import MEMORY, WORK, work_of
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -89,7 +89,7 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
     times = operation_times(table, values, residuals, gpu)
     total = times.seconds * table.count
     repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
-    work = work_of(table, total)
+    work = work_of(table, total, values, gpu)
     pass_host_s, once_host_s = host_seconds(counts, values)
     compute_j, memory_j = joules(work, values)
     last = table.optimizer
@@ -126,7 +126,7 @@ def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
     """Dynamic energy of each row: of the multiprocessors, and of memory."""
     energies = np.array([values[f"power.{name}"] for name in WORK])
     each = work * energies[:, None]
-    is_memory = np.array([name.startswith("joule_per_byte") for name in WORK])
+    is_memory = np.array([name == MEMORY for name in WORK])
     return each[~is_memory].sum(axis=0), each[is_memory].sum(axis=0)
 
 

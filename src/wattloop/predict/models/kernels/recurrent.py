@@ -22,8 +22,8 @@ def recurrent_times(
         return rows, np.zeros(0)
     names = [table.classes[i].removeprefix("rnn.") for i in rows]
     speed = peak_flops(gpu, table.dtypes[rows]) * values.column("rnn.efficiency", names)
-    # Layers of one net overlap diagonally in cuDNN, so the chain is the time steps plus layers.
-    steps = table.detail(rows, "seq") + table.detail(rows, "layers") - 1
+    ways = 1 + table.detail(rows, "bidirectional", 0.0)
+    steps = table.detail(rows, "seq") * table.detail(rows, "layers") * ways
     chain = steps * values.column("rnn.step_s", names)
     moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["rnn"] * len(rows))
     return rows, np.maximum(table.flops[rows] / speed, moved) + chain

@@ -37,6 +37,7 @@ class ProductUnits:
         l2_bytes_s: L2 to the multiprocessors, all together.
         memory_bytes_s: achieved bandwidth of memory.
         tile_s: prologue and epilogue of a tile.
+        splits: into how many parts K may be cut at most.
         sms: multiprocessors.
     """
 
@@ -44,6 +45,7 @@ class ProductUnits:
     l2_bytes_s: Floats
     memory_bytes_s: float
     tile_s: Floats
+    splits: Floats
     sms: int
 
 
@@ -65,6 +67,7 @@ def product_seconds(dims: Floats, element_bytes: Floats, units: ProductUnits) ->
     loading = (tile_m + tile_n) * k_part * size / (units.l2_bytes_s[:, None, None] / active)
     partial_sums = np.where(split > 1, 2 * 4 * b * m * n * split, 0.0) / units.memory_bytes_s
     seconds = waves * (np.maximum(arithmetic, loading) + units.tile_s[:, None, None]) + partial_sums
-    seconds = np.where((split > 1) & (k_part < SMALLEST_K), np.inf, seconds)
+    forbidden = (k_part < SMALLEST_K) | (split > units.splits[:, None, None])
+    seconds = np.where((split > 1) & forbidden, np.inf, seconds)
     quickest: Floats = seconds.min(axis=(1, 2))
     return quickest

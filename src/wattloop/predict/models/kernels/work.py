@@ -1,26 +1,54 @@
 """The work of operations that energy is charged for."""
 
 import numpy as np
+from numpy.typing import NDArray
 
+from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.table import Floats, OperationTable
+from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind
 
-__all__ = ["WORK", "work_of"]
+__all__ = ["MEMORY", "WORK", "work_of"]
 
 UNITS = ("bf16", "fp16", "tf32", "fp32", "fp64")
-WORK = (*(f"joule_per_flop.{unit}" for unit in UNITS), "joule_per_flop.vector", "joule_per_byte",
-        "busy_w")  # fmt: skip
-"""Names of the constants that the rows of `work_of` are multiplied with, under `power.`."""
+BUSY = ("product", "rnn", "norm", "stream")
+MEMORY = "joule_per_byte"
+WORK = (
+    *(f"joule_per_flop.{unit}" for unit in UNITS),
+    "joule_per_flop.vector",
+    MEMORY,
+    *(f"busy_w.{part}" for part in BUSY),
+)
+"""Names of the constants that the lines of `work_of` are multiplied with, under `power.`."""
+LEAST_BUSY = 0.1
+"""Part of a small kernel's time in which the GPU is more than waiting."""
 
 _PRODUCTS = (Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN)
 
 
-def work_of(table: OperationTable, total_s: Floats) -> Floats:
-    """FLOPs by unit, bytes moved and busy seconds; one line each, one column per operation."""
-    product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS])
+def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) -> Floats:
+    """FLOPs by unit, bytes from memory and busy seconds; a line each, a column per operation.
+
+    Busy is what a kernel takes beyond the time of an empty one, which draws next to nothing.
+    """
+    families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
+    product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
     flops = table.flops * table.count
-    lines = [np.where(product & (table.dtypes == unit), flops, 0.0) for unit in UNITS]
+    # Attention in float32 is done by the ordinary units, whatever is allowed for products.
+    units = np.where((families == "attention") & (table.dtypes == "tf32"), "fp32", table.dtypes)
+    lines = [np.where(product & (units == unit), flops, 0.0) for unit in UNITS]
     lines.append(np.where(product, 0.0, flops))
-    lines.append(table.bytes_moved * table.count)
-    lines.append(total_s)
+    lines.append(table.bytes_moved * table.count * (1 - _cached(table, values, gpu)))
+    empty_s = values["kernel.minimum_s"] * table.kernels * table.count
+    busy_s = np.maximum(total_s - empty_s, LEAST_BUSY * total_s)
+    part = np.where(product & (families != "rnn"), "product", "stream")
+    for name in ("rnn", "norm"):
+        part = np.where(families == name, name, part)
+    lines += [np.where(part == name, busy_s, 0.0) for name in BUSY]
     return np.stack(lines) if len(table) else np.zeros((len(WORK), 0))
+
+
+def _cached(table: OperationTable, values: Values, gpu: Gpu) -> NDArray[np.float64]:
+    """Share of each row's bytes that L2 has."""
+    room = 2 * gpu.l2_bytes * values["stream.l2_share"]
+    return values["stream.l2_use"] * np.clip(1 - table.bytes_moved / room, 0.0, 1.0)

@@ -89,7 +89,6 @@ def rnn_weights(
 def rnn_reserve_elements(
     cell: str, layers: int, hidden: int, batch: int, seq: int, bidirectional: bool
 ) -> int:
-    """Elements kept for the backward pass: each gate, and what the cell gave."""
+    """Elements kept for the backward pass: each gate, and the state of the cell."""
     ways = 2 if bidirectional else 1
-    kept = {"lstm": 6, "gru": 5, "rnn": 1}[cell]
-    return kept * layers * ways * batch * seq * hidden
+    return (GATES[cell] + 1) * layers * ways * batch * seq * hidden

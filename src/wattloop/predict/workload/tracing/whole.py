@@ -58,6 +58,7 @@ def _rms_norm_backward_fake(
 def _rms_norm_saves(ctx: Any, inputs: Any, output: Any) -> None:
     x, weight, ctx.columns = inputs
     ctx.save_for_backward(x, weight, output[1])
+    ctx.set_materialize_grads(False)
 
 
 def _rms_norm_gradient(ctx: Any, grad: Any, _: Any) -> Any:

@@ -48,21 +48,27 @@ def _rnn_backward_fake(  # noqa: PLR0913, PLR0917 - what the library reads
     batch_first: bool,
     biased: bool,
     training: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
     made = [[torch.empty_like(each) for each in group] for group in (states, weights)]
-    return torch.empty_like(x), made[0], made[1]
+    # While it runs, the library keeps gradients of all gates.
+    gates = _gates(cell) * layers * (2 if bidirectional else 1) * hidden
+    room = x.new_empty(gates * prod(x.shape[:-1]))
+    return torch.empty_like(x), made[0], made[1], room
 
 
 def _rnn_saves(ctx: Any, inputs: Any, output: Any) -> None:
     x, states, weights, *ctx.numbers = inputs
     ctx.states, ctx.weights = len(states), len(weights)
     ctx.save_for_backward(x, output[0], output[2], *states, *weights)
+    ctx.set_materialize_grads(False)
 
 
 def _rnn_gradient(ctx: Any, grad: Any, *_: Any) -> Any:
     x, out, reserve, *rest = ctx.saved_tensors
     states, weights = rest[: ctx.states], rest[ctx.states :]
-    made = torch.ops.wattloop.rnn_backward(grad, x, states, weights, out, reserve, *ctx.numbers)
+    if grad is None:  # only the last state is used
+        grad = torch.zeros_like(out)
+    *made, _ = torch.ops.wattloop.rnn_backward(grad, x, states, weights, out, reserve, *ctx.numbers)
     return (*made, *(None for _ in ctx.numbers))
 
 
