@@ -148,6 +148,7 @@ def test_a_model_is_traced_kept_and_predicted_without_torch(
     assert refused.returncode == 2
     assert "pip install 'wattloop[torch]'" in refused.stderr
     assert "Traceback" not in refused.stderr
+    assert "pip install 'wattloop[hf]'" in without_torch("--model", "hf:gpt2").stderr
 
 
 def test_a_second_question_about_a_known_model_loads_no_torch(

@@ -76,7 +76,6 @@ def module_source(
     else:
         guess = guessed_inputs(name, module, sizes, training=training)
         tensors, batch, notes = guess.tensors, guess.batch, guess.notes
-    module.train(training)
     if loss is None and training:
         loss = guessed_loss(name, tensors)
     return Source(name, module, tensors, loss, batch, notes)

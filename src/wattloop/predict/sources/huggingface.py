@@ -36,7 +36,6 @@ def huggingface_source(
         config.num_labels = CLASSES
     inputs = inputs_of(name, config, head, sizes, training=training)
     module = _built(transformers, name, config, head)
-    module.train(training)
     _without_looking_at_values(module)
     told = [*notes, f"head: {head}", *inputs.notes]
     return Source(f"hf:{name}", module, inputs.tensors, None, inputs.batch, tuple(told))
