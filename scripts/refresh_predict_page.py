@@ -1,4 +1,4 @@
-"""Run the commands of docs/predict.md and put what they print below them.
+"""Run the commands of docs/predict.md and put what they print below them, and in the README.
 
 python scripts/refresh_predict_page.py, from the root of the repository; needs the extras torch, hf
 and figures. Constants that ship with the package change the numbers, not the page.
@@ -14,14 +14,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "predict.md"
+README = ROOT / "README.md"
 WHOLE, TABLE = 99, 6
-KEPT = {"save-workload": WHOLE, "inspect": 14, "--node": 17, "--model models.py:make --batch": TABLE, "--input": TABLE}
+KEPT = {
+    "save-workload": WHOLE,
+    "inspect": 14,
+    "--node": 17,
+    "--model models.py:make --batch": TABLE,
+    "--input": TABLE,
+}
 """Lines of output to keep, by what is in the command; all of them for tables of sweeps."""
 SAID = ("note: input:", "note: loss:", "note: node: assumed", "note: 'a100'", "wattloop:")
 """Messages worth showing."""
 
 
 def main() -> None:
+    """Rewrite both files."""
     text = PAGE.read_text()
     with tempfile.TemporaryDirectory() as folder:
         own = next(c for c in _blocks("python", text) if "def make" in c)
@@ -34,6 +42,16 @@ def main() -> None:
                 flags=re.MULTILINE | re.DOTALL,
             )
         )
+
+    readme = README.read_text()
+    for block in _blocks("console", PAGE.read_text()):
+        command, *shown = block.splitlines()
+        beginning = re.escape(f"    {command}\n")
+        below = "".join(f"    {line}\n" for line in shown[:TABLE])
+        readme = re.sub(
+            f"({beginning})(?:    .*\n)*", lambda found, below=below: found[1] + below, readme
+        )
+    README.write_text(readme)
 
 
 def _blocks(language: str, text: str) -> list[str]:

@@ -148,6 +148,34 @@ def test_a_model_is_traced_kept_and_predicted_without_torch(
     assert refused.returncode == 2
     assert "pip install 'wattloop[torch]'" in refused.stderr
     assert "Traceback" not in refused.stderr
+    assert "pip install 'wattloop[hf]'" in without_torch("--model", "hf:gpt2").stderr
+
+
+def test_a_second_question_about_a_known_model_loads_no_torch(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trace of `hf:NAME` is kept in the user's cache, under all that determines it."""
+    pytest.importorskip("transformers", reason="Transformers is not installed")
+    config = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 100}
+    Path("config.json").write_text(json.dumps(config))
+    words = ("--model", "hf:config.json", "--seq", "16", "--gpu")
+    first = predicted(*words, "h200")
+    assert len(list(Path(".cache/wattloop/workloads").iterdir())) == 1
+    code = (
+        "import sys\nfrom wattloop.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "sys.exit(code or ('torch' in sys.modules and 3))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "predict", *words, "h200", "--json", "-"],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    assert again["step_s"] == first["step_s"]
+    assert "head: causal-lm" in again["notes"]
+    Path("config.json").write_text(json.dumps({**config, "n_layer": 2}))
+    assert predicted(*words, "h200")["parameters"] > first["parameters"]
 
 
 def test_inspect_shows_the_workload_by_module_kind_and_phase(

@@ -160,11 +160,11 @@ def test_a_workload_is_traced_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -
 
     found: list[Question] = []
 
-    def counted(question: Question) -> Any:
+    def counted(question: Question, *, cache: bool) -> Any:
         found.append(question)
         return small_workload()
 
-    monkeypatch.setattr(module, "_found", counted)
+    monkeypatch.setattr(module, "asked_workload", counted)
     forecaster = Forecaster()
     question = Question(model="hf:any", gpu="h200")
     for name, value in (("gpu", "a100"), ("cap", 300.0), ("gpus", 4)):

@@ -55,7 +55,7 @@ def execute(request: PredictRequest) -> None:
 
 def _single(request: PredictRequest) -> None:
     with busy(f"tracing {request.question.model}"):
-        forecast = request.extent.of(Forecaster().answer(request.question))
+        forecast = request.extent.of(Forecaster(cache=True).answer(request.question))
     keep_workload(forecast, request.save_workload)
     if request.json_file is not None:
         write_json(forecast.to_dict(), request.json_file)
@@ -87,7 +87,7 @@ def _points(request: PredictRequest, axes: Sequence[Axis]) -> list[Point]:
     combinations = list(product(*(axis.values for axis in axes)))
     if len(combinations) > MOST_POINTS:
         raise ConfigError(f"sweep: {len(combinations)} points; take at most {MOST_POINTS}")
-    forecaster = Forecaster()
+    forecaster = Forecaster(cache=True)
     points = []
     with _bar(len(combinations)) as advance:
         for values in combinations:

@@ -83,7 +83,7 @@ def inspect_command(  # noqa: PLR0913 - one parameter per option
             head=head,
             stated=tuple(stated or ()),
         )
-        forecaster = Forecaster()
+        forecaster = Forecaster(cache=True)
         with busy(f"tracing {model}"):
             forecast = forecaster.answer(question)
     times = operation_times_s(

@@ -10,7 +10,11 @@ workload/    a torch model -> the operations of one step, traced without running
 placement    where it is to run: which GPU, how many, cap, clock, accumulation, data rate
 models/      roofline, adept (the thesis), kernels (ours, the default): fit, predict, explain
 prediction   what every model answers: time, power, energy, interval, regime, terms
-question, forecaster, forecast
+capped, communication, node, fits, run_total
+             power caps, rings of GPUs, whole nodes, memory, whole runs
+intervals, scope
+             how wrong it may be, and where it was calibrated
+question, asked_workload, forecaster, forecast, whole
              what a person asks, who answers it, and everything they get
 axes, points, breakdown
              what a sweep varies, its answers, and a workload by module

@@ -51,6 +51,7 @@ class Pair(nn.Module):
 def pair(): return Pair()
 def looks(): return nn.Linear(int(torch.ones(3).sum().item()), 2)
 def raises(): raise RuntimeError("no such checkpoint")
+def leaves(): raise SystemExit(3)
 def number(): return 42
 def four(): return 1, 2, 3, 4
 def needs(width): return nn.Linear(width, 2)
@@ -159,6 +160,7 @@ def test_a_package_is_imported(models: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("{models}:taggr", "did you mean tagger"),
         ("{models}", "name the function as well"),
         ("{models}:raises", "the factory failed with RuntimeError: no such checkpoint"),
+        ("{models}:leaves", "the factory failed with SystemExit: 3"),
         ("{models}:number", "is a int, not a module of torch; return an nn.Module"),
         ("{models}:four", "returned 4 things"),
         ("{models}:needs", "its parameter width has no value"),

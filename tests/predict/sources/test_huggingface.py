@@ -99,7 +99,6 @@ def test_inference_has_no_labels() -> None:
     source = huggingface_source("gpt2", SMALL, training=False)
     assert isinstance(source.inputs, dict)
     assert set(source.inputs) == {"input_ids"}
-    assert not source.module.training
 
 
 def test_sizes_that_were_not_stated_are_noted() -> None:

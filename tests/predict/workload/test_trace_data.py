@@ -83,3 +83,15 @@ def test_an_error_in_the_model_s_own_code_names_the_module():
 
 def _raise():
     raise ValueError("'x' is not in the table")
+
+
+def test_a_loop_that_ends_by_data_is_refused_in_good_time():
+    """Whatever a number is taken to be, `while y.sum() > 0` would go on for ever."""
+
+    def loop(y):
+        while y.sum() > 0:
+            y = y * 0.5
+        raise ValueError("0 does not go through")
+
+    with pytest.raises(ConfigError, match="a loop that ends by data cannot be traced"):
+        traced(loop)

@@ -76,7 +76,6 @@ def module_source(
     else:
         guess = guessed_inputs(name, module, sizes, training=training)
         tensors, batch, notes = guess.tensors, guess.batch, guess.notes
-    module.train(training)
     if loss is None and training:
         loss = guessed_loss(name, tensors)
     return Source(name, module, tensors, loss, batch, notes)
@@ -104,7 +103,7 @@ def _imported(place: str, text: str) -> Any:
                 f"named as {place.replace('.', '/')}.py:factory"
             ) from None
         raise ConfigError(f"model {text}: {place} needs {error.name}, which is missing") from None
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         raise _failed(text, f"importing {place}", error) from None
 
 
@@ -119,7 +118,7 @@ def _from_file(path: Path, text: str) -> Any:
         sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
         raise _failed(text, f"running {path}", error) from None
     return module
 
@@ -148,11 +147,11 @@ def _called(factory: Any, sizes: Sizes, text: str) -> Any:
     try:
         with torch.device("meta"):
             return factory(**arguments)
-    except Exception:  # noqa: BLE001 - the user's code may raise anything
+    except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything
         # some factories look at values while they build, which tensors without any do not have
         try:
             return factory(**arguments)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
             raise _failed(text, "the factory", error) from None
 
 
@@ -209,7 +208,7 @@ def _agrees(name: str, batch: int, sizes: Sizes) -> None:
         )
 
 
-def _failed(text: str, what: str, error: Exception) -> ConfigError:
+def _failed(text: str, what: str, error: BaseException) -> ConfigError:
     return ConfigError(
         f"model {text}: {what} failed with {type(error).__name__}: {error}; call it in Python to "
         "see where"

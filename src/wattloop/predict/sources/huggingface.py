@@ -12,7 +12,7 @@ from wattloop.predict.sources.heads import HEADS, inputs_of, usual_head
 from wattloop.predict.sources.libraries import needs_torch, needs_transformers, quiet_libraries
 from wattloop.predict.sources.source import Sizes, Source
 
-__all__ = ["huggingface_source"]
+__all__ = ["configuration_named", "huggingface_source"]
 
 CLASSES = 1_000
 """Of an image classifier, as in ImageNet."""
@@ -26,7 +26,7 @@ def huggingface_source(
     Raises:
         ConfigError: no such configuration, a head it does not have, or sizes that do not fit.
     """
-    entry, notes = _configuration(name)  # a wrong name is told before anything is loaded
+    entry, notes = configuration_named(name)  # a wrong name is told before anything is loaded
     transformers = needs_transformers(f"model hf:{name}")
     config = _config(transformers, name, entry)
     head = head or usual_head(transformers, config)
@@ -36,13 +36,13 @@ def huggingface_source(
         config.num_labels = CLASSES
     inputs = inputs_of(name, config, head, sizes, training=training)
     module = _built(transformers, name, config, head)
-    module.train(training)
     _without_looking_at_values(module)
     told = [*notes, f"head: {head}", *inputs.notes]
     return Source(f"hf:{name}", module, inputs.tensors, None, inputs.batch, tuple(told))
 
 
-def _configuration(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Keys of the configuration, and a note where it is from; needs neither torch nor network."""
     entry = architecture(name)
     if entry is not None:
         return entry, ()

@@ -11,13 +11,13 @@ from wattloop.core.errors import ConfigError
 __all__ = ["needs_torch", "needs_transformers", "quiet_libraries"]
 
 
-def needs_torch(what: str) -> ModuleType:
+def needs_torch(what: str, extra: str = "torch") -> ModuleType:
     """The module `torch`; `what` says in the error what cannot be done without it."""
     try:
         import torch
     except ImportError:
         raise ConfigError(
-            f"{what} needs PyTorch, which is not installed: pip install 'wattloop[torch]'; a "
+            f"{what} needs PyTorch, which is not installed: pip install 'wattloop[{extra}]'; a "
             "workload saved elsewhere with --save-workload predicts without it"
         ) from None
     return torch  # type: ignore[no-any-return]  # torch is skipped by mypy
@@ -25,7 +25,7 @@ def needs_torch(what: str) -> ModuleType:
 
 def needs_transformers(what: str) -> ModuleType:
     """The module `transformers`, which needs torch as well."""
-    needs_torch(what)
+    needs_torch(what, "hf")
     try:
         import transformers
     except ImportError:

@@ -38,8 +38,8 @@ GA102_NM = 8.0
 """Ampere with GDDR memory is made by Samsung, not TSMC."""
 
 ADA_QUICKER = 1.4
-"""Ada reaches so much higher a clock at the same voltage as its neighbours in time (boost of the
-RTX 4090 against RTX 3090 and 2080 Ti, 2520 against 1695 and 1545 MHz, less their process)."""
+"""Ada needs the voltage of others for so much higher a clock: the RTX 4090 boosts to 2520 MHz, the
+RTX 3090 before it to 1695."""
 
 SCHEDULERS = 4
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
@@ -81,7 +81,9 @@ def spec_constants(
 def _general(values: Values) -> Values:
     """What holds for any GPU, with what was measured of a host."""
     host = {name: value for name, value in values.numbers.items() if name.startswith("host.")}
-    return Values({**DEFAULTS, **SHARES, **host})
+    # A finer name among the defaults would win over what is said here of its kind.
+    rest = {n: v for n, v in DEFAULTS.items() if not any(n.startswith(f"{k}.") for k in SHARES)}
+    return Values({**rest, **SHARES, **host})
 
 
 def _intervals(reference: KernelConstants, gpu: Gpu, rules: SpecRules) -> dict[str, Any]:
@@ -127,16 +129,13 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
     changes = {
         "power.idle_w": static_power(gpu).watts,
         "power.static_w": values["power.static_w"] * size,
-        # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
-        **{
-            name: value * units * joules
-            for name, value in values.numbers.items()
-            if name.startswith("power.busy_w")
-        },
     }
     for name, value in values.numbers.items():
         if name.startswith("power.joule_per_flop"):
             changes[name] = value * joules
+        elif name.startswith("power.busy_w"):
+            # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
+            changes[name] = value * units * joules
     for dtype in ("tf32", "bf16", "fp16"):
         if dtype not in gpu.matrix_flops:  # the ordinary units do it
             quicker = gpu.vector_flops.get(dtype, 0.0) / gpu.vector_flops.get("fp32", 1.0)
@@ -154,7 +153,8 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 def _fixed_w(values: Values) -> float:
     """What a busy GPU draws whatever it does."""
-    return values["power.idle_w"] + values["power.static_w"] + values.look("power.busy_w.stream")
+    busy_w = values.look("power.busy_w", "stream")
+    return values["power.idle_w"] + values["power.static_w"] + busy_w
 
 
 def _issue(gpu: Gpu, rules: SpecRules) -> float:
@@ -189,7 +189,8 @@ def _l2_ratio(gpu: Gpu) -> float:
 def _process_nm(gpu: Gpu) -> float:
     if gpu.architecture == "ampere" and gpu.memory_type.startswith("gddr"):
         return GA102_NM
-    return PROCESS_NM.get(gpu.architecture, PROCESS_NM["hopper"])
+    # Of an architecture that nobody has heard of yet, the newest is assumed.
+    return PROCESS_NM.get(gpu.architecture, min(PROCESS_NM.values()))
 
 
 def _voltage_mhz(gpu: Gpu) -> float:

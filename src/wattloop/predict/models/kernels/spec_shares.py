@@ -61,6 +61,7 @@ SHARES: Mapping[str, float] = {
     "stream.l2_share": 0.5,
     "power.static_w": 35.0,
     "power.busy_w": 90.0,
+    **{f"power.busy_w.{part}": 90.0 for part in ("product", "rnn", "norm", "stream")},
     "power.joule_per_flop.bf16": 1.0e-12,
     "power.joule_per_flop.fp16": 1.0e-12,
     "power.joule_per_flop.tf32": 2.2e-12,

@@ -8,6 +8,9 @@ from wattloop.core.errors import ConfigError
 
 __all__ = ["Guesses"]
 
+MOST_READS = 2_000
+"""A loop that waits for a number never ends here; models read a few per layer at most."""
+
 
 class Guesses:
     """Stands in for data where a default exists, and says so in `notes`.
@@ -15,12 +18,14 @@ class Guesses:
     Attributes:
         value: what a number read from a tensor is taken to be, 0 or 1.
         guessed: whether any number was read.
+        reads: how many were.
         notes: one for each operation and module.
     """
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
         self.guessed = False
+        self.reads = 0
         self.notes: dict[str, None] = {}
 
     def run(self, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -48,6 +53,13 @@ def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any
     if constant is not None or type(tensor) is torch.Tensor:
         return func(*args, **kwargs)
     self.guessed = True
+    self.reads += 1
+    if self.reads > MOST_READS:
+        raise ConfigError(
+            f"{_where(path)} reads numbers from tensors over and over: a loop that ends by data "
+            "cannot be traced; register a cost rule for the module with predict.register_rule, or "
+            "trace a part of the model"
+        )
     self.note(f"a number read from a tensor in {_where(path)} is taken to be {self.value}")
     if tensor.dtype == torch.bool:
         return bool(self.value)

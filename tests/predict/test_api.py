@@ -1,0 +1,53 @@
+"""Promises of `wattloop.predict` for programs: one call, and nothing heavy before it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wattloop.predict
+from tests.predict.small import small_workload
+from wattloop.predict import predict
+
+
+def test_every_name_is_there_and_others_are_not() -> None:
+    """`__all__` promises nothing that does not exist."""
+    for name in wattloop.predict.__all__:
+        assert getattr(wattloop.predict, name) is not None
+    with pytest.raises(AttributeError, match="forecats"):
+        _ = wattloop.predict.forecats  # type: ignore[attr-defined]  # the very point
+
+
+def test_importing_loads_neither_torch_nor_numpy() -> None:
+    """A program that may predict pays for it only when it does."""
+    code = "import sys, wattloop.predict; print(*({'torch', 'numpy', 'yaml'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_a_module_with_inputs_and_loss_is_predicted_as_given() -> None:
+    """What is given is not guessed; the module is left as it was."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    module = torch.nn.Linear(16, 4).eval()
+    before = module.weight.clone()
+    inputs = torch.empty(32, 16, device="meta")
+    forecast = predict(module, inputs=inputs, loss=lambda y: y.square().mean(), optimizer="sgd")
+    assert forecast.workload.batch == 32
+    assert forecast.workload.parameters == 16 * 4 + 4
+    assert forecast.workload.optimizer == "sgd"
+    assert forecast.notes == ()
+    assert torch.equal(module.weight, before)
+    assert not module.training
+
+
+def test_a_workload_answers_for_any_gpu_and_run() -> None:
+    """Traced once, asked often."""
+    one = predict(small_workload(), gpu="a100", steps=100)
+    assert one.run is not None
+    assert one.run.time_s.value == pytest.approx(100 * one.prediction.step_s)
+    assert predict(small_workload(), gpu="h200").run is None
