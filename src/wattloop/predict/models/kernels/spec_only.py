@@ -38,8 +38,8 @@ GA102_NM = 8.0
 """Ampere with GDDR memory is made by Samsung, not TSMC."""
 
 ADA_QUICKER = 1.4
-"""Ada reaches so much higher a clock at the same voltage as its neighbours in time (boost of the
-RTX 4090 against RTX 3090 and 2080 Ti, 2520 against 1695 and 1545 MHz, less their process)."""
+"""Ada needs the voltage of others for so much higher a clock: the RTX 4090 boosts to 2520 MHz, the
+RTX 3090 before it to 1695."""
 
 SCHEDULERS = 4
 """Of a multiprocessor since Kepler; GP100 has two, each with 32 lanes."""
@@ -189,7 +189,8 @@ def _l2_ratio(gpu: Gpu) -> float:
 def _process_nm(gpu: Gpu) -> float:
     if gpu.architecture == "ampere" and gpu.memory_type.startswith("gddr"):
         return GA102_NM
-    return PROCESS_NM.get(gpu.architecture, PROCESS_NM["hopper"])
+    # Of an architecture that nobody has heard of yet, the newest is assumed.
+    return PROCESS_NM.get(gpu.architecture, min(PROCESS_NM.values()))
 
 
 def _voltage_mhz(gpu: Gpu) -> float:
