@@ -68,7 +68,7 @@ class Network:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Rows of `e2e.csv` without a flag and not compiled."""
+    """Rows of `e2e.csv` without a flag, not compiled, on one GPU in float32."""
     with (folder / "e2e.csv").open(newline="") as file:
         return [
             Row(
@@ -85,7 +85,10 @@ def read_rows(folder: Path) -> list[Row]:
                 },
             )
             for line in csv.DictReader(file)
-            if not line["flag"] and line["fusion"] == "0"
+            if not line["flag"]
+            and line["fusion"] == "0"
+            and line.get("parallel") in (None, "", "none")
+            and line.get("precision") in (None, "", "fp32")
         ]
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bars import Table
+from neusight_rows import PEERS
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels.spec_rules import FITTED, SpecRules
@@ -14,7 +15,7 @@ from wattloop.predict.models.kernels.spec_rules import FITTED, SpecRules
 if TYPE_CHECKING:
     from predict_neusight import Outcome
 
-__all__ = ["tables"]
+__all__ = ["errors_of", "tables"]
 
 WORST = 6
 
@@ -33,6 +34,11 @@ def tables(
     ]
 
 
+def errors_of(outcomes: Sequence["Outcome"], who: str) -> list[float]:
+    """Signed errors in percent, of the rows that `who` has a prediction for."""
+    return [100 * o.error(who) for o in outcomes if who in o.predicted]
+
+
 def _parts(
     title: str, head: str, outcomes: Sequence["Outcome"], part: Callable[["Outcome"], str]
 ) -> Table:
@@ -40,15 +46,12 @@ def _parts(
     for name in dict.fromkeys(map(part, outcomes)):
         members = [o for o in outcomes if part(o) == name]
         errors = [100 * o.error() for o in members]
-        peers = [
-            fmean(abs(100 * o.error(who)) for o in members)
-            for who in ("NeuSight", "roofline", "Habitat", "Li", "our roofline")
-        ]
+        found = [errors_of(members, who) for who in (*PEERS, "our roofline")]
+        peers = [fmean(map(abs, of)) if of else None for of in found]
         rows.append((name, len(members), fmean(map(abs, errors)), fmean(errors), *peers))
     return Table(
         title,
-        (head, "rows", "mean error %", "bias %", "NeuSight", "roofline", "Habitat", "Li",
-         "our roofline"),
+        (head, "rows", "mean error %", "bias %", *PEERS, "our roofline"),
         rows,
     )  # fmt: skip
 
@@ -60,7 +63,7 @@ def _worst(outcomes: Sequence["Outcome"]) -> Table:
         ("GPU", "row", "measured ms", "predicted ms", "error %", "NeuSight %"),
         [
             (o.row.gpu, o.row.name, 1e3 * o.row.seconds, 1e3 * o.predicted["wattloop"],
-             100 * o.error(), 100 * o.error("NeuSight"))
+             100 * o.error(), *(errors_of([o], "NeuSight") or [None]))
             for o in worst
         ],
     )  # fmt: skip
@@ -115,11 +118,11 @@ def _data_sheets(folder: Path) -> Table:
 def _all(outcomes: Sequence["Outcome"]) -> Table:
     return Table(
         "Every row",
-        ("GPU", "row", "measured ms", "wattloop", "NeuSight", "roofline", "Habitat", "Li"),
+        ("GPU", "row", "measured ms", "wattloop", *PEERS),
         [
             (o.row.gpu, o.row.name, 1e3 * o.row.seconds,
-             *(1e3 * o.predicted[who]
-               for who in ("wattloop", "NeuSight", "roofline", "Habitat", "Li")))
+             *(1e3 * o.predicted[who] if who in o.predicted else None
+               for who in ("wattloop", *PEERS)))
             for o in outcomes
         ],
     )  # fmt: skip

@@ -8,7 +8,7 @@ what all GPUs together say, the file that serves GPUs without a calibration.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -16,9 +16,10 @@ from statistics import fmean, median
 from bars import Bar, Page, Table, arguments, publish
 from neusight_h200 import h200_tables
 from neusight_power import power_rows, power_table
-from neusight_rows import PEERS, Row, read_networks, read_rows, traced
+from neusight_rows import PEERS, Network, Row, read_networks, read_rows, traced
 from neusight_shipped import residuals, shipped_rules_of
-from neusight_tables import tables
+from neusight_tables import errors_of, tables
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.fit_spec import fitted_rules, spec_seconds
 from wattloop.predict.intervals import Intervals
@@ -87,8 +88,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    rows = [row for row in read_rows(folder) if not args.quick or row.work == QUICK]
-    points = _points(rows, folder)
+    networks = read_networks(folder)
+    rows = _known(
+        [row for row in read_rows(folder) if not args.quick or row.work == QUICK], networks
+    )
+    points = _points(rows, networks)
     outcomes, found = judged(rows, points)
     powers = [] if args.quick else power_rows(data)
     if args.rules:
@@ -109,8 +113,9 @@ def judged(
         others = [p for row, p in zip(rows, points, strict=True) if row.gpu != gpu]
         own = [i for i, row in enumerate(rows) if row.gpu == gpu]
         start = SpecRules()
-        rules = fitted_rules(others, reference, calibrated, start)
-        roofline, peaks = Roofline().fit(others), Roofline.of_peaks()
+        rules = fitted_rules(others, reference, calibrated, start) if others else start
+        peaks = Roofline.of_peaks()
+        roofline = Roofline().fit(others) if others else peaks
         here = [points[i] for i in own]
         seconds = spec_seconds(here, reference, calibrated, rules)
         unfitted = spec_seconds(here, reference, calibrated, start)
@@ -130,8 +135,23 @@ def judged(
     return [outcomes[i] for i in range(len(rows))], found
 
 
-def _points(rows: Sequence[Row], folder: Path) -> list[Point]:
-    networks = read_networks(folder)
+def _known(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Row]:
+    """Rows whose GPU and network are known; others are named and left out."""
+    known = []
+    for row in rows:
+        try:
+            gpu_named(row.gpu.replace("_", " "))
+        except ConfigError as fault:
+            print(f"left out, {row.name}: {fault}", file=sys.stderr)
+            continue
+        if row.network in networks:
+            known.append(row)
+        else:
+            print(f"left out, {row.name} on {row.gpu}: no sizes in models.csv", file=sys.stderr)
+    return known
+
+
+def _points(rows: Sequence[Row], networks: Mapping[str, Network]) -> list[Point]:
     works = {row.work: row for row in rows}
     workloads = {}
     for count, (work, row) in enumerate(works.items(), start=1):
@@ -173,7 +193,8 @@ def _page(
         bar: float | None = None,
         note: str = "",
     ) -> Bar:
-        of = {who: figure([100 * o.error(who) for o in outcomes]) for who in ["wattloop", *names]}
+        errors = {who: errors_of(outcomes, who) for who in ["wattloop", *names]}
+        of = {who: figure(found) for who, found in errors.items() if found}
         return Bar(name, of.pop("wattloop"), "%", bar, of, note=note)
 
     bars = [
@@ -183,7 +204,7 @@ def _page(
         row("bias", fmean, note="mean of the signed errors: above 0, too long was predicted"),
         Bar(
             "before_any_fit",
-            fmean(abs(100 * o.error("before any fit")) for o in outcomes),
+            fmean(map(abs, errors_of(outcomes, "before any fit"))),
             "%",
             note="mean error with round figures and data sheets alone",
         ),

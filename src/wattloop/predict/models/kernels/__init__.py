@@ -10,6 +10,8 @@ profile, batch, step
                    a workload reduced to a few numbers; placements; time, power and clock
 constants, find, fitting
                    the numbers as a file; whose serve a GPU; fit to measured steps
+spec_only, spec_shares, spec_rules
+                   numbers of a GPU that nobody calibrated, from its data sheet
 """
 
 from wattloop.predict.models.kernels.constants import KernelConstants

@@ -22,15 +22,15 @@ rest is physics that so few GPUs cannot tell apart."""
 
 @dataclass(frozen=True, slots=True)
 class SpecRules:
-    """Factors on the constants of the calibrated GPU, all of them 1 for the same kind of GPU.
+    """What is known beyond general shares (`spec_shares`) and data sheets.
 
     Attributes:
-        products: share of the peak that products reach.
-        spare_issue: the same for fp32 on the ordinary units, where a scheduler has 16 lanes: one
+        products: factor on the share of the peak that products reach.
+        spare_issue: another for fp32 on the ordinary units, where a scheduler has 16 lanes: one
             instruction keeps them busy for two cycles, so loads and integers go in between. With
             32 lanes (Pascal, Ada, Hopper) every cycle that issues something else is lost.
-        streams: share of the memory's bandwidth.
-        joules: energy of a FLOP beyond what process and clock say.
+        streams: factor on the share of the memory's bandwidth.
+        joules: factor on the energy of a FLOP beyond what process and clock say.
         process_exponent: of the feature size, in energy per FLOP.
         clock_exponent: of the boost clock, in energy per FLOP: it takes voltage to be quick.
         gddr_joules: energy of a byte of GDDR against one of HBM, most of which is spent on chip.
