@@ -128,7 +128,11 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
         "power.idle_w": static_power(gpu).watts,
         "power.static_w": values["power.static_w"] * size,
         # Clocks and schedulers of busy multiprocessors, so many of them at such a clock.
-        "power.busy_w": values["power.busy_w"] * units * joules,
+        **{
+            name: value * units * joules
+            for name, value in values.numbers.items()
+            if name.startswith("power.busy_w")
+        },
     }
     for name, value in values.numbers.items():
         if name.startswith("power.joule_per_flop"):
@@ -150,7 +154,7 @@ def _power(values: Values, gpu: Gpu, calibrated: Gpu, rules: SpecRules) -> dict[
 
 def _fixed_w(values: Values) -> float:
     """What a busy GPU draws whatever it does."""
-    return values["power.idle_w"] + values["power.static_w"] + values["power.busy_w"]
+    return values["power.idle_w"] + values["power.static_w"] + values.look("power.busy_w.stream")
 
 
 def _issue(gpu: Gpu, rules: SpecRules) -> float:
