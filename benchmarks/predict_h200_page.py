@@ -85,7 +85,7 @@ def bars_of(
         found.append(
             Bar(
                 "time_gpu_bound_depthwise", mean_error(part[first], "time"), "%", 18.0, beside,
-                note=f"{len(part[first])} rows of the suite's networks, by constants from the twelve",
+                note=f"{len(part[first])} rows of the suite, by constants from the twelve",
             )
         )  # fmt: skip
     for quantity, (share, width, error) in covered.items():

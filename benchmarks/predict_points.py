@@ -28,6 +28,7 @@ __all__ = [
     "steps_file",
     "suite_files",
     "trace_folder",
+    "trace_path",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,12 +109,17 @@ def _own_build(row: Row) -> Built:
     return chosen.model, chosen.inputs(row.batch, "meta"), None
 
 
+def trace_path(row: Row, folder: Path) -> Path:
+    """The file of a row's trace."""
+    code = code_hash("workload", "calibrate/zoo")
+    return folder / f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{code}.json"
+
+
 def _kept(row: Row, build: Callable[[Row], Built]) -> Workload:
     """The trace on disk, else a new one."""
     from wattloop.predict.workload.files import load_workload, save_workload
 
-    name = f"{row.model}-{row.batch}-{row.precision}-{row.optimizer}-{code_hash('workload', 'calibrate/zoo')}.json"
-    path = trace_folder() / name
+    path = trace_path(row, trace_folder())
     if path.is_file():
         return load_workload(path)
     if sys.stderr.isatty():

@@ -1,0 +1,102 @@
+"""The judge of models on measured H200 steps, on traces written by hand: nothing is traced."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from predict_errors import Outcome, bias, mean_error, parts
+from predict_points import trace_path
+from predict_zoo import Row
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.leave_one_out import Judged
+from wattloop.predict.models.model import Point
+from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Prediction
+from wattloop.predict.workload.costs import elementwise, gemm
+from wattloop.predict.workload.files import save_workload
+from wattloop.predict.workload.workload import Workload
+
+ROOT = Path(__file__).parents[2]
+MODELS = {"lstm_household@60": 256, "mlp_4096x6": 4096, "resnet18@32": 512}
+
+
+def written(folder: Path) -> list[Row]:
+    """Rows of three networks, in a file as shared, and traces of one product and one sum each."""
+    made = []
+    for model, width in MODELS.items():
+        for batch in (64, 512):
+            made.append(
+                Row(model, batch, "fp32", "adamw", 1e-3 * batch, 300, 0.3 * batch, 1e9, 1980, 1)
+            )
+            operations = (
+                gemm(1, batch, width, width, dtype="fp32"),
+                elementwise(batch * width, 2, 1, dtype="fp32"),
+            )
+            workload = Workload(model, operations, optimizer="adamw", batch=batch, peak_bytes=9e8)
+            save_workload(workload, trace_path(made[-1], folder))
+    return made
+
+
+def test_models_are_judged_on_networks_they_have_not_seen(tmp_path: Path) -> None:
+    """Promise: all promised bars with their limits and the baselines beside, from rows on disk."""
+    (tmp_path / "gpu").mkdir()
+    columns = ("model", "batch", "precision", "optimizer", "step_s")
+    lines = []
+    for row in written(tmp_path):
+        raw = {name: getattr(row, name) for name in columns}
+        raw |= {"avg_power_w": row.power_w, "energy_j_per_step": row.energy_j, "peak_mem_gib": 1}
+        lines.append(json.dumps({**raw, "sm_clock_mhz": 1980, "params": 1}))
+    (tmp_path / "gpu" / "h200_train_steps.jsonl").write_text("\n".join(lines))
+    target = tmp_path / "bars.json"
+    done = subprocess.run(
+        [
+            sys.executable, str(ROOT / "benchmarks" / "predict_h200.py"), "--quick",
+            "--models", "kernels,roofline", "--json", str(target),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "WATTLOOP_SHARED_DATA": str(tmp_path),
+            "WATTLOOP_BENCHMARK_TRACES": str(tmp_path),
+        },
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    bars = {bar["name"]: bar for bar in json.loads(target.read_text())["bars"]}
+    limits = {"time_mean": 11.0, "time_median": 7.0, "power_mean": 7.0, "energy_mean": 8.0}
+    for name, limit in limits.items():
+        assert bars[name]["bar"] == limit
+        assert isinstance(bars[name]["value"], float)
+        assert set(bars[name]["baselines"]) == {"roofline", "prototype"}
+    for quantity in ("time", "power", "energy"):
+        assert bars[f"interval_{quantity}_covers"]["bar"] == 85
+        assert bars[f"interval_{quantity}_width_over_error"]["bar"] == 3
+
+
+def outcome(step_s: float, predicted_s: float, host_s: float, family: str = "other") -> Outcome:
+    row = Row("net", 8, "bf16", "adamw", step_s, 100.0, 100 * step_s, 1e9, 1980, 1)
+    point = Point(Workload("net", ()), Placement(gpu_named("h200")), step_s, 100.0, "net")
+    return Outcome(row, family, Judged(point, Prediction(predicted_s, 110.0)), host_s)
+
+
+def test_errors_are_relative_to_what_was_measured_and_bias_has_a_sign() -> None:
+    """Promise: mean of absolute errors, signed bias, energy from time and power together."""
+    found = [outcome(1.0, 1.2, 0), outcome(2.0, 1.8, 0)]
+    assert round(mean_error(found, "time") or 0, 6) == 15.0
+    assert round(bias(found, "time") or 0, 6) == 5.0
+    assert round(100 * found[0].error("energy"), 6) == 32.0
+    assert mean_error([], "time") is None
+
+
+def test_regimes_are_told_apart_by_the_measured_step() -> None:
+    """Promise: host-bound from 70% of the measured step; families only where the GPU binds."""
+    quick = outcome(1.0, 5.0, 0.69, "transformer")
+    slow = outcome(1.0, 5.0, 0.7, "transformer")
+    split = parts([quick, slow])
+    assert split["GPU-bound transformers"] == [quick]
+    assert split["host-bound"] == [slow]
+    assert len(split["all"]) == 2
