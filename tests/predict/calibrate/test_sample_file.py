@@ -81,7 +81,7 @@ def test_lines_are_not_added_to_a_compressed_file(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     whole = gzip.compress(b'{"record":"kernel","case":"one"}\n')
     path.write_bytes(whole)
-    with pytest.raises(ConfigError, match="ends in .jsonl"):
+    with pytest.raises(ConfigError, match=r"ends in \.jsonl"):
         SampleFile(path, resume=True)
     assert path.read_bytes() == whole
 

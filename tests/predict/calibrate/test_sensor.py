@@ -102,6 +102,16 @@ def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
         stub.state.gpu_count = 1
 
 
+def test_the_work_of_others_is_seen(stub):
+    """A GPU that somebody uses is refused by this figure."""
+    stub.set_load(0, 0.8)
+    sensor = NvmlSensor(0)
+    time.sleep(0.15)
+    assert sensor.busy_share() == pytest.approx(0.8, abs=0.02)
+    sensor.close()
+    stub.set_load(0, 0.0)
+
+
 def test_a_held_kernel_has_its_power_and_rate(stub):
     """What is drawn while a kernel runs again and again, and how often it ran."""
     pytest.importorskip("torch", reason="the suite measures torch")
