@@ -105,8 +105,8 @@ def ring_of(placement: Placement) -> Ring:
     if placement.gpus > placement.gpus_per_node:
         if placement.network_bytes_s is None:
             raise ConfigError(
-                f"{placement.gpus} GPUs with {placement.gpus_per_node} per node need a network: "
-                "give network_bytes_s, such as 25e9 for 200 Gbit/s"
+                f"gpus {placement.gpus}: more than the {placement.gpus_per_node} of a node, so say "
+                "what joins the nodes: --network 200 (Gbit/s), or network_bytes_s, such as 25e9"
             )
         if not placement.network_bytes_s > 0:
             raise ConfigError(
