@@ -101,6 +101,16 @@ def test_sweeps_combine_and_are_drawn(files: Path, capsys: pytest.CaptureFixture
     assert "300 W" in capsys.readouterr().out
 
 
+def test_gpus_of_several_nodes_talk_over_their_network(files: Path) -> None:
+    """A slower network makes a longer step, and one node does not use it."""
+    over = [
+        predicted("--model", "small.json", "--gpus", gpus, "--network", gbit)["step_s"]
+        for gpus, gbit in (("8", "10"), ("8", "400"), ("16", "400"), ("16", "10"))
+    ]
+    assert over[0] == over[1]
+    assert over[2] < over[3]
+
+
 def test_what_does_not_fit_is_a_warning(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A batch beyond memory is predicted, and it says by how much it is too large."""
     data = predicted("--model", "large.json")
@@ -236,6 +246,8 @@ BAD = [
     ((*SMALL, "--batch", "0"), "--batch 0: must be"),
     ((*SMALL, "--cap", "900"), "--cap 900: the NVIDIA H200 can be set to 200 to 700 W"),
     ((*SMALL, "--clock", "5000"), "--clock 5000: the NVIDIA H200 runs at up to 1980 MHz"),
+    ((*SMALL, "--gpus", "16"), "--gpus 16: more than the 8 of a node, so say what joins"),
+    ((*SMALL, "--network", "0"), "--network 0 Gbit/s: must be above 0"),
     ((*SMALL, "--sweep", "batch=x"), "--sweep batch=x: x is no whole number"),
     ((*SMALL, "--sweep", "gpus=1,2", "--sweep", "gpus=4"), "--sweep gpus: varied twice"),
     ((*SMALL, "--compare", "a100,,h200"), "--compare a100,,h200: name each GPU once"),

@@ -83,6 +83,10 @@ def test_peaks_follow_from_each_other() -> None:
         ("Instinct MI210", "mi210"),
         ("L40S", "l40s"),
         ("l40", "l40"),
+        ("H200 141GB", "h200"),
+        ("Tesla K80 12 GB", "k80"),
+        ("T4 16GB", "t4"),
+        ("A100_80GB_PCIe", "a100-pcie-80"),
     ],
 )
 def test_names_as_drivers_and_people_write_them(text: str, name: str) -> None:
@@ -182,6 +186,17 @@ def test_a_path_is_read_as_it_is(tmp_path: Path) -> None:
         ("like: h200\nsources:\n  tdp: me\n", r":3: sources.tdp: did you mean 'tdp_w'"),
         ("like: h200\nlike: t4\n", r":2: 'like' is given twice"),
         ("tdp_w: 5\n", r"'mine' is not in the table.*give product, vendor"),
+        ("like: h100\n", r":1: like: is no known GPU; use h100-pcie or h100-sxm"),
+        ("like: h200\n42: 1\n", r":2: 42: is unknown"),
+        ("like: h200\nsms: 0.3\n", r":2: sms: must be a whole number"),
+        ("like: h200\ntdp_w: 900\n", r":2: tdp_w: tdp_w 900 is above cap_max_w 700"),
+        ("like: h200\ntdp_w: 150\n", r":2: tdp_w: cap_min_w 200 is above tdp_w 150"),
+        ("like: h200\nidle_w: 701\n", r":2: idle_w: idle_w 701 is above tdp_w 700"),
+        ("like: h200\nmemory_bytes: 80\n", r":2: memory_bytes: 80 is too little .* in bytes$"),
+        ("like: h200\nmemory_bytes_s: 3350\n", r":2: .* it is in bytes per second$"),
+        ("like: h200\nmatrix_flops: {bf16: 989}\n", r":2: matrix_flops.bf16: 989 .* FLOP/s$"),
+        ("like: h200\nboost_clock_mhz: 1.98\n", r":2: boost_clock_mhz: 1.98 .* in MHz$"),
+        ("like: h200\nvector_flops: {fp16: 1e12}\n", r":2: vector_flops: needs fp32"),
         ("- 3\n", r":1: write 'key: value' lines"),
         ("a: [\n", r"not valid YAML"),
     ],
@@ -192,6 +207,22 @@ def test_a_wrong_file_names_line_field_and_remedy(tmp_path: Path, text: str, mes
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         gpu_named(str(path))
+
+
+def test_words_of_a_users_file_may_be_in_capitals(tmp_path: Path) -> None:
+    """`GDDR6` is gddr6: what is assumed of idle power and of architectures goes by these words."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("like: h200\nmemory_type: GDDR6\narchitecture: Ada\n", encoding="utf-8")
+    gpu = gpu_named(str(path))
+    assert (gpu.memory_type, gpu.architecture) == ("gddr6", "ada")
+
+
+def test_both_endings_of_yaml_are_looked_for(tmp_path: Path) -> None:
+    """A file that is not read would be a figure that silently is not used."""
+    _own(tmp_path, "mine", "like: t4\n").rename(
+        tmp_path / "config" / "wattloop" / "gpus" / "mine.yml"
+    )
+    assert gpu_named("mine").sms == 40
 
 
 def test_gpus_can_be_keys(tmp_path: Path) -> None:
@@ -246,10 +277,10 @@ def test_the_page_shows_the_table_as_it_is() -> None:
         cells = rows[gpu.name]
         fp32 = max(gpu.vector_flops["fp32"], gpu.matrix_flops.get("fp32", 0))
         assert cells[1] == gpu.product
-        assert cells[2] == f"{fp32 / 1e12:.3g}"
+        assert cells[2] == _figure(fp32 / 1e12)
         for dtype, cell in zip(("tf32", "bf16", "fp16"), cells[3:6], strict=True):
             peak = gpu.matrix_flops.get(dtype)
-            assert cell == (f"{peak / 1e12:.3g}" if peak else ""), (gpu.name, dtype)
+            assert cell == (_figure(peak / 1e12) if peak else ""), (gpu.name, dtype)
         assert cells[6:10] == [
             f"{gpu.memory_bytes / 2**30:.3g} GiB {gpu.memory_type}",
             f"{gpu.memory_bytes_s / 1e9:.0f}",
@@ -259,6 +290,10 @@ def test_the_page_shows_the_table_as_it_is() -> None:
         assert cells[10:12] == [f"{gpu.tdp_w:g}", f"{gpu.cap_min_w:g} to {gpu.cap_max_w:g}"]
         assert cells[12] == ("" if gpu.idle_w is None else f"{gpu.idle_w:g}")
         assert cells[13] == f"{gpu.link_bytes_s / 1e9:g}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:

@@ -47,6 +47,19 @@ def test_an_uncapped_measurement_at_another_limit_is_taken_as_such() -> None:
     assert capped.step_s[0, 0] > free.step_s[0, 0]
 
 
+def test_a_higher_cap_than_the_measured_one_is_quicker() -> None:
+    """A program that was held by its cap runs on when the cap is raised, and draws more."""
+    curve = cap_curve(1.0, 100.0, [100.0, 110.0, 150.0], V100, at_cap_w=100.0)
+    assert (curve.step_s[0, :2] > curve.step_s[0, 1:]).all()
+    assert (curve.power_w[0, :2] < curve.power_w[0, 1:]).all()
+
+
+def test_a_program_at_its_cap_is_like_one_a_watt_below() -> None:
+    """Demand beyond the cap is unknown there; the least is taken, without a jump."""
+    curve = cap_curve([1.0, 1.0], [249.0, 250.0], [100.0, 150.0, 200.0], V100)
+    np.testing.assert_allclose(curve.step_s[0], curve.step_s[1], rtol=0.02)
+
+
 def test_a_point_above_its_cap_is_still_met() -> None:
     """At the lowest clock real cards draw more than their cap; the curve begins there."""
     curve = cap_curve(2.0, 117.0, [100.0, 117.0], V100, at_cap_w=100.0)
@@ -60,6 +73,16 @@ def test_nothing_is_predicted_from_no_power(wrong: float) -> None:
     """The field is named."""
     with pytest.raises(ConfigError, match="power_w must be above 0"):
         cap_curve(1.0, wrong, [100.0], V100)
+
+
+def test_wrong_points_are_named() -> None:
+    """Which argument, not what numpy makes of it."""
+    with pytest.raises(ConfigError, match=r"step_s must be above 0, not \[inf\]"):
+        cap_curve(float("inf"), 100.0, [100.0], V100)
+    with pytest.raises(ConfigError, match="at_cap_w must be above 0"):
+        cap_curve(1.0, 100.0, [100.0], V100, at_cap_w=0.0)
+    with pytest.raises(ConfigError, match="step_s has 2 points and power_w 3"):
+        cap_curve([1.0, 2.0], [100.0, 110.0, 120.0], [100.0], V100)
 
 
 def test_a_locked_clock_bounds_the_curve_from_above() -> None:

@@ -129,3 +129,10 @@ def test_a_ring_over_nodes_needs_a_network() -> None:
     """The error names the field and gives an example."""
     with pytest.raises(ConfigError, match="network_bytes_s, such as"):
         ring_of(Placement(gpu_named("h200"), gpus=16))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1e9, float("nan")])
+def test_a_network_that_carries_nothing_is_named(wrong: float) -> None:
+    """Not an infinite time, and not a division by zero."""
+    with pytest.raises(ConfigError, match=r"network_bytes_s is .*; it must be above 0"):
+        ring_of(Placement(gpu_named("h200"), gpus=16, network_bytes_s=wrong))

@@ -92,6 +92,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"style": "slow"}, "style slow: unknown; choose one of loop, foreach, fused"),
         ({"gpus": 0}, "gpus 0: must be a whole number of at least 1"),
         ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
+        ({"network_bytes_s": 0.0}, "network 0 Gbit/s: must be above 0"),
         ({"estimator": "oracle"}, "estimator oracle: unknown; choose one of kernels"),
         ({"estimator": "adept"}, "estimator adept: has no constants"),
         ({"calibration": "none.json"}, "calibration none.json: no such file"),

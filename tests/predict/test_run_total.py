@@ -26,6 +26,8 @@ def test_steps_are_given_or_follow_from_epochs() -> None:
     assert steps_of(steps=1_000) == 1_000
     assert steps_of(epochs=3, samples=1_001, global_batch=100) == 33
     assert steps_of(epochs=0.5, samples=1_000, global_batch=100) == 5
+    assert steps_of(epochs=0.07, samples=10_000, global_batch=100) == 7
+    assert steps_of(epochs=1e-9, samples=1_000, global_batch=100) == 1
 
 
 @pytest.mark.parametrize(

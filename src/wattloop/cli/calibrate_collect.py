@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +51,9 @@ def collect_command(
     """Time and power of kernels, host and small models on this GPU, for 'calibrate fit'.
 
     Nothing is set on the GPU. Leave it alone meanwhile: what else runs there is measured too.
+    One that is busy, or whose memory is taken, is refused.
     """
+    from wattloop.predict.calibrate.at_rest import check_at_rest
     from wattloop.predict.calibrate.machine import open_device, open_sensor
     from wattloop.predict.calibrate.sample_file import SampleFile
     from wattloop.predict.calibrate.session import chosen_sections, collect
@@ -65,24 +67,23 @@ def collect_command(
     if sensor.reason:
         say(f"wattloop: power will be missing: {sensor.reason}")
     begin_s = time.monotonic()
-    file = SampleFile(path, resume=resume)
-    try:
-        with _progress() as progress:
-            results = collect(
-                bench,
-                sensor,
-                file,
-                sections=chosen,
-                budget_s=60 * minutes,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        say(f"wattloop: stopped; go on with 'wattloop calibrate collect -o {path} --resume'")
-        raise
-    finally:
-        file.close()
-        sensor.close()
-    _report(results, path, time.monotonic() - begin_s, json_file)
+    with bench, closing(sensor):
+        check_at_rest(bench, sensor)
+        with closing(SampleFile(path, resume=resume)) as file, _progress() as progress:
+            try:
+                results = collect(
+                    bench,
+                    sensor,
+                    file,
+                    sections=chosen,
+                    budget_s=60 * minutes,
+                    progress=progress,
+                )
+            except KeyboardInterrupt:
+                again = f"wattloop calibrate collect -o {path} --resume"
+                say(f"wattloop: stopped; go on with '{again}'")
+                raise
+    _report(results, path, time.monotonic() - begin_s, json_file, is_trial=not bench.on_gpu)
 
 
 def _number(text: str) -> int:
@@ -99,7 +100,12 @@ def _short(bench: "Bench") -> str:
 
 
 def _report(
-    results: Mapping[str, "Taken"], path: Path, seconds: float, json_file: str | None
+    results: Mapping[str, "Taken"],
+    path: Path,
+    seconds: float,
+    json_file: str | None,
+    *,
+    is_trial: bool,
 ) -> None:
     if json_file is not None:
         rows = {name: result._asdict() for name, result in results.items()}
@@ -120,10 +126,10 @@ def _report(
         raise ConfigError(f"{path}: every case failed; see the reasons in the file")
     missing = sum(r.cases - r.taken - r.kept for r in results.values())
     more = f" ({missing} cases not taken: --resume takes more)" if missing else ""
-    say(
-        f"wattloop: {path} after {format_duration(seconds)}{more}; "
-        f"next: wattloop calibrate fit {path}"
-    )
+    after = "next: wattloop calibrate fit " + str(path)
+    if is_trial:
+        after = "the program works here; its times are of no GPU, so there is nothing to fit"
+    say(f"wattloop: {path} after {format_duration(seconds)}{more}; {after}")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from wattloop.cli.predict_options import (
     Inference,
     Input,
     ModelName,
+    Network,
     Optimizer,
     Precision,
     SamplesRate,
@@ -76,6 +77,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     cap: CapW = None,
     clock: ClockMhz = None,
     samples_rate: SamplesRate = None,
+    network: Network = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Optimizer steps of the run.")
     ] = None,
@@ -145,6 +147,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             cap_w=cap,
             clock_mhz=clock,
             samples_s=samples_rate,
+            network_bytes_s=None if network is None else network * 1e9 / 8,
             head=head,
             stated=tuple(stated or ()),
             estimator=estimator,

@@ -22,6 +22,7 @@ __all__ = [
     "Inference",
     "Input",
     "ModelName",
+    "Network",
     "Optimizer",
     "Precision",
     "SamplesRate",
@@ -79,6 +80,10 @@ SamplesRate = Annotated[
     typer.Option(
         "--samples-per-second", metavar="RATE", help="The most the data loader brings to a GPU."
     ),
+]
+Network = Annotated[
+    float | None,
+    typer.Option("--network", metavar="GBIT", help="Gbit/s between nodes of 8, for more GPUs."),
 ]
 EstimatorName = Annotated[
     str, typer.Option("--estimator", help=f"Who answers: {', '.join(ESTIMATORS)}.")

@@ -20,6 +20,12 @@ POSITIVE = (
 )
 NOT_NEGATIVE = ("cap_min_w", "link_bytes_s", "link_gpus", "idle_w")
 WHOLE = ("sms", "link_gpus")
+LEAST = {
+    **{"memory_bytes": 1e8, "l2_bytes": 1e4, "base_clock_mhz": 10.0, "boost_clock_mhz": 10.0},
+    **dict.fromkeys(("memory_bytes_s", "pcie_bytes_s", "link_bytes_s"), 1e8),
+    **dict.fromkeys(PEAKS, 1e8),
+}
+"""No GPU has less: whoever wrote 80 for 80 GB, or 989 for 989 TFLOPS, took another unit."""
 DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 FIELDS = tuple(f.name for f in fields(Gpu))
 
@@ -43,11 +49,13 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
         ConfigError: `FILE:LINE: field ...`, with what is allowed.
     """
     lined = read_lined(name)
-    values = {key: _checked(lined, key, value) for key, value in lined.data.items()}
+    values = {key: _checked(lined, str(key), value) for key, value in lined.data.items()}
     like = values.pop("like", None)
     own_name = values.setdefault("name", Path(name).stem.lower())
     if like is not None and like not in known:
-        raise _error(lined, "like", f"is no known GPU; {nearest(like, tuple(known))}")
+        variants = [other for other in known if other.startswith(f"{like}-")]
+        near = f"use {' or '.join(variants)}" if variants else nearest(like, tuple(known))
+        raise _error(lined, "like", f"is no known GPU; {near}")
     base = known.get(like or own_name)
     stated = values.pop("sources", {})
     said = stated.pop("*", f"user file {name}")
@@ -66,7 +74,11 @@ def read_user_gpu(name: str, known: Mapping[str, Gpu]) -> Gpu:
             values = {"aliases": (), "product": own_name, **values}
         gpu = replace(base, **values, sources={**base.sources, **sources})
     _check_order(lined, gpu, "cap_min_w", "cap_max_w")
+    _check_order(lined, gpu, "tdp_w", "cap_max_w")
+    _check_order(lined, gpu, "cap_min_w", "tdp_w")
     _check_order(lined, gpu, "base_clock_mhz", "boost_clock_mhz")
+    if gpu.idle_w is not None:
+        _check_order(lined, gpu, "idle_w", "tdp_w")
     return gpu
 
 
@@ -75,19 +87,16 @@ def _checked(lined: LinedData, key: str, value: Any) -> Any:
     if key in (*TEXTS, "like"):
         if not isinstance(value, str) or not value.strip():
             raise _error(lined, key, f"must be text, not {value!r}")
-        return value.strip().lower() if key in ("name", "like") else value.strip()
+        return value.strip() if key == "product" else value.strip().lower()
     if key == "idle_w" and value is None:
         return None
     if key in POSITIVE or key in NOT_NEGATIVE:
         number = _number(lined, (key,), value, zero=key in NOT_NEGATIVE)
-        return round(number) if key in WHOLE else number
+        if key in WHOLE and not number.is_integer():
+            raise _error(lined, key, f"must be a whole number, not {value!r}")
+        return int(number) if key in WHOLE else number
     if key in PEAKS:
-        if not isinstance(value, Mapping):
-            raise _error(lined, key, "must be 'dtype: FLOP/s' lines, such as 'fp32: 67e12'")
-        for dtype in value:
-            if dtype not in DTYPES:
-                raise _error(lined, (key, str(dtype)), f"is unknown; use {', '.join(DTYPES)}")
-        return {d: _number(lined, (key, d), number) for d, number in value.items()}
+        return _peaks(lined, key, value)
     if key == "sources":
         if not isinstance(value, Mapping):
             raise _error(lined, key, "must be 'field: where it comes from' lines")
@@ -102,6 +111,17 @@ def _checked(lined: LinedData, key: str, value: Any) -> Any:
     raise _error(lined, key, f"is unknown; {nearest(str(key), (*FIELDS, 'like'))}")
 
 
+def _peaks(lined: LinedData, key: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise _error(lined, key, "must be 'dtype: FLOP/s' lines, such as 'fp32: 67e12'")
+    for dtype in value:
+        if dtype not in DTYPES:
+            raise _error(lined, (key, str(dtype)), f"is unknown; use {', '.join(DTYPES)}")
+    if key == "vector_flops" and "fp32" not in value:
+        raise _error(lined, key, "needs fp32, which every GPU has")
+    return {d: _number(lined, (key, d), number) for d, number in value.items()}
+
+
 def _number(lined: LinedData, place: tuple[str, ...], value: Any, *, zero: bool = False) -> float:
     try:
         # YAML takes 67e12 for text: it wants a dot and a sign. People need not know that.
@@ -111,6 +131,10 @@ def _number(lined: LinedData, place: tuple[str, ...], value: Any, *, zero: bool 
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         what = "a number, 0 or more" if zero else "a number above 0"
         raise _error(lined, place, f"must be {what}, not {value!r}")
+    if 0 < number < LEAST.get(place[0], 0.0):
+        unit = "MHz" if place[0].endswith("_mhz") else "FLOP/s" if place[0] in PEAKS else "bytes"
+        unit += " per second" if place[0].endswith("bytes_s") else ""
+        raise _error(lined, place, f"{number:g} is too little for a GPU; it is in {unit}")
     return number
 
 

@@ -4,6 +4,7 @@
 `~/.config/wattloop/gpus`, override figures of known GPUs and add others (docs/gpus.md).
 """
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -126,7 +127,7 @@ def user_folder() -> Path:
 
 def _user_files() -> list[Path]:
     try:
-        return sorted(user_folder().glob("*.yaml"))
+        return sorted(path for path in user_folder().iterdir() if _is_path(path.name))
     except OSError:  # what may not be looked at is not there
         return []
 
@@ -177,14 +178,13 @@ def _matches(text: str) -> list[Gpu]:
 
 
 def _all_words(gpu: Gpu) -> frozenset[str]:
-    size = str(_marketed_gb(gpu.memory_bytes))
-    words = _words(gpu.name) | {size}
+    words = _words(gpu.name) | _sizes(gpu.memory_bytes)
     return words.union(*(_words(name) for name in (gpu.product, *gpu.aliases)))
 
 
-def _marketed_gb(memory_bytes: float) -> int:
-    """The size on the box: a multiple of 8 GB (ECC takes up to a fifteenth of it)."""
-    return 8 * -int(-memory_bytes // (8 * 2**30))
+def _sizes(memory_bytes: float) -> frozenset[str]:
+    """GB on the box: what is seen rounded up, to 4 or 8 as well, since ECC takes some of it."""
+    return frozenset(str(step * math.ceil(memory_bytes / 2**30 / step)) for step in (1, 4, 8))
 
 
 _NOISE = frozenset(
@@ -197,7 +197,7 @@ def _words(text: str) -> frozenset[str]:
     """`NVIDIA A100-SXM4-40GB` and `a100 sxm 40` have the same words."""
     plain = re.sub(r"\((?:r|tm)\)", " ", text.lower())
     plain = re.sub(r"(sxm)\d?|(pcie|pci-e)", lambda m: f" {'sxm' if m[1] else 'pcie'} ", plain)
-    plain = re.sub(r"(\d+)\s*gi?b\b", r" \1 ", plain)
+    plain = re.sub(r"(\d+)\s*gi?b(?![a-z0-9])", r" \1 ", plain)
     plain = re.sub(r"\brtx\s*-?\s*(?=\d)", "rtx", plain)
     return frozenset(word for word in re.split(r"[^a-z0-9]+", plain) if word) - _NOISE
 

@@ -30,6 +30,7 @@ def predict(  # noqa: PLR0913 - most have a default
     cap_w: float | None = None,
     clock_mhz: float | None = None,
     samples_s: float | None = None,
+    network_bytes_s: float | None = None,
     head: str | None = None,
     estimator: str = "kernels",
     calibration: str | None = None,
@@ -63,6 +64,7 @@ def predict(  # noqa: PLR0913 - most have a default
         cap_w: power limit of each GPU.
         clock_mhz: locked SM clock of each GPU.
         samples_s: the most samples a second that the data loader brings to a GPU.
+        network_bytes_s: of a node towards the next, for more GPUs than the 8 of one node.
         head: of a model named `hf:NAME`, such as `masked-lm`.
         estimator: `kernels`, `adept` or `roofline`.
         calibration: a file of constants, instead of those known for the GPU.
@@ -91,6 +93,7 @@ def predict(  # noqa: PLR0913 - most have a default
         cap_w=cap_w,
         clock_mhz=clock_mhz,
         samples_s=samples_s,
+        network_bytes_s=network_bytes_s,
         head=head,
         inputs=inputs,
         loss=loss,

@@ -34,6 +34,8 @@ __all__ = ["CapCurve", "CurveConstants", "cap_curve"]
 Array = npt.NDArray[np.float64]
 
 PHASES = 5
+MATCHED = 1e-4
+"""How near, as a part, the measured power is met."""
 
 
 class CurveConstants(NamedTuple):
@@ -95,17 +97,24 @@ def cap_curve(
         constants: of the typical program.
 
     Raises:
-        ConfigError: a time, a power or a cap is not above 0.
+        ConfigError: a time, a power or a cap is not above 0, or they are of different number.
     """
     times, powers = (
         np.atleast_1d(np.asarray(step_s, float)),
         np.atleast_1d(np.asarray(power_w, float)),
     )
     caps = np.atleast_1d(np.asarray(caps_w, float))
-    for name, values in (("step_s", times), ("power_w", powers), ("caps_w", caps)):
+    at_cap_w = gpu.tdp_w if at_cap_w is None else at_cap_w
+    for name, values in (
+        *(("step_s", times), ("power_w", powers), ("caps_w", caps)),
+        ("at_cap_w", np.atleast_1d(at_cap_w)),
+    ):
         if not np.all(np.isfinite(values) & (values > 0)):
-            raise ConfigError(f"{name} must be above 0, not {values[~(values > 0)]}")
-    program = _Program(powers, gpu, gpu.tdp_w if at_cap_w is None else at_cap_w, constants)
+            wrong = values[~(np.isfinite(values) & (values > 0))]
+            raise ConfigError(f"{name} must be above 0, not {wrong}")
+    if times.size != powers.size and 1 not in (times.size, powers.size):
+        raise ConfigError(f"step_s has {times.size} points and power_w {powers.size}; give as many")
+    program = _Program(powers, gpu, at_cap_w, constants)
     seconds, watts = program.under(caps, clock)
     return CapCurve(times[:, None] * seconds, watts)
 
@@ -133,8 +142,11 @@ class _Program:
         """Time and mean power under each cap."""
         busy_s, dynamic_j = self._run(self.demand_w, caps[None, :], clock)
         busy_s, dynamic_j = busy_s * self.work[:, None], dynamic_j * self.work[:, None]
-        waiting = (1.0 - self.busy)[:, None] * (1.0 - self.constants.hidden)
-        seconds = np.maximum(busy_s + waiting, 1.0)
+        waiting = (1.0 - self.busy)[:, None]
+        # A slower GPU hides in some of the waiting; a quicker one, under a higher cap than it was
+        # measured at, waits as long as before.
+        hiding = np.maximum(busy_s + waiting * (1.0 - self.constants.hidden), 1.0)
+        seconds = np.minimum(hiding, busy_s + waiting)
         return seconds, self.static_w[:, None] + dynamic_j / seconds
 
     def _run(self, demand_w: Array, caps: Array, clock: float = 1.0) -> tuple[Array, Array]:
@@ -160,13 +172,16 @@ class _Program:
         return settled.step_s.sum(axis=-1), dynamic_j.sum(axis=-1)
 
     def _matched(self, dynamic_w: Array, at_w: Array, room_w: Array) -> tuple[Array, Array]:
-        """Demand of the phases, and how much work, that give the measured power and 1 s."""
+        """Demand of the phases, and how much work, that give the measured power and 1 s.
+
+        Under a cap that all phases reach, any higher demand gives the same power: the least does.
+        """
         cap = at_w[:, None]
         low, high = np.full_like(dynamic_w, 1e-3), 4.0 * room_w
         for _ in range(24):
             middle = 0.5 * (low + high)
             busy_s, dynamic_j = self._run(middle, cap)
-            over = self.busy * dynamic_j[:, 0] / busy_s[:, 0] > dynamic_w
+            over = self.busy * dynamic_j[:, 0] / busy_s[:, 0] > dynamic_w * (1.0 - MATCHED)
             low, high = np.where(over, low, middle), np.where(over, middle, high)
         demand_w = 0.5 * (low + high)
         return demand_w, self.busy / self._run(demand_w, cap)[0][:, 0]

@@ -100,13 +100,18 @@ def ring_of(placement: Placement) -> Ring:
         bytes_s = LINK_EFFICIENCY * gpu.link_bytes_s / 2
     elif bytes_s is None:  # a bridge joins two cards; a ring of more has to leave it
         bytes_s = PCIE_EFFICIENCY * gpu.pcie_bytes_s
-    if bytes_s <= 0:
+    if not bytes_s > 0:
         raise ConfigError(f"link_bytes_s is {bytes_s:g}; it must be above 0, such as 100e9")
     if placement.gpus > placement.gpus_per_node:
         if placement.network_bytes_s is None:
             raise ConfigError(
-                f"{placement.gpus} GPUs with {placement.gpus_per_node} per node need a network: "
-                "give network_bytes_s, such as 25e9 for 200 Gbit/s"
+                f"gpus {placement.gpus}: more than the {placement.gpus_per_node} of a node, so say "
+                "what joins the nodes: --network 200 (Gbit/s), or network_bytes_s, such as 25e9"
+            )
+        if not placement.network_bytes_s > 0:
+            raise ConfigError(
+                f"network_bytes_s is {placement.network_bytes_s:g}; it must be above 0, such as "
+                "25e9"
             )
         # A ring runs at the pace of its slowest hop.
         bytes_s, hop_s = min(bytes_s, placement.network_bytes_s), max(hop_s, NETWORK_LATENCY_S)

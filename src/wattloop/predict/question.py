@@ -33,6 +33,7 @@ class Question:
         training: False predicts forward only.
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: samples a second that the data loader brings to each GPU.
+        network_bytes_s: between nodes, where more GPUs train than a node has.
         head: of a model of Transformers, such as `causal-lm`.
         stated: inputs as `x=float32[B,3,224,224]`.
         inputs, loss: of a module.
@@ -53,6 +54,7 @@ class Question:
     cap_w: float | None = None
     clock_mhz: float | None = None
     samples_s: float | None = None
+    network_bytes_s: float | None = None
     head: str | None = None
     stated: tuple[str, ...] = ()
     inputs: Any = None
@@ -72,6 +74,8 @@ class Question:
                 raise ConfigError(f"{name} {value}: must be a whole number of at least 1")
         if self.samples_s is not None and not self.samples_s > 0:
             raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
+        if self.network_bytes_s is not None and not self.network_bytes_s > 0:
+            raise ConfigError(f"network {8e-9 * self.network_bytes_s:g} Gbit/s: must be above 0")
 
     def varied(self, name: str, value: Any) -> "Question":
         """The same with another batch, cap, GPU or whatever `name` says."""
@@ -100,6 +104,7 @@ class Question:
             cap_w=self.cap_w,
             clock_mhz=self.clock_mhz,
             samples_s=self.samples_s,
+            network_bytes_s=self.network_bytes_s,
         )
 
 

@@ -90,7 +90,8 @@ def steps_of(
         )
     for name, value in (("epochs", epochs), ("samples", samples), ("global_batch", global_batch)):
         _check_positive(name, value)
-    return math.ceil(epochs * math.ceil(samples / global_batch))
+    # 0.07 epochs of 100 steps are 7 steps, not the 7.000000000000001 of floating point rounded up
+    return max(1, math.ceil(round(epochs * math.ceil(samples / global_batch), 6)))
 
 
 def run_total(

@@ -1,5 +1,7 @@
 """Promises of the tensors a case gets, and of its timer."""
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
@@ -61,6 +63,21 @@ def test_tf32_is_on_only_where_it_is_asked_for(bench):
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = kept
+
+
+def test_a_closed_bench_leaves_nothing_behind():
+    """Neither its pools nor torch's precision: whoever collected from Python goes on as before."""
+    backends = torch.backends
+    kept = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+    try:
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = False, True
+        with Bench("cpu", pool_bytes=4096, rotate_bytes=0) as bench:
+            pool = weakref.ref(bench.normal((4,), torch.float32)._base)
+            bench.precision("tf32")
+        assert (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32) == (False, True)
+        assert pool() is None
+    finally:
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = kept
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])

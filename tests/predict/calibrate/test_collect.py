@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.case import Case
 from wattloop.predict.calibrate.collect import Collection
 from wattloop.predict.calibrate.grid.tiny import tiny_cases
 from wattloop.predict.calibrate.sample_file import SampleFile, records
+from wattloop.predict.calibrate.sensor import Sensor
 from wattloop.predict.calibrate.session import chosen_sections, collect
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
@@ -125,3 +127,28 @@ def test_sections_are_checked():
     assert chosen_sections("power, host") == ["host", "power"]
     with pytest.raises(ConfigError, match="kernel: known are"):
         chosen_sections("kernel")
+
+
+class _Breaking(Bench):
+    """A device that a case breaks, as an illegal access breaks a CUDA context."""
+
+    broken = False
+
+    def synchronize(self):
+        if self.broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def normal(self, shape, dtype):
+        self.broken = True
+        self.synchronize()
+
+
+def test_a_gpu_that_broke_ends_the_collection(tmp_path):
+    """The case that broke it is not tried again; those behind it are not spoilt."""
+    path = tmp_path / "a.jsonl"
+    file = SampleFile(path, resume=False)
+    collection = Collection(_Breaking("cpu", 4096, 0), Sensor(), file)
+    with pytest.raises(WattloopError, match=r"stopped at .*illegal memory access.*--resume"):
+        collection.take("kernels", tiny_cases("kernels"), 60)
+    file.close()
+    assert len(list(records(path))) == 1

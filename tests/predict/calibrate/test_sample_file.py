@@ -64,3 +64,35 @@ def test_a_file_that_is_no_gzip_is_told(tmp_path):
     path.write_text("plain")
     with pytest.raises(ConfigError, match="cannot be read"):
         list(records(path))
+
+
+@pytest.mark.parametrize("text", ["notes of mine", "one\ntwo", '{"a": 1}\nnot ours\n'])
+def test_a_file_that_is_no_calibration_keeps_every_byte(tmp_path, text):
+    """`-o notes.txt --resume` is a slip of the hand, and costs nothing."""
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"notes\.txt:1: "):
+        SampleFile(path, resume=True)
+    assert path.read_text() == text
+
+
+def test_lines_are_not_added_to_a_compressed_file(tmp_path):
+    """They would spoil it; it is refused as it is."""
+    path = tmp_path / "a.jsonl.gz"
+    whole = gzip.compress(b'{"record":"kernel","case":"one"}\n')
+    path.write_bytes(whole)
+    with pytest.raises(ConfigError, match=r"ends in \.jsonl"):
+        SampleFile(path, resume=True)
+    assert path.read_bytes() == whole
+
+
+def test_a_case_whose_package_was_missing_is_tried_again(tmp_path):
+    """`pip install` and --resume take it; one that failed otherwise stays failed."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"record":"step","case":"t5","error":"ModuleNotFoundError: No module named hf"}\n'
+        '{"record":"step","case":"vgg","error":"OutOfMemoryError: 9 GiB"}\n'
+    )
+    file = SampleFile(path, resume=True)
+    file.close()
+    assert file.done == {"vgg"}

@@ -12,7 +12,7 @@ from wattloop.measure.meters import amd_gpu
 from wattloop.predict.calibrate.holding import hold
 from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor
 from wattloop.predict.calibrate.watch import Watch
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
@@ -57,6 +57,59 @@ def test_without_nvml_there_is_a_reason(monkeypatch):
     assert "cannot be loaded" in sensor.reason
     assert sensor.power_w() is None
     sensor.close()
+
+
+@pytest.mark.parametrize(("fault", "told"), [("mig", "split by MIG"), ("vgpu", "is a vGPU")])
+def test_a_part_of_a_gpu_is_told_before_anything_runs(stub, fault, told):
+    """The sensor of the whole card would count the neighbours' work too."""
+    stub.inject(0, fault)
+    try:
+        sensor = NvmlSensor(0)
+        assert told in sensor.reason
+        assert sensor.power_w() is None
+        sensor.close()
+    finally:
+        stub.inject(0, "heal")
+
+
+def test_a_gpu_without_a_power_reading_is_told_at_once(stub):
+    """Not after the minutes it would have been missing in."""
+    stub.inject(0, "unsupported", calls=Call.POWER)
+    try:
+        sensor = NvmlSensor(0)
+        assert "does not support" in sensor.reason
+        sensor.close()
+    finally:
+        stub.inject(0, "heal")
+
+
+def test_power_of_another_gpu_is_never_taken(stub, monkeypatch):
+    """torch's GPU 0 may be NVML's GPU 1: the identifier decides, or nothing does."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    stub.state.gpu_count = 2
+    stub.gpu(1).averaging_s = 0
+    stub.constant(1, 500)
+    try:
+        time.sleep(0.15)
+        named = NvmlSensor(0, "00000000-0000-0000-0000-000000000001")
+        assert named.power_w() == pytest.approx(500, rel=0.1)
+        for unknown in (NvmlSensor(0), NvmlSensor(0, "11111111-0000-0000-0000-000000000000")):
+            assert unknown.power_w() is None
+            assert "CUDA_VISIBLE_DEVICES" in unknown.reason
+            unknown.close()
+        named.close()
+    finally:
+        stub.state.gpu_count = 1
+
+
+def test_the_work_of_others_is_seen(stub):
+    """A GPU that somebody uses is refused by this figure."""
+    stub.set_load(0, 0.8)
+    sensor = NvmlSensor(0)
+    time.sleep(0.15)
+    assert sensor.busy_share() == pytest.approx(0.8, abs=0.02)
+    sensor.close()
+    stub.set_load(0, 0.0)
 
 
 def test_a_held_kernel_has_its_power_and_rate(stub):

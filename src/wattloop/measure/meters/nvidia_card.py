@@ -7,7 +7,7 @@ from typing import Any
 from wattloop.core.records import Missing
 from wattloop.measure.meters import nvml_library
 
-__all__ = ["Card", "CardSignal", "inspect"]
+__all__ = ["Card", "CardSignal", "inspect", "partitioned"]
 
 MIG_ON = 1
 VGPU_GUEST = 2
@@ -64,7 +64,7 @@ def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> Card | Missing:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         model = _text(nvml.nvmlDeviceGetName(handle))
-        refusal = _partitioned(nvml, handle, name, model)
+        refusal = partitioned(nvml, handle, name, model)
         if refusal is not None:
             return refusal
         if model not in counters:
@@ -127,7 +127,7 @@ def _limit_note(limit_mw: int | None, default_mw: int | None) -> str:
     return f"power limit {limit_mw / 1_000:g} W"
 
 
-def _partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
+def partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
     """Cards shared by hardware partitions have one power sensor for all of them."""
     mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mig is not None and mig[0] == MIG_ON:

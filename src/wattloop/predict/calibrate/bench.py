@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 __all__ = ["Bench", "Work", "torch_dtypes"]
 
@@ -29,6 +30,8 @@ class Work:
 class Bench:
     """Hands out random tensors, cut from one large pool, so that making a case costs nothing.
 
+    As a context manager it gives back memory and torch's settings at its end.
+
     Args:
         device: torch's name of it, such as `cuda:0` or `cpu`.
         pool_bytes: size of the pool of each number format.
@@ -44,7 +47,22 @@ class Bench:
         self._pool_bytes = pool_bytes
         self._pools: dict[Any, Any] = {}
         self._used: dict[Any, int] = {}
+        self._tf32_before = (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+        )
         torch.manual_seed(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     @property
     def on_gpu(self) -> bool:
@@ -71,6 +89,14 @@ class Bench:
         """Give back memory that is held for reuse; the pools stay."""
         if self.on_gpu:
             self.torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Give back the pools too, and leave torch's precision as it was."""
+        self._pools.clear()
+        self._used.clear()
+        backends = self.torch.backends
+        backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = self._tf32_before
+        self.free()
 
     def precision(self, dtype: str) -> Any:
         """Set float32 products to what `dtype` means; returns the type of its operands."""

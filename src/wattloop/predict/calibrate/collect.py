@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from wattloop.core.errors import WattloopError
 from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.case import Case
 from wattloop.predict.calibrate.holding import hold
@@ -66,7 +67,11 @@ class Collection:
         budget_s: float,
         progress: Progress = lambda *_: None,
     ) -> Taken:
-        """Take the cases that the file lacks until the budget is spent."""
+        """Take the cases that the file lacks until the budget is spent.
+
+        Raises:
+            WattloopError: a case broke the GPU for this process, so that all others would fail.
+        """
         end_s = time.monotonic() + budget_s
         taken = failed = kept = 0
         last_error = ""
@@ -84,6 +89,7 @@ class Collection:
             taken += 1
             if record["error"] is not None:
                 failed, last_error = failed + 1, f"{case.key}: {record['error']}"
+                self._recover(last_error)
         progress(section, taken + kept, len(cases), 0.0)
         return Taken(taken, failed, kept, len(cases), last_error)
 
@@ -93,7 +99,6 @@ class Collection:
             return {**head, "params": dict(case.params), **self._measured(case), "error": None}
         except Exception as error:  # noqa: BLE001 - one case that fails must not end the collection
             reason = f"{type(error).__name__}: {error}"[:300]
-            self._bench.free()
             return {**head, "params": dict(case.params), "error": reason}
         finally:
             self._clean(case)
@@ -143,6 +148,19 @@ class Collection:
         return hold(
             self._bench, calls, self._sensor, duty=duty, settle_s=settle_s, window_s=window_s
         )
+
+    def _recover(self, last_error: str) -> None:
+        """Memory of what failed is given back. A fault of the GPU itself stays in its context."""
+        gc.collect()
+        try:
+            self._bench.synchronize()
+            self._bench.free()
+        except RuntimeError:
+            raise WattloopError(
+                f"the GPU stopped at {last_error}; nothing more can run on it in this process. "
+                f"Go on after that case with 'wattloop calibrate collect -o {self._file.path} "
+                "--resume', and if it happens again see 'dmesg | grep -i xid'"
+            ) from None
 
     def _clean(self, case: Case) -> None:
         """Graphs of autograd hold large tensors in cycles; a model's memory is given back."""

@@ -20,7 +20,7 @@ class SampleFile:
         resume: keep what is there; without it an existing file is refused.
 
     Attributes:
-        done: keys of the cases that the file has.
+        done: keys of the cases that need not be taken again.
         gpu: the GPU it is of; None while it is empty.
     """
 
@@ -28,21 +28,28 @@ class SampleFile:
         self.path = path
         self.done: set[str] = set()
         self.gpu: str | None = None
+        if path.suffix == ".gz":
+            raise ConfigError(
+                f"{path}: lines cannot be added to a compressed file; name one that ends in .jsonl"
+            )
         if path.exists() and path.stat().st_size:
             if not resume:
                 raise ConfigError(
                     f"{path}: is there already; add --resume to go on with it, or name another file"
                 )
-            _drop_torn_line(path)
-            for row in records(path):
-                if row["record"] == "machine":
-                    self.gpu = str(row.get("gpu"))
-                elif "case" in row:
-                    self.done.add(str(row["case"]))
+            self._go_on()
         try:
             self._file: TextIO = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; name another file with -o") from None
+
+    def _go_on(self) -> None:
+        for row in records(self.path):  # refuses what is no calibration before a byte is changed
+            if row["record"] == "machine":
+                self.gpu = str(row.get("gpu"))
+            elif "case" in row and not _may_work_now(row):
+                self.done.add(str(row["case"]))
+        _drop_torn_line(self.path)
 
     def write(self, record: Mapping[str, object]) -> None:
         """One line, on disk when this returns."""
@@ -60,12 +67,13 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ConfigError: a line in between is no record.
     """
-    lines = _text(path).splitlines()
+    text = _text(path)
+    lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except ValueError:
-            if number == len(lines):
+            if number == len(lines) and _is_torn(text):
                 return
             raise ConfigError(
                 f"{path}:{number}: not a JSON record; this is no file of 'wattloop calibrate "
@@ -85,6 +93,18 @@ def _text(path: Path) -> str:
         raise ConfigError(
             f"{path}: cannot be read ({reason}); name a file of 'wattloop calibrate collect'"
         ) from None
+
+
+def _may_work_now(row: Mapping[str, Any]) -> bool:
+    """A package that was missing may have been installed since."""
+    return str(row.get("error")).startswith(("ModuleNotFoundError", "ImportError"))
+
+
+def _is_torn(text: str) -> bool:
+    """Whether it ends within a line that began as a record: what a kill leaves."""
+    begin = '{"record":'
+    last = text[text.rfind("\n") + 1 :]
+    return bool(last) and begin.startswith(last[: len(begin)])
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Energy, power and clock of the GPU under test; nothing is ever set."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Meter
 from wattloop.measure.meters import nvml_library
+from wattloop.measure.meters.nvidia_card import partitioned
 
 __all__ = ["MeterSensor", "NvmlSensor", "Sensor"]
 
@@ -45,6 +47,10 @@ class Sensor:
         """Power limit in force."""
         return None
 
+    def busy_share(self) -> float | None:
+        """Part of the past moment in which anything ran on the GPU, whosever it was."""
+        return None
+
     def driver(self) -> str | None:
         """Version of the driver."""
         return None
@@ -65,12 +71,17 @@ class NvmlSensor(Sensor):
 
     def __init__(self, index: int = 0, uuid: str = "") -> None:
         super().__init__()
+        self._nvml: Any = None
         self._handle: Any = None
         try:
             self._nvml = nvml_library.open_nvml(Host())
-            self._handle = self._found(index, uuid)
         except MeterUnavailable as error:
             self.reason = str(error)
+            return
+        try:
+            self._handle = self._readable(index, uuid)
+        except self._nvml.NVMLError as error:
+            self.reason = "; ".join(filter(None, nvml_library.explain(error)))
 
     def energy_j(self) -> float | None:
         """The energy counter; a call takes 4 ms on an H200, its value changes every 100 ms."""
@@ -92,30 +103,55 @@ class NvmlSensor(Sensor):
         """Power limit in force."""
         return self._read(lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3)
 
+    def busy_share(self) -> float | None:
+        """NVML's utilisation."""
+        return self._read(lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100)
+
     def driver(self) -> str | None:
         """Version of the driver."""
-        if self._handle is None:
+        if self._nvml is None:
             return None
-        version = self._nvml.nvmlSystemGetDriverVersion()
+        try:
+            version = self._nvml.nvmlSystemGetDriverVersion()
+        except self._nvml.NVMLError:
+            return None
         return version.decode() if isinstance(version, bytes) else str(version)
 
     def close(self) -> None:
         """Release the library."""
-        if self._handle is not None:
-            self._handle = None
+        if self._nvml is not None:
             nvml_library.shut_down(self._nvml)
+            self._nvml = self._handle = None
+
+    def _readable(self, index: int, uuid: str) -> Any:
+        """The GPU, if its power can be read and is its own; else None, and a reason."""
+        nvml = self._nvml
+        handle = self._found(index, uuid)
+        if handle is None:
+            self.reason = (
+                "NVML does not tell which of its GPUs torch uses; unset CUDA_VISIBLE_DEVICES and "
+                "name the GPU with --gpu"
+            )
+            return None
+        refusal = partitioned(nvml, handle, f"gpu:{index}", "the GPU")
+        if refusal is not None:
+            self.reason = f"{refusal.reason}; {refusal.remedy}"
+            return None
+        nvml.nvmlDeviceGetPowerUsage(handle)
+        return handle
 
     def _found(self, index: int, uuid: str) -> Any:
+        """By identifier; by number only where that cannot be another GPU's."""
+        nvml = self._nvml
+        alone = nvml.nvmlDeviceGetCount() == 1
         if uuid:
             try:
-                return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
-            except self._nvml.NVMLError:
-                pass  # an older library wants bytes; the index is right unless GPUs are hidden
-        try:
-            return self._nvml.nvmlDeviceGetHandleByIndex(index)
-        except self._nvml.NVMLError as error:
-            self.reason = nvml_library.explain(error)[0]
-            return None
+                return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
+            except nvml.NVMLError:  # a part of a GPU (MIG) has an identifier of its own
+                return nvml.nvmlDeviceGetHandleByIndex(0) if alone else None
+        if alone or not os.environ.get("CUDA_VISIBLE_DEVICES"):
+            return nvml.nvmlDeviceGetHandleByIndex(0 if alone else index)
+        return None
 
     def _read(self, call: Callable[[Any, Any], float]) -> float | None:
         if self._handle is None:
@@ -164,6 +200,10 @@ class MeterSensor(Sensor):
     def limit_w(self) -> float | None:
         """Power limit in force."""
         return self._signal("power_limit")
+
+    def busy_share(self) -> float | None:
+        """The driver's utilisation."""
+        return self._signal("utilisation")
 
     def close(self) -> None:
         """Release the meters."""
