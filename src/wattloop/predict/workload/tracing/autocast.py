@@ -172,10 +172,14 @@ def _without_autocast() -> Any:
 
 def _overload(name: str) -> Any:
     base, _, overload = name.partition(".")
+    if base == "rms_norm" and torch.__version__ < _LISTS_RMS_NORM:
+        return None
     packet = getattr(torch.ops.aten, base, None)
     return getattr(packet, overload or "default", None) if packet is not None else None
 
 
+_LISTS_RMS_NORM = "2.12"
+"""Since then CUDA's autocast computes RMS norms in fp32 (2.11 does not yet, 2.13 does)."""
 _LOWER = """
 _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
