@@ -45,11 +45,19 @@ MODELS = {
     "stack": lambda: small_models.Stack(5),
     "checkpointed": lambda: small_models.Stack(5, checkpoint=True),
     "shares": Shares,
+    "nested": lambda: torch.nn.Sequential(
+        torch.nn.Embedding(50, 8),
+        *(torch.nn.Sequential(*(_layers() for _ in range(4))) for _ in range(4)),
+    ),
     "pictures": lambda: torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1),
         *(torch.nn.Sequential(*_convolution()) for _ in range(5)),
     ),
 }
+
+
+def _layers():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
 
 
 def _convolution():
