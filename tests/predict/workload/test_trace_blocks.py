@@ -47,7 +47,7 @@ MODELS = {
     "shares": Shares,
     "nested": lambda: torch.nn.Sequential(
         torch.nn.Embedding(50, 8),
-        *(torch.nn.Sequential(*(_layers() for _ in range(4))) for _ in range(4)),
+        *(torch.nn.Sequential(*(_layers() for _ in range(4))) for _ in range(6)),
     ),
     "pictures": lambda: torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1),
