@@ -44,7 +44,9 @@ def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | Non
         if best.loss > 0.995 * before:
             break
     kernel = nearness(places / lengths, places / lengths)
-    weights: Floats = np.linalg.solve(kernel + best.noise**2 * np.eye(len(places)), residuals)
+    weights = np.asarray(
+        np.linalg.solve(kernel + best.noise**2 * np.eye(len(places)), residuals), dtype=np.float64
+    )
     return ResidualGroup(places, weights, lengths), best.errors
 
 

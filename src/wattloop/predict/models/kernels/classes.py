@@ -5,7 +5,10 @@ from collections.abc import Mapping
 
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
-__all__ = ["class_of", "direction_of", "family_of", "size_of", "unit_of"]
+__all__ = ["class_of", "direction_of", "family_of", "is_persistent", "size_of", "unit_of"]
+
+MOST_PERSISTENT = 128
+"""Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
 
 
 def class_of(op: Operation) -> str:
@@ -24,7 +27,8 @@ def class_of(op: Operation) -> str:
     if op.kind is Kind.ATTENTION:
         return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{unit_of(op)}"
     if op.kind is Kind.RNN:
-        return f"rnn.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
+        manner = "persistent" if is_persistent(op) else "stepwise"
+        return f"rnn.{manner}.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
     if op.kind is Kind.NORM:
         return f"norm.{detail.get('norm', 'layer')}.{direction}.{op.dtype}"
     if op.kind is Kind.COPY:
@@ -40,6 +44,13 @@ def family_of(name: str) -> str:
     """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
     parts = name.split(".")
     return f"{parts[0]}.*.{parts[-1]}"
+
+
+def is_persistent(op: Operation) -> bool:
+    """Whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all steps."""
+    if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32"):
+        return False
+    return size_of(op.detail, "hidden") <= MOST_PERSISTENT
 
 
 def unit_of(op: Operation) -> str:

@@ -42,6 +42,7 @@ DEFAULTS: dict[str, float] = {
     # Recurrent nets: efficiency of their products, and latency of one time step of a layer.
     "rnn.efficiency": 0.35,
     "rnn.step_s": 6.0e-6,
+    "rnn.step_s.persistent": 1.0e-6,
     # Memory-bound classes.
     "stream.efficiency": 0.82,
     "stream.efficiency.norm.batch": 0.60,

@@ -31,7 +31,7 @@ PRIOR_CALIBRATED = 0.12
 over tiny pictures in fp32 count as before: cuDNN's choices for them are not like any measured."""
 PRIOR_HOST = 0.25
 """The same for a single cost of the host, beside the others of its phase."""
-HOST_SHARED = ("host.call_s.forward", "host.call_s.backward", "host.call_s.optimizer", "host")
+HOST_SHARED = ("forward", "backward", "optimizer", "")
 PRIOR_HOST_SHARED = 0.6
 """How far all costs of a phase may be off together: hosts differ."""
 
@@ -135,7 +135,7 @@ class _Hosts:
         counts = np.array([[step.get(name, 0.0) for name in names] for step in steps])
         shared = np.zeros((len(names), len(HOST_SHARED)))
         for row, name in enumerate(names):
-            shared[row, [name.startswith(start) for start in HOST_SHARED].index(True)] = 1.0
+            shared[row, [part in name for part in HOST_SHARED].index(True)] = 1.0
         return cls(names, np.array([values.look(name) for name in names]), counts, shared)
 
     @property

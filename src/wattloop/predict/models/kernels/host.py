@@ -9,15 +9,12 @@ Costs are looked up by phase and kind, so that a convolution may cost more than 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wattloop.predict.models.kernels.classes import size_of
+from wattloop.predict.models.kernels.classes import is_persistent, size_of
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["HostCounts", "host_counts", "host_seconds", "of_operation"]
-
-MOST_PERSISTENT = 128
-"""Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +59,9 @@ def of_operation(op: Operation) -> dict[str, float]:
     if op.calls:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
     further = op.kernels - max(op.calls, 1)
-    if further > 0 and not _is_persistent(op):
+    if further > 0 and not is_persistent(op):
         kind = f"rnn.{op.phase}" if op.kind is Kind.RNN else "kernel"
         counts[f"host.launch_s.{kind}"] = float(further)
     if op.kind is Kind.FOREACH:
         counts["host.tensor_s"] = size_of(op.detail, "tensors")
     return counts
-
-
-def _is_persistent(op: Operation) -> bool:
-    """Whether cuDNN keeps a recurrent layer's weights in registers, in one kernel for all steps."""
-    if op.kind is not Kind.RNN or op.dtype not in ("fp32", "tf32"):
-        return False
-    return size_of(op.detail, "hidden") <= MOST_PERSISTENT

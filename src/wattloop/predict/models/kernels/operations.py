@@ -21,7 +21,9 @@ from wattloop.predict.workload.operation import Kind, Operation
 __all__ = ["Times", "calculated_times", "operation_times", "scale_scopes"]
 
 TINY_SIDE = 4.0
-"""Results of a convolution narrower than this are not like those measured."""
+"""Results of a convolution narrower than this, of this many pictures or more, are not like those
+measured."""
+MANY_PICTURES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,10 @@ def scale_scopes(table: OperationTable) -> list[str]:
 
 
 def is_tiny(op: Operation) -> bool:
-    """Windows over pictures hardly larger than them: libraries pick among kernels made for more."""
+    """Windows over many pictures hardly larger than them: cuDNN's kernels are made for others."""
     if op.kind is not Kind.CONV or size_of(op.detail, "k_h") <= 1:
+        return False
+    if size_of(op.detail, "n") < MANY_PICTURES:
         return False
     side = size_of(op.detail, "h") / math.sqrt(size_of(op.detail, "stride"))
     return side < TINY_SIDE

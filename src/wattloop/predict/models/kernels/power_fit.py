@@ -56,9 +56,9 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
     seconds = np.array([draw.seconds for draw in draws])
     measured_w = np.array([draw.power_w for draw in draws])
     cap_w = np.array([draw.cap_w for draw in draws])
-    used = (work > 0).any(axis=0)
+    used = np.asarray((work > 0).any(axis=0), dtype=np.bool_)
     names = ["power.static_w"] + [
-        f"power.{name}" for name, use in zip(WORK, used, strict=True) if use
+        f"power.{name}" for name, use in zip(WORK, used.tolist(), strict=True) if use
     ]
     rates = work[:, used] / seconds[:, None]
     start = np.log([values.look(name) for name in names])

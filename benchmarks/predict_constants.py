@@ -1,0 +1,46 @@
+"""The H200's constants of the kernels model, made from everything measured on one.
+
+    python benchmarks/predict_constants.py            what the fit says of left-out networks
+    python benchmarks/predict_constants.py --ship     and keep it in the package
+
+Kernels from the suite's microbenchmarks; factors, host and joules from the steps of the twelve
+networks and of the suite's own, each collection at the speed of its host; intervals from leaving
+out each network in turn.
+"""
+
+import sys
+from argparse import ArgumentParser
+
+from predict_base import microbenchmark_constants
+from predict_points import measured_points, own_points, steps_file, suite_files
+from wattloop.predict.calibrate.fit_steps import at_host_speed, fitted_to_steps
+from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.models.kernels.find import SHIPPED
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ship", action="store_true", help="keep the constants in the package")
+    args = parser.parse_args()
+    path, base = steps_file(), microbenchmark_constants()
+    if path is None or base is None:
+        print("predict_constants: the measured steps or the suite's files are not here")
+        return 0
+    points = [measured.point for measured in measured_points(path)]
+    first = KernelModel(base, source="calibrated").fit(points)
+    for file in suite_files():
+        own = at_host_speed(first, [measured.point for measured in own_points([file])])
+        points += own
+        if own:
+            print(f"{file.name}: {len(own)} steps, host speed {own[0].placement.host_speed:.2f}")
+    constants = fitted_to_steps(base, points)
+    print(f"{len(points)} steps of {len(constants.made['models'])} networks")
+    if args.ship:
+        target = SHIPPED / f"{constants.gpu}.json.gz"
+        constants.save(target)
+        print(f"{target.name}: {target.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
