@@ -88,6 +88,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"training": False}, "was traced for training; trace the model itself with --inference"),
         ({"gpu": "h201"}, "gpu h201: no GPU called 'h201'"),
         ({"cap_w": 1000}, "cap 1000: the NVIDIA H200 can be set to 200 to 700 W"),
+        ({"cap_w": 50}, "cap 50: the NVIDIA H200 can be set to 200 to 700 W"),
         ({"clock_mhz": 9000}, "clock 9000: the NVIDIA H200 runs at up to 1980 MHz"),
         ({"precision": "fp64"}, "precision fp64: unknown; choose one of fp32, tf32, bf16, fp16"),
         ({"optimizer": "lion"}, "optimizer lion: unknown; choose one of"),
