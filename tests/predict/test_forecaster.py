@@ -1,5 +1,6 @@
 """Promises of a forecast: the numbers people ask for follow from the prediction."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from wattloop.predict.points import Point, best_points, points_data
 from wattloop.predict.question import Question
 from wattloop.predict.whole import Extent
 from wattloop.predict.workload.files import save_workload
+from wattloop.predict.workload.operation import Kind, Operation, Phase
 
 
 def answer(**asked: Any) -> Any:
@@ -86,6 +88,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"training": False}, "was traced for training; trace the model itself with --inference"),
         ({"gpu": "h201"}, "gpu h201: no GPU called 'h201'"),
         ({"cap_w": 1000}, "cap 1000: the NVIDIA H200 can be set to 200 to 700 W"),
+        ({"cap_w": 50}, "cap 50: the NVIDIA H200 can be set to 200 to 700 W"),
         ({"clock_mhz": 9000}, "clock 9000: the NVIDIA H200 runs at up to 1980 MHz"),
         ({"precision": "fp64"}, "precision fp64: unknown; choose one of fp32, tf32, bf16, fp16"),
         ({"optimizer": "lion"}, "optimizer lion: unknown; choose one of"),
@@ -141,6 +144,16 @@ def test_the_baseline_answers_too_and_says_that_it_is_not_calibrated() -> None:
 def test_a_gpu_without_the_precision_is_warned_about() -> None:
     """A V100 has no bfloat16 units, and a newcomer does not know."""
     assert any("no bfloat16 units" in w for w in answer(gpu="v100").all_warnings)
+
+
+def test_operations_that_nobody_has_a_rule_for_are_warned_about() -> None:
+    """Where they move much of the bytes, the answer is less sure, and says so."""
+    strange = Operation("my.op", Kind.OTHER, Phase.FORWARD, bytes_read=1e9, ruled=False)
+    workload = small_workload()
+    workload = replace(workload, operations=(*workload.operations, strange))
+    warnings = answer(model=workload).all_warnings
+    assert any("operations without a cost rule" in warning for warning in warnings)
+    assert not any("cost rule" in warning for warning in answer().all_warnings)
 
 
 def test_the_best_point_fits_into_memory() -> None:

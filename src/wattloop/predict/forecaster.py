@@ -5,7 +5,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.predict.asked_workload import asked_workload
-from wattloop.predict.breakdown import top_operations_s
+from wattloop.predict.breakdown import top_operations_s, unruled_share
 from wattloop.predict.estimators import estimator_for
 from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
@@ -19,6 +19,8 @@ __all__ = ["Forecaster"]
 TRACED = ("batch", "seq", "image", "precision", "optimizer", "style", "training", "head", "stated")
 """What a trace depends on, beside the model."""
 SPEC_ONLY = "spec-only"
+MUCH_UNRULED = 0.05
+"""Share of the bytes beyond which operations without a rule are worth a warning."""
 
 
 class Forecaster:
@@ -109,6 +111,12 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
         found.append(
             "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
             "time is too short"
+        )
+    unruled = unruled_share(workload)
+    if unruled > MUCH_UNRULED:
+        found.append(
+            f"{unruled:.0%} of the bytes are moved by operations without a cost rule, which are "
+            "taken for copies; 'wattloop predict inspect' shows where, register_rule adds one"
         )
     if workload.precision == "bf16" and "bf16" not in gpu.matrix_flops:
         found.append(
