@@ -1,6 +1,8 @@
 """Whole training steps in a calibration: the last fit, and how wrong it is on models left out."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError
@@ -12,10 +14,13 @@ from wattloop.predict.models.model import Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.scope import Scope
 
-__all__ = ["Progress", "fitted_to_steps", "left_out_residuals", "points_of"]
+__all__ = ["Progress", "at_host_speed", "fitted_to_steps", "left_out_residuals", "points_of"]
 
 FEWEST_GROUPS = 3
 """Fewer models than this say nothing about a model left out."""
+
+HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
+"""Half to twice the speed of the host that a model was fitted on."""
 
 Progress = Callable[[str], None]
 
@@ -64,8 +69,26 @@ def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> Kern
         scope = Scope.of(constants.gpu, [point.workload for point in points])
         model = model.with_intervals(Intervals.by_parts(left_out_residuals(start, points), scope))
     found = model.kernel_constants
-    made = {**found.made, "steps": len(points), "models": groups}
-    return KernelConstants(found.gpu, found.values, found.residuals, found.intervals, made)
+    return replace(found, made={**found.made, "steps": len(points), "models": groups})
+
+
+def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
+    """The points with the speed of the host they were measured on, relative to the model's own.
+
+    The speed under which the model is right about most of them: hosts differ by a third, and
+    only steps that wait for them tell.
+    """
+
+    def moved(speed: float) -> list[Point]:
+        return [
+            replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
+        ]
+
+    def wrong(speed: float) -> float:
+        steps = [(model.predict(p.workload, p.placement), p) for p in moved(speed)]
+        return sum(abs(math.log(step.step_s / p.step_s)) for step, p in steps)
+
+    return moved(min(HOST_SPEEDS, key=wrong))
 
 
 def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Residual]:

@@ -2,32 +2,12 @@
 
 from dataclasses import replace
 
-from wattloop.hardware.gpus import Gpu
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.workload import Operation, Phase, Workload, costs
 
 __all__ = ["H200", "step_of", "transformer_step"]
 
-H200 = Gpu(
-    name="h200",
-    product="NVIDIA H200",
-    vendor="nvidia",
-    architecture="hopper",
-    matrix_flops={"tf32": 4.95e14, "bf16": 9.89e14, "fp16": 9.89e14},
-    vector_flops={"fp32": 6.69e13},
-    memory_bytes=1.5e11,
-    memory_bytes_s=4.8e12,
-    l2_bytes=6.3e7,
-    sms=132,
-    base_clock_mhz=1590,
-    boost_clock_mhz=1980,
-    tdp_w=700,
-    cap_min_w=200,
-    cap_max_w=700,
-    idle_w=80,
-    link_bytes_s=9e11,
-    link_gpus=8,
-    pcie_bytes_s=6.3e10,
-)
+H200 = gpu_named("h200")
 
 
 def step_of(*operations: Operation, **fields: object) -> Workload:

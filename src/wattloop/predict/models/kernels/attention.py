@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.classes import unit_of
 from wattloop.predict.models.kernels.products import peak_flops
 from wattloop.predict.models.kernels.streams import bandwidth_seconds
 from wattloop.predict.models.kernels.table import Floats, OperationTable
@@ -31,7 +32,8 @@ def attention_times(
     waves = np.ceil(blocks / gpu.sms)
     # A block padded to full size does the work of a full one.
     full = table.flops[rows] * (np.ceil(length / BLOCK) * BLOCK / length)
-    speed = peak_flops(gpu, table.dtypes[rows]) * values.column("attention.efficiency", names)
+    units = np.array([unit_of(table.operations[i]) for i in rows], dtype=np.str_)
+    speed = peak_flops(gpu, units) * values.column("attention.efficiency", names)
     seconds = waves * (
         full / blocks / (speed / gpu.sms) + values.column("attention.block_s", names)
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
-__all__ = ["class_of", "direction_of", "family_of", "size_of"]
+__all__ = ["class_of", "direction_of", "family_of", "size_of", "unit_of"]
 
 
 def class_of(op: Operation) -> str:
@@ -19,9 +19,10 @@ def class_of(op: Operation) -> str:
     if op.kind is Kind.GEMM:
         return f"gemm.{op.dtype}"
     if op.kind is Kind.CONV:
-        return f"{_conv_family(detail)}.{direction}.{op.dtype}"
+        family = _conv_family(detail)
+        return f"{family}.{direction}.{unit_of(op) if family == 'depthwise' else op.dtype}"
     if op.kind is Kind.ATTENTION:
-        return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{op.dtype}"
+        return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{unit_of(op)}"
     if op.kind is Kind.RNN:
         return f"rnn.{detail.get('cell', 'lstm')}.{direction}.{op.dtype}"
     if op.kind is Kind.NORM:
@@ -39,6 +40,14 @@ def family_of(name: str) -> str:
     """The class that stands in for an unmeasured one: the same kind and dtype, any function."""
     parts = name.split(".")
     return f"{parts[0]}.*.{parts[-1]}"
+
+
+def unit_of(op: Operation) -> str:
+    """What really computes: depthwise convolutions and attention of fp32 tensors never use tf32."""
+    if op.dtype != "tf32" or op.kind not in (Kind.CONV, Kind.ATTENTION):
+        return op.dtype
+    depthwise = op.kind is Kind.CONV and _conv_family(op.detail) == "depthwise"
+    return "fp32" if depthwise or op.kind is Kind.ATTENTION else op.dtype
 
 
 def direction_of(op: Operation) -> str:

@@ -32,6 +32,8 @@ class KernelConstants:
         residuals: what microbenchmarks say beyond the formulas.
         intervals: relative residuals of models that the constants had not seen, for intervals.
         made: what they were fitted to, when, with which versions.
+        before: what numbers were (None: absent) before training steps moved them; a fit starts
+            from there, so that a model fitted to other steps has seen none of the former ones.
     """
 
     gpu: str = ""
@@ -39,6 +41,25 @@ class KernelConstants:
     residuals: Residuals = field(default_factory=Residuals)
     intervals: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, float | None] = field(default_factory=dict)
+
+    def unfitted(self) -> "KernelConstants":
+        """The constants as microbenchmarks gave them, without what training steps added."""
+        numbers: dict[str, float] = dict(self.values.numbers)
+        for name, value in self.before.items():
+            if value is None:
+                numbers.pop(name, None)
+            else:
+                numbers[name] = value
+        return replace(self, values=Values(numbers), before={}, intervals={})
+
+    def fitted(self, values: Values) -> "KernelConstants":
+        """These constants with `values` that a fit to training steps found."""
+        old = self.values.numbers
+        before = {
+            name: old.get(name) for name, value in values.numbers.items() if old.get(name) != value
+        }
+        return replace(self, values=values, before=before)
 
     def with_values(self, changes: Mapping[str, float]) -> "KernelConstants":
         """These constants with some numbers replaced."""
@@ -52,6 +73,10 @@ class KernelConstants:
             "gpu": self.gpu,
             "made": dict(self.made),
             "values": {name: _short(value) for name, value in self.values.numbers.items()},
+            "before": {
+                name: None if value is None else _short(value)
+                for name, value in self.before.items()
+            },
             "intervals": dict(self.intervals),
             "residuals": {
                 name: {
@@ -114,6 +139,7 @@ class KernelConstants:
             residuals=Residuals(groups),
             intervals=_mapping(where, plain, "intervals"),
             made=_mapping(where, plain, "made"),
+            before=_before(where, plain),
         )
 
 
@@ -140,6 +166,14 @@ def _mapping(where: str, plain: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _fault(where, name, "is no mapping")
     return value
+
+
+def _before(where: str, plain: dict[str, Any]) -> dict[str, float | None]:
+    before = _mapping(where, plain, "before")
+    for name, value in before.items():
+        if value is not None and not _finite(value):
+            raise _fault(where, f"before.{name}", f"is no number: {value!r}")
+    return before
 
 
 def _fault(where: str, field_name: str, what: str) -> ConfigError:

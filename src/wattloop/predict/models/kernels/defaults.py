@@ -86,10 +86,7 @@ DEFAULTS: dict[str, float] = {
     # Power: watts that flow whatever runs, and joules of work.
     "power.idle_w": 80.0,
     "power.static_w": 35.0,
-    "power.busy_w.product": 240.0,
-    "power.busy_w.rnn": 170.0,
-    "power.busy_w.norm": 170.0,
-    "power.busy_w.stream": 210.0,
+    "power.busy_w": 220.0,
     "power.joule_per_flop.bf16": 9.0e-13,
     "power.joule_per_flop.fp16": 9.0e-13,
     "power.joule_per_flop.tf32": 2.0e-12,

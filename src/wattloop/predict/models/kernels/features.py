@@ -44,6 +44,7 @@ def _conv(op: Operation) -> tuple[float, ...]:
         FLAG * (_size(d, "dilation") > 1),
         2 * FLAG * bool(d.get("channels_last")),
         FLAG * bool(d.get("transposed")),
+        _log2(op.flops),
     )
 
 

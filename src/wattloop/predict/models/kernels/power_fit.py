@@ -61,7 +61,7 @@ def with_power(values: Values, draws: Sequence[Draw]) -> Values:
         f"power.{name}" for name, use in zip(WORK, used, strict=True) if use
     ]
     rates = work[:, used] / seconds[:, None]
-    start = np.log([values[name] for name in names])
+    start = np.log([values.look(name) for name in names])
 
     def residuals(x: Floats) -> Floats:
         watts = np.exp(x)

@@ -124,7 +124,7 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
 
 def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
     """Dynamic energy of each row: of the multiprocessors, and of memory."""
-    energies = np.array([values[f"power.{name}"] for name in WORK])
+    energies = np.array([values.look(f"power.{name}") for name in WORK])
     each = work * energies[:, None]
     is_memory = np.array([name == MEMORY for name in WORK])
     return each[~is_memory].sum(axis=0), each[is_memory].sum(axis=0)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.classes import unit_of
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind
@@ -34,8 +35,7 @@ def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) ->
     families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
     product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
     flops = table.flops * table.count
-    # Attention in float32 is done by the ordinary units, whatever is allowed for products.
-    units = np.where((families == "attention") & (table.dtypes == "tf32"), "fp32", table.dtypes)
+    units = np.array([unit_of(op) for op in table.operations], dtype=np.str_)
     lines = [np.where(product & (units == unit), flops, 0.0) for unit in UNITS]
     lines.append(np.where(product, 0.0, flops))
     lines.append(table.bytes_moved * table.count * (1 - _cached(table, values, gpu)))
