@@ -60,3 +60,25 @@ def test_flagged_and_compiled_rows_are_left_out(benchmark, tmp_path) -> None:
     (row,) = rows.read_rows(tmp_path)
     assert row.seconds == 0.7
     assert row.peers == {"NeuSight": 0.8}
+
+
+def test_rows_nobody_can_place_are_named(benchmark, capsys) -> None:
+    """Promise: an unknown GPU or network is left out aloud, a peer without a word is not a zero."""
+    rows = importlib.import_module("neusight_rows")
+    tables = importlib.import_module("neusight_tables")
+    sizes = rows.Network("BertLMHeadModel", 2, 64, 2, 128, 100, 64, "gelu")
+    made = [
+        rows.Row(gpu, network, False, 64, 1, 0.5, {"NeuSight": 0.4})
+        for gpu, network in (
+            ("Tesla_T4", "small"),
+            ("Pair_of_T4", "small"),
+            ("Tesla_T4", "experts"),
+        )
+    ]
+    (known,) = benchmark._known(made, {"small": sizes})
+    said = capsys.readouterr().err
+    assert "Pair of T4" in said
+    assert "experts" in said
+    outcome = benchmark.Outcome(known, {"wattloop": 0.6, **known.peers})
+    assert tables.errors_of([outcome], "NeuSight") == pytest.approx([-20])
+    assert tables.errors_of([outcome], "Habitat") == []

@@ -107,6 +107,13 @@ def test_the_same_architecture_keeps_what_was_measured() -> None:
     assert carried.values.numbers == pytest.approx(known.values.numbers)
 
 
+def test_a_fit_starts_from_the_carried_numbers() -> None:
+    """Promise: what training steps taught the calibrated GPU is not put back into another one."""
+    known = replace(KernelConstants(), before={"stream.efficiency": 0.5})
+    carried = spec_constants(gpu_named("h100-pcie"), known, gpu_named("h200"))
+    assert carried.unfitted().values.numbers == carried.values.numbers
+
+
 def test_rules_survive_their_file(tmp_path) -> None:
     """Promise: what was fitted is what is read back."""
     rules = SpecRules(products=0.9, intervals={"residuals": {"all": {"time": [0.1, 0.2]}}})

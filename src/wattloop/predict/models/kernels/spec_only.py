@@ -75,6 +75,7 @@ def spec_constants(
         values=values.with_changes(changes),
         intervals=intervals,
         made=made,
+        before={},  # a fit starts from these, not from the calibrated GPU's
     )
 
 
