@@ -17,12 +17,13 @@ from predict_base import microbenchmark_constants
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
+from predict_hosts import Hosts, moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged, leave_one_out
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.model import Model
+from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.roofline import Roofline
 from wattloop.predict.scope import Scope
 
@@ -120,19 +121,25 @@ def _left_out(model: Model, measured: Sequence[Measured], own: Sequence[Measured
         if sys.stderr.isatty():
             print(f"\r{model.name}: without {group:<20}", end="", file=sys.stderr, flush=True)
 
-    judged = leave_one_out(model, [m.point for m in measured], tell, [m.point for m in own])
+    plain = [m.point for m in own]
+    hosts = Hosts.of(model, measured, own) if isinstance(model, KernelModel) else None
+    judged = leave_one_out(
+        model, [m.point for m in measured], tell, lambda g: hosts.points[g] if hosts else plain
+    )
     return Verdict(judged, time.perf_counter() - began)
 
 
 def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured]) -> Verdict:
-    """The suite's networks by constants from the twelve."""
+    """The suite's networks by constants from the twelve, at the speed of the suite's hosts."""
     began = time.perf_counter()
-    judged = _predicted(model.fit([m.point for m in measured]), own)
-    return Verdict(judged, time.perf_counter() - began)
+    fitted = model.fit([m.point for m in measured])
+    points = [m.point for m in own]
+    if isinstance(fitted, KernelModel):
+        points = moved_points(fitted, own)
+    return Verdict(_predicted(fitted, points), time.perf_counter() - began)
 
 
-def _predicted(fitted: Model, measured: Sequence[Measured]) -> list[Judged]:
-    points = [m.point for m in measured]
+def _predicted(fitted: Model, points: Sequence[Point]) -> list[Judged]:
     return [Judged(p, fitted.predict(p.workload, p.placement)) for p in points]
 
 
@@ -163,7 +170,8 @@ def _nested(judged: Sequence[Judged], own: Sequence[Measured]) -> dict[str, Inte
 
 def _in_sample(measured: Sequence[Measured], quick: bool) -> dict[str, float]:
     """Mean errors of adept on the rows it was fitted to, as the thesis reports them."""
-    judged = _predicted(_model("adept", quick).fit([m.point for m in measured]), measured)
+    points = [m.point for m in measured]
+    judged = _predicted(_model("adept", quick).fit(points), points)
     outcomes = [Outcome(m.row, m.family, j, 0) for m, j in zip(measured, judged, strict=True)]
     return {q: mean_error(outcomes, q) or 0.0 for q in ("time", "power", "energy")}
 

@@ -25,7 +25,9 @@ eager, AdamW foreach or SGD with momentum). Each network is predicted from its t
 constants that never saw it: those of `kernels` come from microbenchmarks, from the other networks
 (ResNet-50 at both image sizes is one), and from {own} steps of {nets} networks of the suite of
 `wattloop calibrate collect`; `adept` and `roofline` are fitted to the same steps. The suite's own
-networks, depthwise ones among them, are judged as well, by constants from the twelve.
+networks, depthwise ones among them, are judged as well, by constants from the twelve. The suite
+was collected in two sittings on other hosts; how quick each was, one number, is estimated from its
+steps, by constants from networks other than the one that is judged.
 
 An error is the difference to the measured value in percent of it, *mean* its absolute mean, *bias*
 its signed mean: above 0, too much was predicted. A row is host-bound where the predicted dispatch

@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,12 @@ OPTIMIZERS = {"sgd": "sgd+momentum"}
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured row, what it is, and its trace."""
+    """A measured row, what it is, its trace, and the file it is from: one sitting, one host."""
 
     row: Row
     family: str
     point: Point
+    sitting: str = ""
 
 
 def steps_file() -> Path | None:
@@ -75,13 +76,13 @@ def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measu
 
 def own_points(paths: Sequence[Path]) -> list[Measured]:
     """The steps of the calibration's own networks, traced."""
-    found = [
-        row_of(record)
+    return [
+        replace(_measured(row, row.model.partition("@")[0], _own_build), sitting=path.name)
         for path in paths
         for record in records(path)
         if record["record"] == "step" and not record.get("error")
+        for row in [row_of(record)]
     ]
-    return [_measured(row, row.model.partition("@")[0], _own_build) for row in found]
 
 
 def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:

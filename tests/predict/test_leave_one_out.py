@@ -52,7 +52,7 @@ def test_no_point_is_predicted_by_constants_that_saw_its_model() -> None:
 def test_other_steps_join_every_fit_unless_they_are_of_the_model_left_out() -> None:
     """Promise: `also` adds to what is fitted, and never lets a model see itself."""
     also = [Point(STEP, HERE, 10.0, None, "d"), Point(STEP, HERE, 100.0, None, "c")]
-    judged = leave_one_out(Mean(), points(), also=also)
+    judged = leave_one_out(Mean(), points(), also=lambda _: also)
     assert len(judged) == 4
     assert judged[0].prediction.step_s == (3 + 5 + 10 + 100) / 4
     assert judged[3].prediction.step_s == (1 + 3 + 1 + 10) / 4

@@ -29,7 +29,7 @@ def leave_one_out(
     model: Model,
     points: Sequence[Point],
     progress: Callable[[str], None] | None = None,
-    also: Sequence[Point] = (),
+    also: Callable[[str], Sequence[Point]] | None = None,
 ) -> list[Judged]:
     """Predictions of all `points`, each group by `model` fitted to the other groups.
 
@@ -37,7 +37,7 @@ def leave_one_out(
         model: what is fitted; it is left as it was.
         points: measured steps of at least two groups.
         progress: called with the name of a group before it is left out.
-        also: steps that every fit has beside, except those of the group left out.
+        also: the group left out -> steps of other models that the fit has beside.
     """
     groups = list(dict.fromkeys(point.group for point in points))
     if len(groups) < 2:
@@ -46,7 +46,8 @@ def leave_one_out(
     for group in groups:
         if progress:
             progress(group)
-        fitted = model.fit([point for point in (*points, *also) if point.group != group])
+        known = [*points, *(also(group) if also else ())]
+        fitted = model.fit([point for point in known if point.group != group])
         for index, point in enumerate(points):
             if point.group == group:
                 judged[index] = Judged(point, fitted.predict(point.workload, point.placement))
