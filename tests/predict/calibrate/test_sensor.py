@@ -118,6 +118,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     from wattloop.predict.calibrate.machine import open_device
 
     stub.constant(0, 250)
+    before = stub.settings(0)
     sensor = NvmlSensor(0)
     time.sleep(0.15)
     held = hold(
@@ -126,6 +127,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     sensor.close()
     assert held["power_w"] == pytest.approx(250, rel=0.15)
     assert held["seconds"] >= 0.002
+    assert stub.settings(0) == before  # nothing is ever set
 
 
 def _amd_meters(root, monkeypatch, watts):
