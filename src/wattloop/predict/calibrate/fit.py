@@ -21,8 +21,10 @@ from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_
 from wattloop.predict.calibrate.fit_steps import Progress, fitted_to_steps, points_of
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.find import reference_constants
 from wattloop.predict.models.kernels.host import of_operation
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
+from wattloop.predict.models.kernels.spec_only import spec_constants
 from wattloop.predict.models.kernels.table import OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.kernels.work import WORK, work_of
@@ -61,7 +63,8 @@ def fit_files(
     `steps` False leaves training steps out, which need torch.
 
     Raises:
-        ConfigError: a file is damaged, names no GPU or another one than the rest.
+        ConfigError: a file is damaged, names no GPU or another one than the rest, or no kernel was
+            measured.
     """
     rows = [row for path in paths for row in _checked(path)]
     products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
@@ -75,6 +78,13 @@ def fit_files(
     made = next(row for row in rows if row["record"] == "machine")
     progress(f"{len(rows)} records of {gpu.product}")
     report = constants_from(rows, gpu)
+    if not report.used["kernel"]:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: no kernel was measured, so there is nothing to fit; go "
+            "on with 'wattloop calibrate collect --resume', with all sections or with kernels"
+        )
+    if not report.used["power"]:
+        report = replace(report, constants=_with_specified_power(report.constants, gpu))
     if steps:
         taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
         fitted = fitted_to_steps(report.constants, points_of(taken, gpu, progress))
@@ -106,6 +116,14 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
         unknown=known - len(samples),
         errors=_errors(kernels),
     )
+
+
+def _with_specified_power(constants: KernelConstants, gpu: Gpu) -> KernelConstants:
+    """Watts and joules from the data sheet: those that a fit starts from are another GPU's."""
+    specified = spec_constants(gpu, *reference_constants()).values.numbers
+    power = {name: value for name, value in specified.items() if name.startswith("power.")}
+    made = {**constants.made, "power": "data sheet"}
+    return replace(constants, values=constants.values.with_changes(power), made=made)
 
 
 def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
