@@ -6,7 +6,8 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.fit import fit_files
+from wattloop.predict.calibrate.fit import cap_in_force, fit_files
+from wattloop.predict.calibrate.fit_steps import points_of
 from wattloop.predict.calibrate.grid.gemm import gemm_row
 from wattloop.predict.models.kernels.find import constants_for
 
@@ -44,3 +45,16 @@ def test_without_power_readings_watts_are_the_data_sheets(tmp_path):
     assert fitted.made["power"] == "data sheet"
     power = {k: v for k, v in fitted.values.numbers.items() if k.startswith("power.")}
     assert power == {k: specified.values[k] for k in power}
+
+
+def test_steps_count_under_the_limit_that_was_in_force(tmp_path):
+    """A card that its owner holds at 50 W is slow for that, and not for its kernels."""
+    pytest.importorskip("torch", reason="steps are traced")
+    step = {"record": "step", "model": "gru@10", "batch": 2, "precision": "fp32",
+            "step_s": 0.01, "avg_power_w": 49.0}  # fmt: skip
+    held = [{**MACHINE, "power_limit_w": 70.0}, {**MACHINE, "power_limit_w": 50.0}]
+    gpu = gpu_named("t4")
+    assert cap_in_force(held, gpu) == 50.0
+    assert cap_in_force([{**MACHINE, "power_limit_w": 70.0}, MACHINE], gpu) is None
+    (point,) = points_of([step], gpu, cap_w=50.0)
+    assert point.placement.cap_w == 50.0

@@ -30,7 +30,7 @@ from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.kernels.work import WORK, work_of
 from wattloop.predict.workload.operation import Operation, Phase
 
-__all__ = ["FitReport", "constants_from", "fit_files", "samples_of"]
+__all__ = ["FitReport", "cap_in_force", "constants_from", "fit_files", "samples_of"]
 
 QUEUE = 1000
 """Kernels that can wait on the GPU; then the host waits too."""
@@ -87,7 +87,9 @@ def fit_files(
         report = replace(report, constants=_with_specified_power(report.constants, gpu))
     if steps:
         taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
-        fitted = fitted_to_steps(report.constants, points_of(taken, gpu, progress))
+        fitted = fitted_to_steps(
+            report.constants, points_of(taken, gpu, progress, cap_in_force(rows, gpu))
+        )
         report = replace(report, constants=fitted, used={**report.used, "step": len(taken)})
     kept = {
         key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
@@ -105,7 +107,8 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
     constants = kernels.constants
     hosts = sum(1 for row in good if row["record"] == "host")
     values = _with_idle(constants, good)
-    draws = _draws([row for row in good if row["record"] == "power"], values, gpu)
+    cap_w = cap_in_force(rows, gpu) or gpu.tdp_w
+    draws = _draws([row for row in good if row["record"] == "power"], values, gpu, cap_w)
     values = with_power(values, draws)
     constants = replace(constants, values=with_host(values, good))
     return FitReport(
@@ -201,7 +204,13 @@ def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) ->
     return constants.values.with_changes(changes)
 
 
-def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu) -> list[Draw]:
+def cap_in_force(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> float | None:
+    """The lowest limit that was in force; None where it was the factory's."""
+    limits = [row.get("power_limit_w") for row in rows if row["record"] == "machine"]
+    return min((limit for limit in limits if limit and limit < gpu.tdp_w), default=None)
+
+
+def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float) -> list[Draw]:
     """Held kernels as work over time."""
     draws = []
     for row in rows:
@@ -215,5 +224,5 @@ def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu) -> list[
         amounts = {name: float(w.sum()) for name, w in zip(WORK, work, strict=True)}
         clock = float(row.get("clock_mhz") or gpu.boost_clock_mhz)
         share = min(clock / gpu.boost_clock_mhz, 1.0)
-        draws.append(Draw(amounts, float(seconds), float(power_w), share, gpu.tdp_w))
+        draws.append(Draw(amounts, float(seconds), float(power_w), share, cap_w))
     return draws
