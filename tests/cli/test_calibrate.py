@@ -56,6 +56,8 @@ def test_a_second_run_goes_on_with_the_first(
         (["--gpu", "first"], "--gpu first: give the GPU's number"),
         (["--sections", "kernel"], "--sections kernel: known are host, kernels"),
         (["--gpu", "cpu", "-o", "nowhere/mine.jsonl"], "no folder nowhere"),
+        (["--gpu", "cpu", "-o", "-"], "--output -: samples are kept to go on with"),
+        (["--gpu", "cpu", "-o", "mine.jsonl.gz"], "cannot be added to a compressed file"),
     ],
 )
 def test_bad_options_are_told(

@@ -81,6 +81,8 @@ def test_wrong_points_are_named() -> None:
         cap_curve(float("inf"), 100.0, [100.0], V100)
     with pytest.raises(ConfigError, match="at_cap_w must be above 0"):
         cap_curve(1.0, 100.0, [100.0], V100, at_cap_w=0.0)
+    with pytest.raises(ConfigError, match="clock 1530 is relative to the highest"):
+        cap_curve(1.0, 100.0, [100.0], V100, clock=1530)
     with pytest.raises(ConfigError, match="step_s has 2 points and power_w 3"):
         cap_curve([1.0, 2.0], [100.0, 110.0, 120.0], [100.0], V100)
 

@@ -60,6 +60,8 @@ def collect_command(
 
     chosen = chosen_sections(sections)
     check_target(json_file, "--json")
+    if output == "-":
+        raise ConfigError("--output -: samples are kept to go on with, so name a file")
     check_target(output, "--output")
     bench = open_device(CPU if gpu == CPU else f"cuda:{_number(gpu)}")
     sensor = open_sensor(bench)

@@ -64,6 +64,11 @@ def fit_command(
             for name, (number, median, mean) in report.errors.items()
         ],
     )
+    if not report.used["power"]:
+        say(
+            "wattloop: no power was measured, so watts are from the data sheet; collect the "
+            "section power where the GPU's power can be read"
+        )
     say(
         f"{report.gpu.product}: {sum(report.used.values())} records"
         + (f", {report.failed} had failed" if report.failed else "")

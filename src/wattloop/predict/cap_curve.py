@@ -97,7 +97,8 @@ def cap_curve(
         constants: of the typical program.
 
     Raises:
-        ConfigError: a time, a power or a cap is not above 0, or they are of different number.
+        ConfigError: a time, a power or a cap is not above 0, there are not as many times as
+            powers, or the clock is no part of the highest.
     """
     times, powers = (
         np.atleast_1d(np.asarray(step_s, float)),
@@ -112,6 +113,8 @@ def cap_curve(
         if not np.all(np.isfinite(values) & (values > 0)):
             wrong = values[~(np.isfinite(values) & (values > 0))]
             raise ConfigError(f"{name} must be above 0, not {wrong}")
+    if not 0 < clock <= 1:
+        raise ConfigError(f"clock {clock:g} is relative to the highest: above 0, at most 1")
     if times.size != powers.size and 1 not in (times.size, powers.size):
         raise ConfigError(f"step_s has {times.size} points and power_w {powers.size}; give as many")
     program = _Program(powers, gpu, at_cap_w, constants)

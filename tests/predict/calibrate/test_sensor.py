@@ -118,6 +118,7 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     from wattloop.predict.calibrate.machine import open_device
 
     stub.constant(0, 250)
+    before = stub.settings(0)
     sensor = NvmlSensor(0)
     time.sleep(0.15)
     held = hold(
@@ -126,20 +127,39 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     sensor.close()
     assert held["power_w"] == pytest.approx(250, rel=0.15)
     assert held["seconds"] >= 0.002
+    assert stub.settings(0) == before  # nothing is ever set
+
+
+def _amd_meters(root, monkeypatch, watts):
+    """Meters of cards that draw so much each, through the driver's files."""
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    for number, power_w in enumerate(watts):
+        device = root / f"class/drm/card{number:02}/device"  # cards go by address
+        (device / "hwmon/hwmon1").mkdir(parents=True)
+        for name, text in {
+            "vendor": "0x1002",
+            "hwmon/hwmon1/power1_average": f"{power_w}000000",
+            "hwmon/hwmon1/freq1_input": "1700000000",
+        }.items():
+            (device / name).write_text(text + "\n")
+    return amd_gpu.detect(Context(host=Host(sysfs=root, procfs=root / "proc")))
+
+
+def test_many_cards_are_counted_and_hidden_ones_are_not_guessed(tmp_path, monkeypatch):
+    """Card 10 comes after card 2; where torch counts otherwise, power is missing, not another's."""
+    meters = _amd_meters(tmp_path, monkeypatch, range(100, 112))
+    sensor = MeterSensor(meters, 2)
+    assert sensor.power_w() == 102
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "5")
+    hidden = MeterSensor(meters, 0)
+    assert hidden.power_w() is None
+    assert "unset HIP_VISIBLE_DEVICES" in hidden.reason
+    sensor.close()
 
 
 def test_a_card_of_another_maker_is_read_through_its_meter(tmp_path, monkeypatch):
     """A gauge without a counter: its mean is the power; what it lacks is missing."""
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
-    device = tmp_path / "class/drm/card0/device"
-    (device / "hwmon/hwmon1").mkdir(parents=True)
-    for name, text in {
-        "vendor": "0x1002",
-        "hwmon/hwmon1/power1_average": "213000000",
-        "hwmon/hwmon1/freq1_input": "1700000000",
-    }.items():
-        (device / name).write_text(text + "\n")
-    meters = amd_gpu.detect(Context(host=Host(sysfs=tmp_path, procfs=tmp_path / "proc")))
+    meters = _amd_meters(tmp_path, monkeypatch, [213])
     assert {d.kind for meter in meters for d in meter.domains} == {DomainKind.GAUGE}
     sensor = MeterSensor(meters)
     with Watch(sensor) as watch:

@@ -21,14 +21,16 @@ from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_
 from wattloop.predict.calibrate.fit_steps import Progress, fitted_to_steps, points_of
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.find import reference_constants
 from wattloop.predict.models.kernels.host import of_operation
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
+from wattloop.predict.models.kernels.spec_only import spec_constants
 from wattloop.predict.models.kernels.table import OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.kernels.work import WORK, work_of
 from wattloop.predict.workload.operation import Operation, Phase
 
-__all__ = ["FitReport", "constants_from", "fit_files", "samples_of"]
+__all__ = ["FitReport", "cap_in_force", "constants_from", "fit_files", "samples_of"]
 
 QUEUE = 1000
 """Kernels that can wait on the GPU; then the host waits too."""
@@ -61,7 +63,8 @@ def fit_files(
     `steps` False leaves training steps out, which need torch.
 
     Raises:
-        ConfigError: a file is damaged, names no GPU or another one than the rest.
+        ConfigError: a file is damaged, names no GPU or another one than the rest, or no kernel was
+            measured.
     """
     rows = [row for path in paths for row in _checked(path)]
     products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
@@ -75,9 +78,18 @@ def fit_files(
     made = next(row for row in rows if row["record"] == "machine")
     progress(f"{len(rows)} records of {gpu.product}")
     report = constants_from(rows, gpu)
+    if not report.used["kernel"]:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: no kernel was measured, so there is nothing to fit; go "
+            "on with 'wattloop calibrate collect --resume', with all sections or with kernels"
+        )
+    if not report.used["power"]:
+        report = replace(report, constants=_with_specified_power(report.constants, gpu))
     if steps:
         taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
-        fitted = fitted_to_steps(report.constants, points_of(taken, gpu, progress))
+        fitted = fitted_to_steps(
+            report.constants, points_of(taken, gpu, progress, cap_in_force(rows, gpu))
+        )
         report = replace(report, constants=fitted, used={**report.used, "step": len(taken)})
     kept = {
         key: made.get(key) for key in ("gpu", "time", "torch", "cuda", "cudnn", "driver", "cpu")
@@ -95,7 +107,8 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
     constants = kernels.constants
     hosts = sum(1 for row in good if row["record"] == "host")
     values = _with_idle(constants, good)
-    draws = _draws([row for row in good if row["record"] == "power"], values, gpu)
+    cap_w = cap_in_force(rows, gpu) or gpu.tdp_w
+    draws = _draws([row for row in good if row["record"] == "power"], values, gpu, cap_w)
     values = with_power(values, draws)
     constants = replace(constants, values=with_host(values, good))
     return FitReport(
@@ -106,6 +119,14 @@ def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:
         unknown=known - len(samples),
         errors=_errors(kernels),
     )
+
+
+def _with_specified_power(constants: KernelConstants, gpu: Gpu) -> KernelConstants:
+    """Watts and joules from the data sheet: those that a fit starts from are another GPU's."""
+    specified = spec_constants(gpu, *reference_constants()).values.numbers
+    power = {name: value for name, value in specified.items() if name.startswith("power.")}
+    made = {**constants.made, "power": "data sheet"}
+    return replace(constants, values=constants.values.with_changes(power), made=made)
 
 
 def samples_of(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
@@ -183,7 +204,13 @@ def _with_idle(constants: KernelConstants, rows: Sequence[Mapping[str, Any]]) ->
     return constants.values.with_changes(changes)
 
 
-def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu) -> list[Draw]:
+def cap_in_force(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> float | None:
+    """The lowest limit that was in force; None where it was the factory's."""
+    limits = [row.get("power_limit_w") for row in rows if row["record"] == "machine"]
+    return min((limit for limit in limits if limit and limit < gpu.tdp_w), default=None)
+
+
+def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu, cap_w: float) -> list[Draw]:
     """Held kernels as work over time."""
     draws = []
     for row in rows:
@@ -197,5 +224,5 @@ def _draws(rows: Sequence[Mapping[str, Any]], values: Values, gpu: Gpu) -> list[
         amounts = {name: float(w.sum()) for name, w in zip(WORK, work, strict=True)}
         clock = float(row.get("clock_mhz") or gpu.boost_clock_mhz)
         share = min(clock / gpu.boost_clock_mhz, 1.0)
-        draws.append(Draw(amounts, float(seconds), float(power_w), share, gpu.tdp_w))
+        draws.append(Draw(amounts, float(seconds), float(power_w), share, cap_w))
     return draws

@@ -26,9 +26,15 @@ Progress = Callable[[str], None]
 
 
 def points_of(
-    rows: Sequence[Mapping[str, Any]], gpu: Gpu, progress: Progress = lambda _: None
+    rows: Sequence[Mapping[str, Any]],
+    gpu: Gpu,
+    progress: Progress = lambda _: None,
+    cap_w: float | None = None,
 ) -> list[Point]:
-    """Step records as points: each one's model is built without weights and traced."""
+    """Step records as points: each one's model is built without weights and traced.
+
+    `cap_w` is the limit they were taken under; None is the factory's.
+    """
     if not rows:
         return []
     try:
@@ -54,7 +60,8 @@ def points_of(
             optimizer=optimizer, name=name,
         )  # fmt: skip
         group = name.partition("@")[0]
-        points.append(Point(workload, Placement(gpu), row["step_s"], row["avg_power_w"], group))
+        placement = Placement(gpu, cap_w=cap_w)
+        points.append(Point(workload, placement, row["step_s"], row["avg_power_w"], group))
     return points
 
 

@@ -14,6 +14,8 @@ from wattloop.measure.meters.nvidia_card import partitioned
 __all__ = ["MeterSensor", "NvmlSensor", "Sensor"]
 
 CLOCK_SM = 1
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Where these are set, torch's numbers of GPUs are not the driver's."""
 
 
 class Sensor:
@@ -176,10 +178,19 @@ class MeterSensor(Sensor):
     def __init__(self, meters: Sequence[Meter], index: int = 0) -> None:
         super().__init__()
         self._meters = meters
-        named = sorted({domain.name for meter in meters for domain in meter.domains})
+        named = sorted(
+            {domain.name for meter in meters for domain in meter.domains},
+            key=lambda name: (len(name), name),  # gpu:10 comes after gpu:2
+        )
         self._domain = named[index] if index < len(named) else ""
         if not self._domain:
             self.reason = f"GPU {index} is not among those that can be read: {', '.join(named)}"
+        elif len(named) > 1 and any(map(os.environ.get, HIDING)):
+            self._domain = ""
+            self.reason = (
+                f"which of {', '.join(named)} torch uses is not known where GPUs are hidden; unset "
+                f"{', '.join(filter(os.environ.get, HIDING))} and name the GPU with --gpu"
+            )
 
     def energy_j(self) -> float | None:
         """The card's accumulator."""
