@@ -1,13 +1,21 @@
-"""Constants of the H200 from microbenchmarks alone, kept on disk: no network was seen by them."""
+"""Fits that take long, kept on disk under the code and the data that they come from.
+
+`microbenchmark_constants`  of `kernels`, from the suite alone: no network was seen by them
+`KeptAdept`                 the thesis's model, whose search takes seconds per fit
+"""
 
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
+from typing import Self
 
 from predict_points import code_hash, suite_files, trace_folder
+from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.model import Point
 
-__all__ = ["microbenchmark_constants"]
+__all__ = ["KeptAdept", "microbenchmark_constants"]
 
 
 def microbenchmark_constants() -> KernelConstants | None:
@@ -29,3 +37,20 @@ def microbenchmark_constants() -> KernelConstants | None:
     constants = fit_files(files, steps=False).constants
     path.write_text(json.dumps(constants.to_plain()))
     return constants
+
+
+class KeptAdept(Adept):
+    """Adept, whose fits are kept."""
+
+    def fit(self, points: Sequence[Point]) -> Self:
+        """From disk, where the same steps were fitted before."""
+        rows = [(p.workload.name, p.workload.batch, p.step_s, p.power_w) for p in points]
+        key = repr((rows, self._search, self._saturation, self._scalars))
+        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+        code = code_hash("models/adept", "workload", "calibrate/zoo")
+        path = trace_folder() / f"adept-{digest}-{code}.json"
+        if path.is_file():
+            return type(self).from_constants(json.loads(path.read_text()))
+        fitted = super().fit(points)
+        path.write_text(json.dumps(fitted.constants()))
+        return fitted

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bars import Page, arguments, publish
-from predict_base import microbenchmark_constants
+from predict_base import KeptAdept, microbenchmark_constants
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
@@ -21,7 +21,6 @@ from predict_hosts import Hosts, moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged, leave_one_out
-from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.roofline import Roofline
@@ -107,7 +106,7 @@ def _model(name: str, quick: bool) -> Model:
     if name == "adept":
         from wattloop.predict.models.adept.calibration import Search
 
-        return Adept(search=Search(iterations=5 if quick else 150))
+        return KeptAdept(search=Search(iterations=5 if quick else 150))
     if name == "roofline":
         return Roofline()
     raise SystemExit(f"--models {name}: unknown; choose of kernels, adept, roofline")
