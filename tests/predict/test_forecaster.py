@@ -93,7 +93,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"gpus": 0}, "gpus 0: must be a whole number of at least 1"),
         ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
         ({"estimator": "oracle"}, "estimator oracle: unknown; choose one of kernels"),
-        ({"estimator": "adept"}, "estimator adept: has no constants"),
+        ({"estimator": "adept", "gpu": "v100"}, "estimator adept: fitted for h200, not for v100"),
         ({"calibration": "none.json"}, "calibration none.json: no such file"),
         ({"model": "none.json"}, "model none.json: no such file"),
     ],
