@@ -1,60 +1,125 @@
-"""Promises of `calibrate fit` about what a collection lacks."""
+"""`calibrate fit`: from a collection's files to constants that predict uses."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.predict.models.kernels.made import H200, transformer_step
+from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.fit import cap_in_force, fit_files
-from wattloop.predict.calibrate.fit_steps import points_of
-from wattloop.predict.calibrate.grid.gemm import gemm_row
-from wattloop.predict.models.kernels.find import constants_for
+from wattloop.predict.calibrate.fit import fit_files, samples_of
+from wattloop.predict.calibrate.fit_cases import operations_of
+from wattloop.predict.calibrate.fit_steps import at_host_speed
+from wattloop.predict.models.kernels import KernelConstants, KernelModel
+from wattloop.predict.models.kernels.defaults import DEFAULTS
+from wattloop.predict.models.kernels.operations import calculated_times
+from wattloop.predict.models.kernels.table import OperationTable
+from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.model import Point
+from wattloop.predict.placement import Placement
 
-MACHINE = {"record": "machine", "gpu": "Tesla T4"}
+SLOW = Values(DEFAULTS).with_changes(
+    {"product.efficiency": 0.3, "stream.efficiency": 0.4, "stream.l2_use": 0.0}
+)
+MACHINE = {"record": "machine", "gpu": "NVIDIA H200", "torch": "2.11.0", "time": "2026-11-15"}
 
 
-def _file(path, rows):
+def kernel(family: str, **params: object) -> dict[str, Any]:
+    """A record of a GPU that reaches 0.3 of its peak and 0.4 of its bandwidth."""
+    table = OperationTable.of(operations_of(family, params))
+    seconds = float(calculated_times(table, SLOW, H200).seconds.sum())
+    return {"record": "kernel", "family": family, "params": params, "seconds": seconds,
+            "repeats": 10, "host_s": 1e-5, "error": None}  # fmt: skip
+
+
+def records() -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = [MACHINE]
+    for m in (256, 1024, 4096):
+        for n in (512, 1536, 4096):
+            rows.append(kernel("gemm", dtype="bf16", b=1, m=m, n=n, k=1024, layout="nt", bias=True))
+    for elements in (2**20, 2**22, 2**24, 2**26, 2**27):
+        rows.append(kernel("elementwise", dtype="fp32", elements=elements, function="add"))
+    held = {"dtype": "bf16", "b": 1, "m": 4096, "n": 4096, "k": 4096, "layout": "nn", "bias": False}
+    drawn = {"seconds": 3e-4, "busy_share": 0.9, "power_w": 600.0, "clock_mhz": 1980.0}
+    rows.append({"record": "power", "family": "gemm", "params": held, **drawn, "error": None})
+    rows.append({"record": "power", "family": "idle", "params": {}, "seconds": None,
+                 "power_w": 118.0, "error": None})  # fmt: skip
+    call = {"function": "linear", "mode": "forward"}
+    rows.append(
+        {"record": "host", "family": "call", "params": call, "seconds": 3e-5, "error": None}
+    )
+    rows.append({"record": "kernel", "family": "gemm", "params": {}, "error": "out of memory"})
+    return rows
+
+
+def written(path: Path, rows: list[Mapping[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def test_a_collection_without_kernels_is_refused(tmp_path):
-    """What was fitted to nothing would pass for a calibration, and be of another GPU."""
-    path = _file(tmp_path / "a.jsonl", [MACHINE])
-    with pytest.raises(ConfigError, match=r"a\.jsonl: no kernel was measured.*--resume"):
-        fit_files([path])
+def test_constants_follow_what_was_measured(tmp_path: Path) -> None:
+    """Efficiencies, host cost and idle power come back from a collection."""
+    report = fit_files([written(tmp_path / "a.jsonl", records())])
+    values = report.constants.values
+    assert values.look("product.efficiency", "gemm.bf16") == pytest.approx(0.3, rel=0.2)
+    assert values.look("stream.efficiency", "elementwise.add.fp32") == pytest.approx(0.4, rel=0.1)
+    assert values["host.call_s.forward.gemm"] == pytest.approx(3e-5)
+    assert values["power.idle_w"] + DEFAULTS["power.static_w"] == pytest.approx(118)
+    assert (report.used["kernel"], report.used["power"], report.failed) == (14, 1, 1)
+    assert report.constants.gpu == "h200"
+    assert report.constants.made["torch"] == "2.11.0"
 
 
-def test_without_power_readings_watts_are_the_data_sheets(tmp_path):
-    """A fit starts from a GPU of 700 W: a T4 of 70 W must not draw what that one does."""
-    rows = [
-        {
-            "record": "kernel",
-            "case": f"{size}",
-            "family": "gemm",
-            "params": gemm_row("fp32", (1, size, size, size), "nt", bias=False),
-            "seconds": 2.0 * size**3 / 5e12,
-            "error": None,
-        }
-        for size in (512, 1024, 2048, 4096)
-    ]
-    fitted = fit_files([_file(tmp_path / "a.jsonl", [MACHINE, *rows])], steps=False).constants
-    specified, source = constants_for(gpu_named("t4"))
-    assert source == "spec-only"
-    assert fitted.made["power"] == "data sheet"
-    power = {k: v for k, v in fitted.values.numbers.items() if k.startswith("power.")}
-    assert power == {k: specified.values[k] for k in power}
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "names no GPU"),
+        ([MACHINE, {**MACHINE, "gpu": "NVIDIA L4"}], "names NVIDIA H200, NVIDIA L4"),
+        ([MACHINE, {"record": "kernel", "family": "gemm"}], "a.jsonl:2: field 'params' is missing"),
+    ],
+)
+def test_files_that_cannot_be_fitted_say_why(
+    tmp_path: Path, rows: list[Mapping[str, Any]], message: str
+) -> None:
+    """No GPU, two GPUs, a record without its parameters."""
+    with pytest.raises(ConfigError, match=message):
+        fit_files([written(tmp_path / "a.jsonl", rows)])
 
 
-def test_steps_count_under_the_limit_that_was_in_force(tmp_path):
-    """A card that its owner holds at 50 W is slow for that, and not for its kernels."""
-    pytest.importorskip("torch", reason="steps are traced")
-    step = {"record": "step", "model": "gru@10", "batch": 2, "precision": "fp32",
-            "step_s": 0.01, "avg_power_w": 49.0}  # fmt: skip
-    held = [{**MACHINE, "power_limit_w": 70.0}, {**MACHINE, "power_limit_w": 50.0}]
-    gpu = gpu_named("t4")
-    assert cap_in_force(held, gpu) == 50.0
-    assert cap_in_force([{**MACHINE, "power_limit_w": 70.0}, MACHINE], gpu) is None
-    (point,) = points_of([step], gpu, cap_w=50.0)
-    assert point.placement.cap_w == 50.0
+def test_the_command_writes_where_predict_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After `calibrate fit` the GPU's model says it is calibrated; a bad file exits with 2."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    file = written(tmp_path / "a.jsonl", records())
+    assert main(["calibrate", "fit", str(file), "--json", str(tmp_path / "fit.json")]) == 0
+    assert json.loads((tmp_path / "fit.json").read_text())["records"]["kernel"] == 14
+    step = KernelModel.for_gpu(H200).predict(transformer_step(), Placement(H200))
+    assert step.model == "kernels (h200, calibrated)"
+    assert main(["calibrate", "fit", str(tmp_path / "none.jsonl")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_samples_that_waited_for_the_host_are_left_out() -> None:
+    """A recurrent layer of more kernels than the queue holds was not timed on the GPU alone."""
+    params = {"dtype": "bf16", "cell": "lstm", "layers": 2, "input": 64, "hidden": 512,
+              "batch": 64, "seq": 256, "bidirectional": False, "direction": "forward"}  # fmt: skip
+    few, many = ({**kernel("rnn", **params), "repeats": n} for n in (1, 4))
+    assert len(samples_of([few])) == 1
+    assert samples_of([many]) == []
+
+
+def test_the_speed_of_another_host_is_found() -> None:
+    """Steps measured on a host at 0.7 of the speed are put there."""
+    model = KernelModel(KernelConstants("h200"))
+    slow = Placement(H200, host_speed=0.7)
+    points = []
+    for batch in (1, 2, 4):
+        work = transformer_step(batch, 32)
+        step = model.predict(work, slow)
+        points.append(Point(work, Placement(H200), step.step_s, step.power_w, "made"))
+    found = at_host_speed(model, points)
+    assert found[0].placement.host_speed == pytest.approx(0.7, rel=0.03)

@@ -70,3 +70,12 @@ def test_an_outlier_does_not_rule() -> None:
     y[7] += 40
     found = minimise(lambda p: p[0] * x + p[1] - y, np.zeros(2), np.full(2, 1e3))
     assert found == pytest.approx([2, 1], abs=0.1)
+
+
+def test_a_second_fit_has_not_seen_the_first_ones_steps() -> None:
+    """Fitting starts from microbenchmarks, whatever the model was fitted to before."""
+    every = points(KernelModel(TRUE))
+    first, second = every[:6], every[6:12]
+    once = KernelModel().fit(second)
+    twice = KernelModel().fit(first).fit(second)
+    assert twice.constants()["values"] == once.constants()["values"]
