@@ -15,8 +15,8 @@ from predict_adept_fits import ROOFLINE, Errors, Fits, all_fits, errors_of
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from predict_points import Measured, measured_points, steps_file
 from wattloop.predict.models.adept.calibration import Search
+from wattloop.predict.models.adept.shipped import save_shipped
 from wattloop.predict.models.model import Point
-from wattloop.predict.models.shipped import FOLDER, save_constants
 
 ITERATIONS = 300
 SEEDS = 4
@@ -67,8 +67,7 @@ def main() -> int:
     if args.ship:
         gpu = points[0].placement.gpu
         to = f"{len(points)} steps of {path.name}"
-        save_constants(FOLDER, "adept", gpu, fits.constants["S7"], to)
-        save_constants(FOLDER, "roofline", gpu, fits.constants[ROOFLINE], to)
+        save_shipped(gpu, fits.constants["S7"], to)
     publish(_page(measured, fits, search, seeds), args)
     return 0
 
@@ -87,7 +86,7 @@ def _page(measured: Sequence[Measured], fits: Fits, search: Search, seeds: int) 
             *by_part(points, fits),
             saturations(points, fits),
             ablation(points, fits),
-            parameters(fits, seeds),
+            parameters(points, fits, seeds),
         ],
         text=TEXT.format(
             rows=len(points),

@@ -185,9 +185,10 @@ def ablation(points: Points, fits: Fits) -> Table:
     )  # fmt: skip
 
 
-def parameters(fits: Fits, seeds: int) -> Table:
+def parameters(points: Points, fits: Fits, seeds: int) -> Table:
     """The fitted values, and how far other seeds of the same search end from them."""
     names = ["S7", *(f"seed {i}" for i in range(1, seeds))]
+    errors = [errors_of(points, fits.inside[fit]).combined for fit in names]
     rows: list[list[object]] = []
     for name, each in PARAMETERS.items():
         values = np.array([fits.parameters(fit)[name] for fit in names])
@@ -199,7 +200,7 @@ def parameters(fits: Fits, seeds: int) -> Table:
         "Parameters",
         ["", "fitted", "least", "most", "from", "to", "thesis", "what it is"],
         rows,
-        text=f"Fitted to all steps; least and most over {seeds} seeds of the same search, which "
-        "reach nearly the same error. Beta and C of a class of operations only act through their "
-        "quotient.",
+        text=f"Fitted to all steps: stage S7, and the least and most of it and {seeds - 1} searches "
+        f"from other seeds, which end at {min(errors):.2f} to {max(errors):.2f}% combined. Beta and "
+        "C of a class of operations act only through their quotient.",
     )

@@ -80,6 +80,6 @@ def test_tables_have_the_rows_of_the_thesis(points: list[Point], fits: Fits) -> 
     assert [row[0] for row in others.rows] == ["tf32", "bf16", "1 GPU", "4 GPUs"]
     assert [row[0] for row in saturations(points, fits).rows] == list(SATURATIONS)
     assert len(ablation(points, fits).rows) == 2
-    assert [row[0] for row in parameters(fits, 2).rows] == list(PARAMETERS)
+    assert [row[0] for row in parameters(points, fits, 2).rows] == list(PARAMETERS)
     for table in (refinement(points, fits), networks, others, ablation(points, fits)):
         assert all(len(row) == len(table.header) for row in table.rows)

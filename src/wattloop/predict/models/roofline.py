@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Self
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.peaks import peak_flops_s
 from wattloop.predict.models.roofline_fit import Intensities, fit_powers, fit_shares
-from wattloop.predict.models.shipped import shipped_constants
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
 from wattloop.predict.workload.operation import Phase
@@ -64,14 +62,6 @@ class Roofline(Model):
         except (TypeError, ValueError) as error:
             raise ConfigError(f"constants of roofline: {error}; fit them again") from None
         return cls(RooflineConstants(shares, *others))
-
-    @classmethod
-    def for_gpu(cls, gpu: Gpu) -> Self:
-        """The model as shipped for this GPU, or that of the peaks."""
-        try:
-            return cls.from_constants(shipped_constants(cls.name, gpu))
-        except ConfigError:
-            return cls.of_peaks()
 
     @classmethod
     def of_peaks(cls) -> Self:

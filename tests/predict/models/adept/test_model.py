@@ -7,6 +7,7 @@ import pytest
 
 from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.adept.parameters import PARAMETERS
 from wattloop.predict.prediction import Regime
@@ -86,3 +87,11 @@ def test_explain_has_dimensions_and_terms() -> None:
     numbers = Adept(START).explain(STEP, PLACE)
     assert numbers["tiles_m"] == 64
     assert numbers["step_s"] == pytest.approx(Adept(START).predict(STEP, PLACE).step_s)
+
+
+def test_the_shipped_model_predicts_on_the_gpu_it_was_fitted_to() -> None:
+    """The H200 has parameters in the package; another GPU is told which have."""
+    model = Adept.for_gpu(gpu_named("h200"))
+    assert model.predict(STEP, replace(PLACE, gpu=gpu_named("h200"))).step_s > 0
+    with pytest.raises(ConfigError, match="fitted for h200, not for v100"):
+        Adept.for_gpu(gpu_named("v100"))

@@ -11,8 +11,8 @@ from wattloop.predict.models.adept.equations import Step, step_of
 from wattloop.predict.models.adept.features import Features
 from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
 from wattloop.predict.models.adept.saturation import SATURATIONS
+from wattloop.predict.models.adept.shipped import shipped_constants
 from wattloop.predict.models.model import Model, Point
-from wattloop.predict.models.shipped import shipped_constants
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction, Regime
 from wattloop.predict.workload.workload import Workload
@@ -75,7 +75,7 @@ class Adept(Model):
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> Self:
         """The model as shipped for this GPU; an error names those it is shipped for."""
-        return cls.from_constants(shipped_constants(cls.name, gpu))
+        return cls.from_constants(shipped_constants(gpu))
 
     def fit(self, points: Sequence[Point]) -> Self:
         """Parameters by differential evolution; those of this model, if any, start among them."""
