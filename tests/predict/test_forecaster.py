@@ -97,7 +97,7 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
         ({"network_bytes_s": 0.0}, "network 0 Gbit/s: must be above 0"),
         ({"estimator": "oracle"}, "estimator oracle: unknown; choose one of kernels"),
-        ({"estimator": "adept"}, "estimator adept: has no constants"),
+        ({"estimator": "adept", "gpu": "v100"}, "estimator adept: fitted for h200, not for v100"),
         ({"calibration": "none.json"}, "calibration none.json: no such file"),
         ({"model": "none.json"}, "model none.json: no such file"),
     ],

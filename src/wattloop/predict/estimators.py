@@ -36,7 +36,7 @@ def estimator_for(gpu: Gpu, name: str = "kernels", calibration: str | None = Non
         )
     if name == "kernels":
         return _kernels(gpu, path)
-    return _roofline(path) if name == "roofline" else _adept(path)
+    return _roofline(path) if name == "roofline" else _adept(gpu, path)
 
 
 def _kernels(gpu: Gpu, path: Path | None) -> Model:
@@ -59,15 +59,10 @@ def _roofline(path: Path | None) -> Model:
     return Roofline.of_peaks() if path is None else Roofline.from_constants(_read(path))
 
 
-def _adept(path: Path | None) -> Model:
+def _adept(gpu: Gpu, path: Path | None) -> Model:
     from wattloop.predict.models.adept.model import Adept
 
-    if path is None:
-        raise ConfigError(
-            "estimator adept: has no constants of its own for any GPU; give those that "
-            "'wattloop calibrate fit --estimator adept' wrote as calibration"
-        )
-    return Adept.from_constants(_read(path))
+    return Adept.for_gpu(gpu) if path is None else Adept.from_constants(_read(path))
 
 
 def _read(path: Path) -> dict[str, Any]:
