@@ -200,7 +200,7 @@ def parameters(points: Points, fits: Fits, seeds: int) -> Table:
         "Parameters",
         ["", "fitted", "least", "most", "from", "to", "thesis", "what it is"],
         rows,
-        text=f"Fitted to all steps: stage S7, and the least and most of it and {seeds - 1} searches "
-        f"from other seeds, which end at {min(errors):.2f} to {max(errors):.2f}% combined. Beta and "
-        "C of a class of operations act only through their quotient.",
+        text=f"Fitted to all steps: stage S7, and the least and most of it and {seeds - 1} "
+        f"searches from other seeds, which end at {min(errors):.2f} to {max(errors):.2f}% "
+        "combined. Beta and C of a class of operations act only through their quotient.",
     )
