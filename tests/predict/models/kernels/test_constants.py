@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.predict.models.kernels.made import H200
+from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.core.errors import ConfigError
+from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.find import constants_for, user_constants_path
+from wattloop.predict.models.kernels.find import SHIPPED, constants_for, user_constants_path
 from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
 from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.placement import Placement
 
 GROUP = ResidualGroup(
     np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.1, -0.2]), np.array([1.0, 2.0])
@@ -83,3 +85,19 @@ def test_the_finest_constant_wins() -> None:
     assert values.look("e", "pool.max") == 1.0
     with pytest.raises(KeyError):
         values.look("f", "pool")
+
+
+def test_the_h200_ships_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's own constants are small, name what they were made with, and give intervals."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found, source = constants_for(H200)
+    assert source == "shipped"
+    assert (SHIPPED / "h200.json.gz").stat().st_size < 1_000_000
+    assert found.made["microbenchmarks"] > 10_000
+    assert {"torch", "cudnn", "driver", "steps", "models"} <= set(found.made)
+    step = KernelModel.for_gpu(H200).predict(transformer_step(), Placement(H200))
+    assert step.step_interval is not None
+    assert step.step_interval.low < step.step_s < step.step_interval.high
+    assert step.warnings == ()
+    unfitted = found.unfitted().values.numbers
+    assert not any(name.startswith("scale.") for name in unfitted)
