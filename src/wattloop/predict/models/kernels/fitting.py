@@ -27,8 +27,9 @@ __all__ = ["fitted_to_points"]
 TURNS = 2
 PRIOR_UNCALIBRATED = 0.5
 PRIOR_CALIBRATED = 0.12
-"""Standard deviation, in logarithms, of a family's factor before and after microbenchmarks. Windows
-over tiny pictures in fp32 count as before: cuDNN's choices for them are not like any measured."""
+"""Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
+PRIOR_TINY = 1.0
+"""Of windows over tiny pictures in fp32: cuDNN's choices for them are like none that was measured."""
 PRIOR_HOST = 0.25
 """The same for a single cost of the host, beside the others of its phase."""
 HOST_SHARED = ("forward", "backward", "optimizer", "")
@@ -102,7 +103,7 @@ def _with_time(
     speed = np.array([point.placement.host_speed for point, _ in points])
     sharpness = values["host.overlap"]
     prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
-    families = [PRIOR_UNCALIBRATED if name == "tiny.fp32" else prior_s for name in rows.names]
+    families = [PRIOR_TINY if name == "tiny.fp32" else prior_s for name in rows.names]
     prior = np.concatenate([families, host.prior])
 
     def residuals(x: Floats) -> Floats:
