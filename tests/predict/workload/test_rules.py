@@ -120,3 +120,35 @@ def test_a_rule_that_gives_no_operations_is_refused_by_its_target(rules):
     rules(Scans, lambda call: [5])
     with pytest.raises(ConfigError, match=r"rule of module '' .*Scans"):
         trace(Scans, torch.empty(8, 8))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.Hardswish(inplace=True),
+        torch.nn.Mish(inplace=True),
+        torch.nn.LogSigmoid(),
+        torch.nn.PReLU(),
+        torch.nn.LSTMCell(8, 8),
+        torch.nn.DataParallel(torch.nn.Identity()),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_common_layers_have_rules(layer):
+    """In place or not, their operations are counted by what they do."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), layer)
+    totals = aggregates(trace(model, torch.empty(4, 8), optimizer=None))
+    assert totals.unruled == ()
+
+
+def test_a_fourier_transform_has_its_flops():
+    """5 n log2 n for each row, complex."""
+    workload = trace(
+        torch.nn.Identity(),
+        torch.empty(4, 64, dtype=torch.complex64),
+        training=False,
+        loss=torch.fft.fft,
+    )
+    (transform,) = (op for op in workload.operations if "fft" in op.op)
+    assert transform.flops == 4 * 5 * 64 * 6
+    assert transform.bytes_moved == 2 * 4 * 64 * 8

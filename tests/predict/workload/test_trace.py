@@ -290,3 +290,10 @@ def test_wrong_arguments_and_shapes_are_refused_by_name(arguments, said):
     given = {"model": mlp, "inputs": torch.empty(4, 8), **arguments}
     with pytest.raises(ConfigError, match=said):
         trace(given.pop("model"), given.pop("inputs"), **given)
+
+
+def test_a_lazy_layer_is_refused_by_name():
+    """Without a first call it has no shapes."""
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4))
+    with pytest.raises(ConfigError, match=r"'0\.weight' of a LazyLinear"):
+        trace(model, torch.empty(2, 3))

@@ -1,6 +1,7 @@
 """Operations that pass over their tensors: named lists, torch's own tags, else only bytes."""
 
 from collections.abc import Callable, Sequence
+from math import log2, prod
 from typing import Any
 
 from wattloop.predict.workload import costs
@@ -29,17 +30,28 @@ def _find(call: Call) -> Rule:
     for known, rule in _NAMED:
         if base in known or base.rstrip("_") in known:
             return rule
-    if getattr(call.func, "is_view", False):
-        return _view
     if not call.name.startswith("aten."):
-        return _other
-    if torch.Tag.pointwise in call.func.tags:
+        return _view if getattr(call.func, "is_view", False) else _other
+    variants = (call.func, *_out_of_place(base))
+    if any(getattr(each, "is_view", False) for each in variants):
+        return _view
+    if any(torch.Tag.pointwise in each.tags for each in variants):
         return _elementwise
     if base.startswith("_foreach_"):
         return _lists
     if base.endswith("_backward"):
         return _gradient
     return _other
+
+
+def _out_of_place(base: str) -> tuple[Any, ...]:
+    """The same operation with a result of its own: torch tags some in that form only."""
+    import torch
+
+    packet = getattr(torch.ops.aten, base[:-1], None) if base.endswith("_") else None
+    if packet is None:
+        return ()
+    return tuple(getattr(packet, each) for each in packet.overloads())
 
 
 def _view(call: Call) -> Operation:
@@ -142,6 +154,19 @@ def _dropout_backward(call: Call) -> Operation:
     return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=2.0, **call.place)
 
 
+def _fourier(call: Call) -> Operation:
+    """Real or complex transforms along one or more axes."""
+    axes = call.args[1]
+    whole = max((*call.inputs, *call.outputs), key=lambda each: each.numel())
+    length = prod(whole.shape[axis] for axis in axes)
+    flops = 5.0 * log2(max(length, 2))
+    place = call.place | Place(kernels=len(axes))
+    # Each axis is a pass over the data.
+    place["bytes_read"] = len(axes) * place.get("bytes_read", 0.0)
+    place["bytes_written"] = len(axes) * place.get("bytes_written", 0.0)
+    return costs.elementwise(whole.numel(), 0, 0, call.dtype, flops_per_element=flops, **place)
+
+
 def _lists(call: Call) -> Operation:
     tensors = call.args[0] if call.args and isinstance(call.args[0], (list, tuple)) else ()
     elements = sum(each.numel() for each in tensors)
@@ -181,6 +206,8 @@ _FLOPS = {
     "exp": 2.0,
     "pow": 4.0,
     "mish": 9.0,
+    "hardswish": 5.0,
+    "log_sigmoid_forward": 5.0,
     "addcmul": 3.0,
     "addcdiv": 3.0,
     "lerp": 3.0,
@@ -197,5 +224,6 @@ _NAMED: tuple[tuple[frozenset[str], Rule], ...] = (
     (names.SORTS, _sort),
     (names.RANDOMS, _random),
     (names.SAMPLINGS, _elementwise),
+    (frozenset({"_fft_r2c", "_fft_c2c", "_fft_c2r"}), _fourier),
     (frozenset({"native_dropout_backward"}), _dropout_backward),
 )

@@ -11,7 +11,7 @@ autocast         which types CUDA's autocast gives each operation
 paths            which module an operation belongs to, forward and backward
 memory           what is alive when
 unpacked         no packed samples in models of Transformers, so that their kernels stay causal
-scalars          values and shapes that depend on data
+scalars          values and shapes that depend on data (`known`: of some the expected value is)
 ruled            modules that a user's rule counts
 blocks           blocks that are alike are traced once (`alike`, `block_calls`, `skipping`)
 recorder         the mode that sees every operation

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -41,6 +42,7 @@ def module_of(model: Any) -> Any:
 @contextmanager
 def on_fake_weights(module: Any) -> Iterator[None]:
     """Parameters and buffers are replaced by fake ones in here, and put back after."""
+    _no_lazy_ones(module)
     known: dict[int, Any] = {}
     saved: list[tuple[dict[str, Any], str, Any]] = []
     for each in module.modules():
@@ -66,6 +68,17 @@ def faked(values: Any) -> Any:
     if isinstance(values, Mapping) and type(values) is not dict:
         values = dict(values)  # a tokenizer's result
     return tree_map(_fake, values)
+
+
+def _no_lazy_ones(module: Any) -> None:
+    for path, each in module.named_modules():
+        for name, tensor in (*each._parameters.items(), *each._buffers.items()):
+            if tensor is not None and is_lazy(tensor):
+                raise ConfigError(
+                    f"model: '{path + '.' if path else ''}{name}' of a {type(each).__name__} has "
+                    "no shape before the first call; call the model once on an input, or give "
+                    "the layer its input size"
+                )
 
 
 def _fake(value: Any) -> Any:

@@ -73,7 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = str(func).rpartition(".")[0]
-        if name.startswith("prim."):
+        if name.startswith(("prim.", "profiler.")):
             return func(*args, **kwargs)
         path, block = self.paths.current()
         start = self.memory.live_bytes

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.tracing.known import carry, known, picked
 
 __all__ = ["Guesses"]
 
@@ -34,7 +35,9 @@ class Guesses:
         if special is not None:
             return special(self, name, path, func, args, kwargs)
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            carry(name, args, result)
+            return result
         except _DATA_DEPENDENT as problem:
             raise ConfigError(
                 f"operation '{name}' in {_where(path)} depends on data, which a trace does not "
@@ -52,7 +55,6 @@ def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any
     constant = getattr(tensor, "constant", None)
     if constant is not None or type(tensor) is torch.Tensor:
         return func(*args, **kwargs)
-    self.guessed = True
     self.reads += 1
     if self.reads > MOST_READS:
         raise ConfigError(
@@ -60,16 +62,23 @@ def _item(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any
             "cannot be traced; register a cost rule for the module with predict.register_rule, or "
             "trace a part of the model"
         )
-    self.note(f"a number read from a tensor in {_where(path)} is taken to be {self.value}")
+    fact = known(tensor)
+    value: float = self.value
+    if fact is not None and fact.value is not None:
+        value = fact.value
+    else:
+        self.guessed = True
+    self.note(f"a number read from a tensor in {_where(path)} is taken to be {value:g}")
     if tensor.dtype == torch.bool:
-        return bool(self.value)
-    return float(self.value) if tensor.dtype.is_floating_point else self.value
+        return bool(value)
+    return float(value) if tensor.dtype.is_floating_point else round(value)
 
 
 def _nonzero(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
-    self.note(f"{name} in {_where(path)} is taken to find all {tensor.numel()} elements")
-    return torch.empty(tensor.numel(), tensor.dim(), dtype=torch.int64)
+    found = picked(tensor)
+    self.note(f"{name} in {_where(path)} is taken to find {_of(found, tensor)} elements")
+    return torch.empty(found, tensor.dim(), dtype=torch.int64)
 
 
 def _masked_select(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -95,11 +104,23 @@ def _index(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: An
     whole: list[Any] = []
     for each in indices:
         if _is_mask(each):
-            self.note(f"a mask as index in {_where(path)} is taken to pick all its elements")
-            whole += [torch.empty(each.numel(), dtype=torch.int64) for _ in each.shape]
+            found = picked(each)
+            what = _of(found, each)
+            self.note(f"a mask as index in {_where(path)} is taken to pick {what} elements")
+            whole += [torch.empty(found, dtype=torch.int64) for _ in each.shape]
         else:
             whole.append(each)
     return func(args[0], whole, *args[2:], **kwargs)
+
+
+def _ctc_loss(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Every target is taken to be as long as the longest there can be."""
+    scores, targets, lengths = args[:3]
+    steps, batch = (scores.shape[0], scores.shape[1]) if scores.dim() == 3 else (*scores.shape, 1)
+    count = len(lengths) if isinstance(lengths, (list, tuple)) else batch
+    longest = targets.shape[-1] if targets.dim() == 2 else -(-targets.shape[0] // max(count, 1))
+    self.note(f"targets of {name} in {_where(path)} are taken to be {longest} long")
+    return scores.new_empty(batch), scores.new_empty(batch, steps, 2 * longest + 1)
 
 
 def _grouped_mm(self: Guesses, name: str, path: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -116,6 +137,10 @@ def _grouped_mm(self: Guesses, name: str, path: str, func: Any, args: Any, kwarg
         shape = (*first.shape[:2], second.shape[-1])
     self.note(f"rows in {_where(path)} are taken to be spread evenly over {name}'s groups")
     return first.new_empty(shape, dtype=kwargs.get("out_dtype") or first.dtype)
+
+
+def _of(found: int, tensor: Any) -> str:
+    return f"all {found}" if found == tensor.numel() else f"{found} of {tensor.numel()}"
 
 
 def _is_mask(value: Any) -> bool:
@@ -139,6 +164,7 @@ _DATA_DEPENDENT = _exceptions()
 _SPECIAL = {
     "aten._local_scalar_dense": _item,
     "aten._grouped_mm": _grouped_mm,
+    "aten._ctc_loss": _ctc_loss,
     "aten.nonzero": _nonzero,
     "aten.masked_select": _masked_select,
     "aten._unique2": _unique,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from wattloop.predict.workload.costs.recurrent import rnn_reserve_elements
 from wattloop.predict.workload.tracing.defining import define
+from wattloop.predict.workload.tracing.known import Known, know
 
 __all__ = ["packed", "packing", "recurrent", "unpacking"]
 
@@ -137,7 +138,9 @@ def packing(note: Callable[[str], None]) -> Any:
         steps_first = x.transpose(0, 1) if batch_first else x
         steps, batch = steps_first.shape[:2]
         data = steps_first.clone(memory_format=torch.contiguous_format).flatten(0, 1)
-        return data, torch.full((steps,), batch, dtype=torch.int64)
+        sizes = torch.full((steps,), batch, dtype=torch.int64)
+        know(sizes, Known(batch))
+        return data, sizes
 
     return kernel
 
@@ -149,6 +152,7 @@ def unpacking(
     steps = batch_sizes.numel()
     padded = data.clone().unflatten(0, (steps, -1))
     lengths = torch.full((padded.shape[1],), steps, dtype=torch.int64)
+    know(lengths, Known(steps))
     return (padded.transpose(0, 1) if batch_first else padded), lengths
 
 
