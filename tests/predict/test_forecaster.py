@@ -133,6 +133,18 @@ def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path) -> None:
     assert any("'a100' is taken as a100-sxm-80" in note for note in own.notes)
 
 
+def test_a_file_of_ones_own_is_not_mixed_up_with_the_table(tmp_path: Path) -> None:
+    """A GPU of the same name with another bandwidth has another answer in one session."""
+    own = tmp_path / "h200.yaml"
+    own.write_text("memory_bytes_s: 1.0e12\n")
+    workload, forecaster = small_workload(), Forecaster()
+    steps = [
+        forecaster.answer(Question(model=workload, gpu=gpu)).prediction.gpu_s
+        for gpu in ("h200", str(own), "h200")
+    ]
+    assert steps[0] == steps[2] < steps[1]
+
+
 def test_the_baseline_answers_too_and_says_that_it_is_not_calibrated() -> None:
     """Roofline from the data sheet is shorter than kernels, and warned about."""
     baseline = answer(estimator="roofline")

@@ -33,7 +33,7 @@ class Forecaster:
     def __init__(self, *, cache: bool = False) -> None:
         self._cache = cache
         self._workloads: dict[tuple[Any, ...], Workload] = {}
-        self._estimators: dict[tuple[str, str, str | None], Model] = {}
+        self._estimators: dict[tuple[Gpu, str, str | None], Model] = {}
 
     def answer(self, question: Question) -> Forecast:
         """Predict.
@@ -73,7 +73,7 @@ class Forecaster:
 
     def estimator(self, question: Question, gpu: Gpu) -> Model:
         """The model that answers for this GPU, made once."""
-        key = (gpu.name, question.estimator, question.calibration)
+        key = (gpu, question.estimator, question.calibration)
         if key not in self._estimators:
             self._estimators[key] = estimator_for(gpu, question.estimator, question.calibration)
         return self._estimators[key]

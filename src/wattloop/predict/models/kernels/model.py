@@ -40,7 +40,7 @@ class KernelModel(Model):
         plain = self._constants.intervals
         self._intervals = Intervals.from_dict(plain) if plain else None
         self._prepared: dict[int, Prepared] = {}
-        self._profiles: dict[tuple[int, str], tuple[Workload, StepProfile]] = {}
+        self._profiles: dict[tuple[int, Gpu], tuple[Workload, StepProfile]] = {}
 
     @classmethod
     def for_gpu(cls, gpu: Gpu) -> Self:
@@ -104,7 +104,7 @@ class KernelModel(Model):
 
     def profile(self, workload: Workload, gpu: Gpu) -> StepProfile:
         """The sums over operations, made once per workload and GPU."""
-        key = (id(workload), gpu.name)
+        key = (id(workload), gpu)
         known = self._profiles.get(key)
         if known is None or known[0] is not workload:
             values, residuals = self._constants.values, self._constants.residuals
