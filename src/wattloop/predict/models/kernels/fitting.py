@@ -29,7 +29,7 @@ PRIOR_UNCALIBRATED = 0.5
 PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
 PRIOR_TINY = 1.0
-"""Of windows over tiny pictures in fp32: cuDNN's choices for them are like none that was measured."""
+"""Of windows over tiny pictures in fp32: cuDNN's choices for them are like none measured."""
 PRIOR_HOST = 0.25
 """The same for a single cost of the host, beside the others of its phase."""
 HOST_SHARED = ("forward", "backward", "optimizer", "")

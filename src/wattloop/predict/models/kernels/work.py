@@ -41,7 +41,8 @@ def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) ->
     lines.append(table.bytes_moved * table.count * (1 - _cached(table, values, gpu)))
     empty_s = values["kernel.minimum_s"] * table.kernels * table.count
     busy_s = np.maximum(total_s - empty_s, LEAST_BUSY * total_s)
-    part = np.where(product & (families != "rnn"), "product", "stream")
+    # Grouped convolutions keep few units busy, like what waits for memory.
+    part = np.where(np.isin(families, ("gemm", "conv", "attention")), "product", "stream")
     for name in ("rnn", "norm"):
         part = np.where(families == name, name, part)
     lines += [np.where(part == name, busy_s, 0.0) for name in BUSY]
