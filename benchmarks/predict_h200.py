@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bars import Page, arguments, publish
-from predict_base import KeptAdept, microbenchmark_constants
+from predict_base import KeptAdept
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
 from predict_hosts import Hosts, moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged, leave_one_out
 from wattloop.predict.models.kernels import KernelModel
@@ -63,7 +64,8 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
     second: dict[str, list[Outcome]] = {}
     if own:
         second = _outcomes({n: _unseen(m, measured, own) for n, m in models.items()}, own)
-    covered = coverages(ours, _nested([o.judged for o in ours], own))
+    others = [o.judged for o in second.get(first, ())]
+    covered = coverages(ours, _nested([o.judged for o in ours], others))
     in_sample = _in_sample(measured, args.quick) if "adept" in chosen else None
     tables = [
         by_part(ours, f"Errors of {first} by regime"),
@@ -101,8 +103,8 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
 def _model(name: str, quick: bool) -> Model:
     """A model before it is fitted to steps; `kernels` knows its microbenchmarks."""
     if name == "kernels":
-        known = None if quick else microbenchmark_constants()
-        return KernelModel(known, source="calibrated") if known else KernelModel()
+        # a fit starts from what microbenchmarks gave, whatever steps were fitted before
+        return KernelModel() if quick else KernelModel.for_gpu(gpu_named("h200"))
     if name == "adept":
         from wattloop.predict.models.adept.calibration import Search
 
@@ -156,14 +158,13 @@ def _outcomes(
     }
 
 
-def _nested(judged: Sequence[Judged], own: Sequence[Measured]) -> dict[str, Intervals]:
-    """Group -> intervals from the residuals of the other groups and the range of the fit."""
+def _nested(judged: Sequence[Judged], also: Sequence[Judged]) -> dict[str, Intervals]:
+    """Group -> intervals from the residuals of all other groups, and their range."""
     found = {}
     for group in dict.fromkeys(j.point.group for j in judged):
-        others = [j for j in judged if j.point.group != group]
-        seen = [*(j.point.workload for j in others), *(m.point.workload for m in own)]
-        residuals = [j.residual for j in others]
-        found[group] = Intervals.by_parts(residuals, Scope.of("h200", seen))
+        others = [j for j in (*judged, *also) if j.point.group != group]
+        scope = Scope.of("h200", [j.point.workload for j in others])
+        found[group] = Intervals.by_parts([j.residual for j in others], scope)
     return found
 
 

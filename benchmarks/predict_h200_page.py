@@ -35,7 +35,8 @@ time is 70% of the measured step or more. Measured again on another such machine
 0.2% where the GPU is the bottleneck and by 12% where the host is, power by 2% and 8%: no predictor
 gets below that.
 
-Intervals are judged nested: those of a network come from the residuals of the others.
+Intervals are judged nested: those of a network come from the residuals of the others, the suite's
+among them.
 
 The networks were rebuilt from their names and parameter counts; what neither says (heads, dropout,
 activations, loss) was chosen so that the traced peak memory is the measured one. Guesses left:

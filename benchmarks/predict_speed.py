@@ -38,10 +38,12 @@ TRACED = {
 }  # fmt: skip
 """Name -> network, batch, precision, and the bars of seconds and megabytes."""
 QUICK = ("resnet18",)
+TRIES = 3
 SIDE = 1000
 """Workloads and placements of the vectorised prediction."""
 TEXT = """
-Tracing is forward, backward and AdamW (foreach), on fake tensors. A prediction of many pairs
+Tracing is forward, backward and AdamW (foreach) on fake tensors; the quickest of {tries} processes,
+because other work on the machine only adds. A prediction of many pairs
 starts from workloads that were traced before: {side} workloads (the measured ones, over and over)
 times {side} placements (power caps, host speeds). The fit is of `kernels` to all measured steps.
 """
@@ -64,7 +66,7 @@ def _page(args: Namespace) -> Page:
     bars = []
     for name in QUICK if args.quick else [name for name in TRACED if name not in QUICK]:
         _, _, _, limit_s, limit_mb = TRACED[name]
-        took = _in_own_process(name)
+        took = min((_in_own_process(name) for _ in range(TRIES)), key=lambda t: t["seconds"])
         bars.append(Bar(f"trace_{name}_s", took["seconds"], "s", limit_s))
         bars.append(
             Bar(
@@ -76,7 +78,7 @@ def _page(args: Namespace) -> Page:
         "predict_speed",
         "How long predicting takes",
         [*bars, *_of_model(args.quick)],
-        text=TEXT.format(side=SIDE),
+        text=TEXT.format(side=SIDE, tries=TRIES),
         packages=("wattloop", "torch", "transformers", "numpy"),
     )
 

@@ -97,9 +97,9 @@ def test_power_that_was_not_measured_is_left_out() -> None:
     assert residual.value("energy") is None
 
 
-def stepped(host_share: float, size: float, group: str) -> Residual:
-    """A residual of a step whose time is the host's by that share."""
-    return Residual(group, "gpu", size, size / 2, {"host": host_share, "rest": 1 - host_share})
+def stepped(unloaded: float, size: float, group: str) -> Residual:
+    """A residual of a step that leaves the GPU unloaded by that share."""
+    return Residual(group, "gpu", size, size / 2, {"unloaded": unloaded, "rest": 1 - unloaded})
 
 
 def test_steps_made_of_uncertain_parts_have_wider_intervals() -> None:
@@ -115,8 +115,8 @@ def test_steps_made_of_uncertain_parts_have_wider_intervals() -> None:
         ]
 
     known = Intervals.by_parts(drawn_parts(600), SCOPE)
-    waiting = Prediction(1.0, 100.0, gpu_s=0.2, host_s=1.0)
-    busy = Prediction(1.0, 100.0, gpu_s=1.0, host_s=0.1)
+    waiting = Prediction(1.0, 20.0)
+    busy = Prediction(1.0, 700.0)
     wide = known.around(waiting, STEP, HERE).step_interval
     narrow = known.around(busy, STEP, HERE).step_interval
     assert wide is not None
@@ -139,14 +139,21 @@ def test_few_models_are_not_told_apart_by_parts() -> None:
 
 
 def test_parts_of_a_step_add_up() -> None:
-    """Promise: host, convolution, recurrence and rest are shares of one step, as its terms say."""
+    """Promise: what does not load the GPU, convolution, recurrence and rest make up the step."""
     terms = {"forward.conv": 0.3, "backward.conv": 0.3, "backward.rnn": 0.2, "forward.gemm": 0.2}
-    shares = parts_of(Prediction(1.0, 1.0, terms_s=terms, gpu_s=1.0, host_s=1.0))
+    shares = parts_of(Prediction(1.0, 0.97 * 350.0, terms_s=terms), limit_w=700.0)
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["host"] == pytest.approx(0.5)
+    assert shares["unloaded"] == pytest.approx(0.5)
     assert shares["convolution"] == pytest.approx(0.3)
     assert shares["recurrence"] == pytest.approx(0.1)
-    assert parts_of(Prediction(1.0, 1.0))["rest"] == pytest.approx(1.0)
+    assert parts_of(Prediction(1.0, 700.0), 700.0)["rest"] == pytest.approx(1.0)
+
+
+def test_a_part_that_was_never_fitted_is_as_uncertain_as_the_worst() -> None:
+    """Promise: an unknown part widens; it is never taken for certain."""
+    known = {"rest": 0.05, "convolution": 0.2, "least": 0.01}
+    assert spread_of(known, {"recurrence": 1.0}) == pytest.approx(0.2)
+    assert spread_of(known, {"rest": 0.1}) == pytest.approx(0.01)
 
 
 def width(workload: Workload, placement: Placement = HERE) -> tuple[float, tuple[str, ...]]:

@@ -53,12 +53,18 @@ class Residual:
 
     @classmethod
     def of(
-        cls, group: str, prediction: Prediction, step_s: float, power_w: float | None
+        cls,
+        group: str,
+        prediction: Prediction,
+        step_s: float,
+        power_w: float | None,
+        placement: Placement | None = None,
     ) -> "Residual":
-        """Of a measured step."""
+        """Of a measured step; without its placement, it is not known how loaded the GPU was."""
         power = None if power_w is None else math.log(power_w / prediction.power_w)
         time = math.log(step_s / prediction.step_s)
-        return cls(group, bottleneck_of(prediction), time, power, parts_of(prediction))
+        parts = parts_of(prediction, _limit_w(placement)) if placement else {"rest": 1.0}
+        return cls(group, bottleneck_of(prediction), time, power, parts)
 
     def value(self, quantity: str) -> float | None:
         """Residual of `time`, `power` or `energy`."""
@@ -128,7 +134,7 @@ class Intervals:
     ) -> Prediction:
         """`prediction` with intervals, and with the reasons why they are wide."""
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
-        key, parts = bottleneck_of(prediction), parts_of(prediction)
+        key, parts = bottleneck_of(prediction), parts_of(prediction, _limit_w(placement))
 
         def interval(quantity: str, value: float) -> Interval | None:
             half = self.half_width(quantity, key, confidence)
@@ -203,6 +209,10 @@ class Intervals:
         scope = raw.get("scope")
         known = Scope.from_dict(scope) if isinstance(scope, Mapping) else None
         return cls(sizes, known, spreads)
+
+
+def _limit_w(placement: Placement) -> float:
+    return placement.cap_w or placement.gpu.tdp_w
 
 
 def _sizes(residuals: Sequence[Residual]) -> dict[str, list[float]]:

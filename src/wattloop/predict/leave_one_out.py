@@ -22,7 +22,9 @@ class Judged:
     def residual(self) -> Residual:
         """How wrong the prediction was."""
         point = self.point
-        return Residual.of(point.group, self.prediction, point.step_s, point.power_w)
+        return Residual.of(
+            point.group, self.prediction, point.step_s, point.power_w, point.placement
+        )
 
 
 def leave_one_out(

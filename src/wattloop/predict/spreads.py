@@ -1,9 +1,11 @@
 """How wrong a prediction tends to be, by what its time is made of.
 
-A step that waits for the host is as uncertain as the host's speed, one of products as uncertain as
-products are; a step of several parts lies between:
+Steps that load the GPU fully are predicted best. The less of its power limit a step draws, the
+more of it is waiting for the host, launching and small kernels, which are uncertain; and among what
+loads it, convolutions are (which algorithm will cuDNN take?) and recurrent layers:
 
-    spread(step) = sum over parts of share x spread(part)
+    load         = power / (0.97 limit), at most 1
+    spread(step) = (1 - load) spread(unloaded) + load x sum over kinds of share x spread(kind)
 
 The spreads of the parts are fitted to sizes of residuals, none below 0, pulled a little towards
 the mean; large ones are cut, because a spread is about most steps.
@@ -18,10 +20,10 @@ from wattloop.predict.prediction import Prediction
 
 __all__ = ["PARTS", "parts_of", "spread_of", "spreads_of"]
 
-PARTS = ("host", "convolution", "recurrence", "rest")
+PARTS = ("unloaded", "convolution", "recurrence", "rest")
 _KINDS = {"conv": "convolution", "rnn": "recurrence"}
-SHARPNESS = 6
-"""How quickly the longer one of GPU and host takes over the whole step."""
+FULL = 0.97
+"""Share of its power limit that a fully loaded GPU draws."""
 PULL = 2.0
 """The pull towards the mean weighs as much as so many steps."""
 CUT = 3.0
@@ -32,20 +34,16 @@ LEAST = 0.2
 Array = NDArray[np.float64]
 
 
-def parts_of(prediction: Prediction) -> dict[str, float]:
+def parts_of(prediction: Prediction, limit_w: float) -> dict[str, float]:
     """Shares of the parts in a step; what a model's terms do not tell is `rest`."""
-    gpu_s, host_s = prediction.gpu_s or prediction.step_s, prediction.host_s or 0.0
-    longest = max(gpu_s, host_s)
-    host = (host_s / longest) ** SHARPNESS
-    waiting = host / (host + (gpu_s / longest) ** SHARPNESS)
-    shares = dict.fromkeys(PARTS, 0.0)
+    load = min(prediction.power_w / (FULL * limit_w), 1.0)
+    shares = {**dict.fromkeys(PARTS, 0.0), "unloaded": 1 - load}
     busy = {name: s for name, s in prediction.terms_s.items() if "." in name and s > 0}
-    total = sum(busy.values()) or 1.0
+    total = sum(busy.values())
     for name, seconds in busy.items():
-        shares[_KINDS.get(name.rpartition(".")[2], "rest")] += (1 - waiting) * seconds / total
-    shares["host"] = waiting
+        shares[_KINDS.get(name.rpartition(".")[2], "rest")] += load * seconds / total
     if not busy:
-        shares["rest"] = 1 - waiting
+        shares["rest"] = load
     return shares
 
 
@@ -62,8 +60,9 @@ def spreads_of(parts: Sequence[Mapping[str, float]], sizes: Sequence[float]) -> 
 
 
 def spread_of(spreads: Mapping[str, float], parts: Mapping[str, float]) -> float:
-    """Spread of one step."""
-    told = sum(share * spreads.get(name, 0.0) for name, share in parts.items())
+    """Spread of one step; of a part that was never fitted, the largest known."""
+    largest = max(spreads.values())
+    told = sum(share * spreads.get(name, largest) for name, share in parts.items())
     return max(told, spreads["least"])
 
 

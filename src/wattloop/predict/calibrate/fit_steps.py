@@ -106,5 +106,7 @@ def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Resi
         for point in points:
             if point.group == group:
                 step = fitted.predict(point.workload, point.placement)
-                residuals.append(Residual.of(group, step, point.step_s, point.power_w))
+                residuals.append(
+                    Residual.of(group, step, point.step_s, point.power_w, point.placement)
+                )
     return residuals
