@@ -10,7 +10,8 @@ from tests.predict.small import small_workload
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.points import Point, best_points, points_data
+from wattloop.predict.points import Point, best_points, points_data, unsure_gpus
+from wattloop.predict.prediction import Interval
 from wattloop.predict.question import Question
 from wattloop.predict.whole import Extent
 from wattloop.predict.workload.files import save_workload
@@ -178,6 +179,22 @@ def test_the_best_point_fits_into_memory() -> None:
     assert best["least energy per sample"].setting == {"batch": 64}
     assert points_data(points)["best"]["most samples per second"] == {"batch": 64}
     assert best_points(points[2:]) == {}
+
+
+def test_gpus_whose_intervals_overlap_are_named() -> None:
+    """The best of several GPUs is not claimed to be sure; on one GPU errors are alike."""
+
+    def point(gpu: str, low: float, high: float) -> Point:
+        forecast = answer(gpu=gpu)
+        middle = Interval(low, high)
+        watts = (low + high) / 2 / forecast.prediction.step_s
+        made = replace(forecast.prediction, energy_interval=middle, power_w=watts)
+        return Point({"gpu": gpu}, replace(forecast, prediction=made))
+
+    best, near, far = point("h200", 1, 3), point("h100", 2, 6), point("a100", 4, 9)
+    assert unsure_gpus([near, best, far]) == ["h100-sxm"]
+    assert unsure_gpus([best, far]) == []
+    assert unsure_gpus([best, point("h200", 2, 6)]) == []
 
 
 def test_a_workload_is_traced_once_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

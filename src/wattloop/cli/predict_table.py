@@ -17,7 +17,7 @@ from wattloop.core.units import (
 )
 from wattloop.predict.axes import Axis
 from wattloop.predict.forecast import Forecast
-from wattloop.predict.points import Point, best_points
+from wattloop.predict.points import Point, best_points, unsure_gpus
 from wattloop.predict.prediction import Interval
 from wattloop.predict.run_total import RunTotal
 
@@ -119,6 +119,13 @@ def _print_best(points: Sequence[Point]) -> None:
         return
     for why, point in best.items():
         typer.echo(f"{why}: {point.label}")
+    others = unsure_gpus(points)
+    if others:
+        own = best["least energy per sample"].forecast.placement.gpu.name
+        say(
+            f"note: energy intervals of {own} and {', '.join(others)} overlap: which of them needs "
+            "least is not sure"
+        )
 
 
 def _print_remarks(points: Sequence[Point]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from wattloop.predict.forecast import Forecast
 
-__all__ = ["BEST", "Point", "best_points", "points_data"]
+__all__ = ["BEST", "Point", "best_points", "points_data", "unsure_gpus"]
 
 
 class Point(NamedTuple):
@@ -50,12 +50,36 @@ def best_points(points: Sequence[Point]) -> dict[str, Point]:
     return found
 
 
+def unsure_gpus(points: Sequence[Point]) -> list[str]:
+    """Other GPUs that may need less energy per sample than the best one, by their intervals.
+
+    On one GPU predictions err alike, so that they are compared more surely than each is known.
+    """
+    best = best_points(points).get("least energy per sample")
+    ends = None if best is None else _energy_ends(best.forecast)
+    if best is None or ends is None:
+        return []
+    found = []
+    for forecast in (point.forecast for point in points if point.forecast.fits):
+        gpu, theirs = forecast.placement.gpu.name, _energy_ends(forecast)
+        if gpu != best.forecast.placement.gpu.name and theirs is not None and theirs[0] < ends[1]:
+            found.append(gpu)
+    return list(dict.fromkeys(found))
+
+
 def points_data(points: Sequence[Point]) -> dict[str, Any]:
     """Plain data for JSON: every point with its setting, and the best ones."""
     return {
         "points": [{"setting": dict(p.setting), **p.forecast.to_dict()} for p in points],
         "best": {why: dict(point.setting) for why, point in best_points(points).items()},
     }
+
+
+def _energy_ends(forecast: Forecast) -> tuple[float, float] | None:
+    interval = forecast.prediction.energy_interval
+    if interval is None:
+        return None
+    return interval.low / forecast.samples, interval.high / forecast.samples
 
 
 def _run_energy_j(forecast: Forecast) -> float:
