@@ -1,15 +1,26 @@
 """Autocast gives operations the types that CUDA gives them, not those of the CPU."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from wattloop.predict.workload.tracing.autocast import cuda_autocast  # noqa: E402 - after the skip
+from wattloop.predict import trace  # noqa: E402 - after the skip
+from wattloop.predict.workload import Kind, Phase  # noqa: E402 - after the skip
+from wattloop.predict.workload.tracing.autocast import (  # noqa: E402 - after the skip
+    autocasting,
+    cuda_lists,
+)
 
 LOW, WIDE = torch.bfloat16, torch.float32
 FUNCTIONS = torch.nn.functional
+
+
+@contextmanager
+def cuda_autocast(dtype, here, forgot):
+    with cuda_lists(here) as weights, autocasting(dtype, weights, forgot):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +95,54 @@ def test_the_cpu_s_own_autocast_is_back_afterwards():
         pass
     with torch.autocast("cpu", dtype=LOW):
         assert FUNCTIONS.layer_norm(torch.ones(2, 4, dtype=LOW), (4,)).dtype == LOW
+
+
+class Inside(torch.nn.Module):
+    """Two layers, the first under autocast of its own, the second without any."""
+
+    def __init__(self):
+        super().__init__()
+        self.low = torch.nn.Linear(8, 8)
+        self.wide = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.autocast("cuda", dtype=LOW):
+            x = self.low(x)
+        return self.without(x.float())
+
+    @torch.autocast("cuda", enabled=False)
+    def without(self, x):
+        return self.wide(x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_autocast_inside_a_model_is_cuda_s(precision):
+    """Entered or left for `cuda`, by a context or a decorator, whatever is around it."""
+    workload = trace(Inside(), torch.empty(2, 8), precision=precision, optimizer=None)
+    products = [op for op in workload.operations if op.kind is Kind.GEMM]
+    assert {(op.module, op.dtype) for op in products} == {("low", "bf16"), ("wide", "fp32")}
+
+
+class Recomputes(torch.nn.Module):
+    """A block that is computed again in the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 8)
+        self.block = torch.nn.Sequential(
+            torch.nn.LayerNorm(8),
+            torch.nn.Linear(8, 8),
+            torch.nn.Softmax(-1),
+            torch.nn.Linear(8, 8),
+        )
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, self.first(x), use_reentrant=False)
+
+
+def test_what_is_recomputed_has_the_types_of_the_forward_pass():
+    """Norm and softmax in fp32 both times; torch refuses a block that changes its types."""
+    workload = trace(Recomputes(), torch.empty(2, 8), precision="bf16", optimizer=None)
+    norms = [op for op in workload.operations if op.op == "aten.native_layer_norm"]
+    assert {op.phase for op in norms} == {Phase.FORWARD, Phase.BACKWARD}
+    assert {op.dtype for op in norms} == {"fp32"}

@@ -7,7 +7,8 @@ step             forward, loss, backward; then what the optimizer does (`optimiz
 losses, modes    what is differentiated; the state of torch and model meanwhile
 whole            attention, recurrent layers, RMS norm and dropout as single operations, as on CUDA
                  (`whole_attention`, `whole_recurrent`, `defining`)
-autocast         which types CUDA's autocast gives each operation
+autocast         which types CUDA's autocast gives each operation (`autocast_inside`: models
+                 that enter it themselves)
 paths            which module an operation belongs to, forward and backward
 memory           what is alive when
 unpacked         no packed samples in models of Transformers, so that their kernels stay causal

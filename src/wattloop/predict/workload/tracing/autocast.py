@@ -12,70 +12,86 @@ from typing import Any
 
 import torch
 
-__all__ = ["cuda_autocast"]
+__all__ = ["WeightCasts", "autocasting", "cuda_lists"]
 
 
 @contextmanager
-def cuda_autocast(
-    dtype: Any, here: Callable[[], int], forgot: Callable[[int], Any]
-) -> Iterator[None]:
-    """Autocast to `dtype` as CUDA would.
+def cuda_lists(here: Callable[[], int]) -> Iterator["WeightCasts"]:
+    """Autocast has CUDA's lists in here, in the passes forward and backward (what is recomputed).
 
-    Casts of weights are kept until the end; `here` says where one is made, and `forgot` is
-    entered when all that were made there are let go of.
+    `here` says where a cast of a weight is made.
     """
-    weights = _WeightCasts(dtype, here)
+    weights = WeightCasts(here)
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             # torch warns that kernels are overridden, which is what we are here for.
             warnings.simplefilter("ignore")
             _install(library, weights)
-        with torch.autocast("cpu", dtype=dtype):
-            yield
+        yield weights
     finally:
-        weights.forget(forgot)
         library._destroy()
 
 
-class _WeightCasts:
+@contextmanager
+def autocasting(dtype: Any, weights: "WeightCasts", forgot: Callable[[int], Any]) -> Iterator[None]:
+    """Autocast to `dtype`, or not at all if it is None, until the forward pass ends.
+
+    Casts of weights are kept until then; `forgot` is entered when all that were made in one
+    place are let go of.
+    """
+    try:
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            yield
+    finally:
+        weights.forget(forgot)
+
+
+class WeightCasts:
     """Casts down; those of weights are kept until the forward pass ends."""
 
-    def __init__(self, dtype: Any, here: Callable[[], int]) -> None:
-        self.dtype = dtype
+    def __init__(self, here: Callable[[], int]) -> None:
         self._here = here
-        self._kept: dict[int, tuple[Any, Any]] = {}
-        self._made: dict[int, list[int]] = {}
+        self._keeps = True
+        self._kept: dict[tuple[int, Any], tuple[Any, Any]] = {}
+        self._made: dict[int, list[tuple[int, Any]]] = {}
 
     def forget(self, forgot: Callable[[int], Any]) -> None:
-        """Drop the casts; only what the backward pass saved stays alive."""
+        """Drop the casts; only what the backward pass saved stays alive.
+
+        From then on none is kept: what is recomputed casts its weights again.
+        """
         for place, keys in self._made.items():
             with forgot(place):
                 for key in keys:
                     del self._kept[key]
         self._made.clear()
+        self._keeps = False
 
     def low(self, value: Any) -> Any:
         """The value as autocast gives it to an operation of low precision."""
-        if not _eligible(value) or value.dtype == self.dtype:
+        dtype = torch.get_autocast_dtype("cpu")
+        if not _eligible(value) or value.dtype == dtype:
             return value
         keeps = (
-            value.dtype == torch.float32
+            self._keeps
+            and value.dtype == torch.float32
             and value.requires_grad
             and value.is_leaf
             and not value._is_view()
             and torch.is_autocast_cache_enabled()
         )
         if not keeps:
-            return value.to(self.dtype)
-        if id(value) not in self._kept:
-            self._kept[id(value)] = (value, value.to(self.dtype))
-            self._made.setdefault(self._here(), []).append(id(value))
-        return self._kept[id(value)][1]
+            return value.to(dtype)
+        key = (id(value), dtype)
+        if key not in self._kept:
+            self._kept[key] = (value, value.to(dtype))
+            self._made.setdefault(self._here(), []).append(key)
+        return self._kept[key][1]
 
 
-def _install(library: Any, weights: _WeightCasts) -> None:
-    policies: tuple[tuple[str, Callable[[Any, _WeightCasts], Any]], ...] = (
+def _install(library: Any, weights: WeightCasts) -> None:
+    policies: tuple[tuple[str, Callable[[Any, WeightCasts], Any]], ...] = (
         (_LOWER, _lower),
         (_FP32, _widen),
         (_FP32_BY_DTYPE, _widen_by_dtype),
@@ -95,7 +111,7 @@ def _install(library: Any, weights: _WeightCasts) -> None:
             library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
 
 
-def _lower(op: Any, weights: _WeightCasts) -> Any:
+def _lower(op: Any, weights: WeightCasts) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
             cast = [_each(weights.low, value) for value in args]
@@ -104,7 +120,7 @@ def _lower(op: Any, weights: _WeightCasts) -> Any:
     return kernel
 
 
-def _widen(op: Any, _: _WeightCasts) -> Any:
+def _widen(op: Any, _: WeightCasts) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
             cast = [_each(_wide, value) for value in args]
@@ -113,7 +129,7 @@ def _widen(op: Any, _: _WeightCasts) -> Any:
     return kernel
 
 
-def _widen_by_dtype(op: Any, _: _WeightCasts) -> Any:
+def _widen_by_dtype(op: Any, _: WeightCasts) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
             named = [each.name for each in op._schema.arguments]
@@ -126,7 +142,7 @@ def _widen_by_dtype(op: Any, _: _WeightCasts) -> Any:
     return kernel
 
 
-def _promote(op: Any, _: _WeightCasts) -> Any:
+def _promote(op: Any, _: WeightCasts) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
             found: list[Any] = []

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.accumulation import accumulation
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.rules.call import dtype_name
-from wattloop.predict.workload.tracing.autocast import cuda_autocast
+from wattloop.predict.workload.tracing.autocast import autocasting, cuda_lists
+from wattloop.predict.workload.tracing.autocast_inside import cuda_autocast_is_ours
 from wattloop.predict.workload.tracing.blocks import Blocks
 from wattloop.predict.workload.tracing.building import faked, module_of, on_fake_weights
 from wattloop.predict.workload.tracing.joining import joined, whole_step
@@ -37,6 +38,8 @@ __all__ = ["traced"]
 _ONE_AT_A_TIME = threading.Lock()
 _CUBLAS_BYTES = 32 * 2**20
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
+_LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Types of autocast, by precision."""
 
 
 def traced(request: Request) -> Workload:
@@ -147,7 +150,9 @@ class _Step:
             stack.enter_context(counted_by_rules(module, recorder, request.precision))
             stack.enter_context(recorder)
             stack.enter_context(torch.set_grad_enabled(request.training))
-            with _autocast(request.precision, blocks):
+            stack.enter_context(cuda_autocast_is_ours())
+            weights = stack.enter_context(cuda_lists(blocks.here))
+            with autocasting(_LOW.get(request.precision), weights, blocks.forgetting):
                 output = _called(module, inputs)
                 value = loss_of(request, output, targets, self.guesses)
             activations = recorder.memory.live_bytes
@@ -182,11 +187,6 @@ def _called(module: Any, inputs: Any) -> Any:
     if isinstance(inputs, (tuple, list)):
         return module(*inputs)
     return module(inputs)
-
-
-def _autocast(precision: str, blocks: Blocks) -> Any:
-    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    return nullcontext() if low is None else cuda_autocast(low, blocks.here, blocks.forgetting)
 
 
 def _raised_in(problem: BaseException, paths: Paths) -> str:
