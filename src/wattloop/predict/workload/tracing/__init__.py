@@ -2,7 +2,9 @@
 
 request          what to trace, checked
 identity         what determines a trace, as text
-building         a module, configuration or factory -> a module of fake tensors
+building         a configuration or factory -> a module (`converting`: to another type)
+devices          GPUs that a model names
+standing_in      fake tensors in place of a module's own
 step             forward, loss, backward; then what the optimizer does (`optimizing`)
 losses, modes    what is differentiated; the state of torch and model meanwhile
 whole            attention, recurrent layers, RMS norm and dropout as single operations, as on CUDA

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.workload.tracing.converting import conversions_work
 
-__all__ = ["faked", "module_of", "on_fake_weights"]
+__all__ = ["faked", "module_of"]
 
 
 def module_of(model: Any) -> Any:
@@ -39,28 +39,6 @@ def module_of(model: Any) -> Any:
     )
 
 
-@contextmanager
-def on_fake_weights(module: Any) -> Iterator[None]:
-    """Parameters and buffers are replaced by fake ones in here, and put back after."""
-    _no_lazy_ones(module)
-    known: dict[int, Any] = {}
-    saved: list[tuple[dict[str, Any], str, Any]] = []
-    for each in module.modules():
-        for held in (each._parameters, each._buffers):
-            for name, tensor in held.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in known:
-                    known[id(tensor)] = _fake_weight(tensor)
-                saved.append((held, name, tensor))
-                held[name] = known[id(tensor)]
-    try:
-        yield
-    finally:
-        for held, name, tensor in saved:
-            held[name] = tensor
-
-
 def faked(values: Any) -> Any:
     """Tensors among `values` (tensors, lists, dictionaries) as fake ones of the same shape."""
     if callable(values) and not isinstance(values, torch.Tensor):
@@ -70,29 +48,11 @@ def faked(values: Any) -> Any:
     return tree_map(_fake, values)
 
 
-def _no_lazy_ones(module: Any) -> None:
-    for path, each in module.named_modules():
-        for name, tensor in (*each._parameters.items(), *each._buffers.items()):
-            if tensor is not None and is_lazy(tensor):
-                raise ConfigError(
-                    f"model: '{path + '.' if path else ''}{name}' of a {type(each).__name__} has "
-                    "no shape before the first call; call the model once on an input, or give "
-                    "the layer its input size"
-                )
-
-
 def _fake(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
     return made.requires_grad_() if value.requires_grad else made
-
-
-def _fake_weight(tensor: Any) -> Any:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
 
 
 def _from_config(config: Any) -> Any:
@@ -126,7 +86,12 @@ _AUTO_CLASSES = (
 @contextmanager
 def _building() -> Iterator[None]:
     """A model is built in here: its weights have no values, its settings do."""
-    with _SmallOnesAreReal(), _NothingIsFound(), warnings.catch_warnings():
+    with (
+        _SmallOnesAreReal(),
+        _NothingIsFound(),
+        conversions_work(),
+        warnings.catch_warnings(),
+    ):
         # Copying a module copies fake tensors, of which torch warns.
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         yield

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from wattloop.predict.workload.rules.call import dtype_name
 from wattloop.predict.workload.tracing.autocast import autocasting, cuda_lists
 from wattloop.predict.workload.tracing.autocast_inside import cuda_autocast_is_ours
 from wattloop.predict.workload.tracing.blocks import Blocks
-from wattloop.predict.workload.tracing.building import faked, module_of, on_fake_weights
+from wattloop.predict.workload.tracing.building import faked, module_of
+from wattloop.predict.workload.tracing.devices import OneDevice
 from wattloop.predict.workload.tracing.joining import joined, whole_step
 from wattloop.predict.workload.tracing.losses import loss_of
 from wattloop.predict.workload.tracing.memory import Memory
@@ -28,6 +30,7 @@ from wattloop.predict.workload.tracing.recorder import Recorder
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.predict.workload.tracing.ruled import counted_by_rules
 from wattloop.predict.workload.tracing.scalars import Guesses
+from wattloop.predict.workload.tracing.standing_in import on_fake_weights
 from wattloop.predict.workload.tracing.unpacked import samples_unpacked
 from wattloop.predict.workload.tracing.whole import whole_operations
 from wattloop.predict.workload.workload import Workload
@@ -45,14 +48,26 @@ _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def traced(request: Request) -> Workload:
     """The workload that a request describes; one at a time: torch's dispatcher is changed."""
     with _ONE_AT_A_TIME:
-        guesses = Guesses(0)
         try:
-            return _Step(request, guesses).run()
-        except ConfigError:
-            if not guesses.guessed:
-                raise
-        # A number read from a tensor was taken to be 0, and that did not go through.
-        return _Step(request, Guesses(1)).run()
+            return _guessing(request)
+        except _NotWhenSkipping:
+            # Skipped blocks do not leave behind what the model looks for afterwards.
+            return _guessing(replace(request, merge=False))
+
+
+def _guessing(request: Request) -> Workload:
+    guesses = Guesses(0)
+    try:
+        return _Step(request, guesses).run()
+    except ConfigError:
+        if not guesses.guessed:
+            raise
+    # A number read from a tensor was taken to be 0, and that did not go through.
+    return _Step(request, Guesses(1)).run()
+
+
+class _NotWhenSkipping(ConfigError):
+    """Something went wrong after blocks were skipped; it may be why."""
 
 
 class _Step:
@@ -63,7 +78,7 @@ class _Step:
         self.guesses = guesses
 
     def run(self) -> Workload:
-        with FakeTensorMode(allow_non_fake_inputs=True), as_on_cuda():
+        with FakeTensorMode(allow_non_fake_inputs=True), OneDevice(), as_on_cuda():
             module = module_of(self.request.model)
             with on_fake_weights(module), in_mode(module, self.request.training):
                 return self._trace(module)
@@ -175,7 +190,8 @@ class _Step:
             where = f"module '{path}'" if path else "the model"
             what = f", operation '{op}'" if op else ""
             text = str(problem).strip().splitlines() or [type(problem).__name__]
-            raise ConfigError(
+            kind = _NotWhenSkipping if recorder.skipped else ConfigError
+            raise kind(
                 f"the model does not run on these inputs, in {where}{what}: {text[0]}; check the "
                 "shapes and names of the inputs"
             ) from problem
