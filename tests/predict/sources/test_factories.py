@@ -49,6 +49,7 @@ class Pair(nn.Module):
         return left + right
 
 def pair(): return Pair()
+def on_gpu(): return nn.Linear(8, 2, device="cuda:0").to("cuda").cuda()
 def looks(): return nn.Linear(int(torch.ones(3).sum().item()), 2)
 def raises(): raise RuntimeError("no such checkpoint")
 def leaves(): raise SystemExit(3)
@@ -101,6 +102,12 @@ def test_inputs_and_loss_are_guessed_from_the_layers(
     assert "guessed from" in source.notes[0]
     assert ran(source).shape == ()
     assert loss in source.loss.note  # type: ignore[union-attr]  # a guessed loss has a note
+
+
+def test_a_factory_that_puts_its_model_on_a_gpu_needs_none(models: Path) -> None:
+    """`.cuda()` and `device="cuda"` are what people write; nothing is allocated."""
+    source = find_source(f"{models}:on_gpu", Sizes(batch=4))
+    assert source.module.weight.device.type == "meta"
 
 
 def test_sizes_that_were_not_stated_are_noted(models: Path) -> None:

@@ -1,9 +1,12 @@
 """Models as people write them are traced, and left as they were."""
 
+import logging
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
 from wattloop.predict import trace  # noqa: E402 - after the skip
 
 
@@ -137,3 +140,15 @@ def test_blocks_that_leave_something_behind_all_run():
     """A skipped block would not have it: then none is skipped."""
     workload = trace(Collects(), torch.empty(2, 8), training=False)
     assert sum(op.count for op in workload.operations if op.op == "aten.addmm") == 6
+
+
+def test_shapes_that_do_not_fit_are_told_without_a_traceback():
+    """The error names the module; torch logs nothing beside it."""
+    log, told = logging.getLogger("torch._subclasses.fake_tensor"), []
+    log.addFilter(told.append)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(8, 4))
+    with pytest.raises(ConfigError, match="module '1'"):
+        trace(model, torch.empty(2, 8))
+    log.removeFilter(told.append)
+    assert told == []
+    assert not log.disabled

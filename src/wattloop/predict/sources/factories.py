@@ -143,14 +143,17 @@ def _called(factory: Any, sizes: Sizes, text: str) -> Any:
         return factory
     if not callable(factory):
         raise ConfigError(f"model {text}: is a {type(factory).__name__}, not a function; {RETURNS}")
+    from wattloop.predict.workload.tracing.devices import OneDevice
+
     arguments = _arguments(factory, sizes, text)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), OneDevice("meta"):
             return factory(**arguments)
     except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything
         # some factories look at values while they build, which tensors without any do not have
         try:
-            return factory(**arguments)
+            with OneDevice("cpu"):
+                return factory(**arguments)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
             raise _failed(text, "the factory", error) from None
 
