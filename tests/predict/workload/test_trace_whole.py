@@ -1,11 +1,13 @@
 """What CUDA runs as one kernel or library call is one operation of a trace."""
 
+from collections import Counter
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from wattloop.predict import trace  # noqa: E402 - after the skip
-from wattloop.predict.workload import Kind  # noqa: E402 - after the skip
+from wattloop.predict.workload import Kind, Phase  # noqa: E402 - after the skip
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
@@ -158,3 +160,40 @@ def test_outputs_that_nobody_uses_cost_nothing_backward():
     workload = trace(Net, torch.empty(10, 2, 8, device="meta"), loss="mse")
     filled = [op for op in workload.operations if op.op == "aten.zeros" and op.phase == "backward"]
     assert filled == []
+
+
+class Steps(torch.nn.Module):
+    """A recurrent cell, called for each step."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell(8, 16)
+
+    def forward(self, x):
+        state = None
+        for step in x:
+            state = self.cell(step, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize(
+    ("cell", "name", "gates"),
+    [(torch.nn.LSTMCell, "lstm", 4), (torch.nn.GRUCell, "gru", 3)],
+    ids=["lstm", "gru"],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_recurrent_cell_is_two_products_and_one_kernel(cell, name, gates, precision):
+    """As CUDA fuses it, forward and backward; gradients reach weights and biases."""
+    workload = trace(Steps(cell), torch.empty(3, 4, 8), precision=precision)
+    fused = Counter()
+    for op in workload.operations:
+        if op.op.startswith("aten._thnn_fused_"):
+            fused[op.op] += op.count * op.kernels
+    assert fused == {f"aten._thnn_fused_{name}_cell{end}": 3 for end in ("", "_backward")}
+    forward = sum(
+        op.flops * op.count
+        for op in workload.operations
+        if op.phase is Phase.FORWARD and op.kind is Kind.GEMM
+    )
+    assert forward == 3 * 2 * 4 * gates * 16 * (8 + 16)
+    assert workload.gradient_bytes == 4 * gates * 16 * (8 + 16 + 2)

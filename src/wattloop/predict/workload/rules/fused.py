@@ -91,11 +91,23 @@ def _rms_norm(call: Call) -> Operation:
     )
 
 
+def _gates(call: Call) -> Operation:
+    """The gates of one step of a recurrent layer."""
+    op = call.name.replace("wattloop.", "aten._thnn_fused_").replace("_gates", "_cell")
+    place = call.place | Place(op=op)
+    return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=6.0, **place)
+
+
 RULES: dict[str, Callable[[Call], Operation | list[Operation]]] = {
     "wattloop.attention": _attention,
     "wattloop.attention_backward": _attention,
     "wattloop.rnn": _rnn,
     "wattloop.rnn_backward": _rnn,
+    **{
+        f"wattloop.{cell}_gates{end}": _gates
+        for cell in ("lstm", "gru")
+        for end in ("", "_backward")
+    },
     "wattloop.rms_norm": _rms_norm,
     "wattloop.rms_norm_backward": _rms_norm,
 }

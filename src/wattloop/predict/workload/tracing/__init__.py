@@ -8,7 +8,7 @@ standing_in      fake tensors in place of a module's own
 step             forward, loss, backward; then what the optimizer does (`optimizing`)
 losses, modes    what is differentiated; the state of torch and model meanwhile
 whole            attention, recurrent layers, RMS norm and dropout as single operations, as on CUDA
-                 (`whole_attention`, `whole_recurrent`, `defining`)
+                 (`whole_attention`, `whole_recurrent`, `whole_cells`, `defining`)
 autocast         which types CUDA's autocast gives each operation (`autocast_inside`: models
                  that enter it themselves)
 paths            which module an operation belongs to, forward and backward

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wattloop.predict.workload.tracing.defining import define
 from wattloop.predict.workload.tracing.whole_attention import attention
+from wattloop.predict.workload.tracing.whole_cells import gru_cell, lstm_cell
 from wattloop.predict.workload.tracing.whole_recurrent import packed, packing, recurrent, unpacking
 
 __all__ = ["whole_operations"]
@@ -87,6 +88,8 @@ _REPLACED = {
     "rnn_tanh.data": packed("rnn"),
     "rnn_relu.data": packed("rnn"),
     "_pad_packed_sequence": unpacking,
+    "lstm_cell": lstm_cell,
+    "gru_cell": gru_cell,
     "rms_norm": _rms_norm,
     "dropout": _dropout,
 }
