@@ -152,3 +152,11 @@ def test_shapes_that_do_not_fit_are_told_without_a_traceback():
     log.removeFilter(told.append)
     assert told == []
     assert not log.disabled
+
+
+def test_a_model_with_nothing_to_train_is_told_so():
+    """All of it is frozen; the forward pass can be traced."""
+    model = torch.nn.Linear(8, 8).requires_grad_(False)
+    with pytest.raises(ConfigError, match="training=False"):
+        trace(model, torch.empty(2, 8))
+    assert trace(model, torch.empty(2, 8), training=False).operations

@@ -172,6 +172,11 @@ class _Step:
                 value = loss_of(request, output, targets, self.guesses)
             activations = recorder.memory.live_bytes
             if request.training:
+                if not value.requires_grad:
+                    raise ConfigError(
+                        "no trained parameter reaches the loss, so there is no step to predict; "
+                        "for the forward pass alone trace with training=False"
+                    )
                 del output
                 recorder.phase = Phase.BACKWARD
                 recorder.paths.backward = True
