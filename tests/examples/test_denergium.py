@@ -129,9 +129,12 @@ def test_the_hardware_points_are_set_and_put_back(tmp_path: Path) -> None:
     with open_store(str(tmp_path / "runs.db")) as store:
         rows = search_table(store, "denergium on Grid'5000")
     assert {row["status"] for row in rows} == {"ended"}
-    power = {(row["power_limit"], row["sm_clock"]): row["power_w"] for row in rows}
-    assert len(power) == 6
-    assert power["50%", None] < 0.7 * power["100%", "100%"]
-    assert power["100%", "70%"] < 0.9 * power["100%", "100%"]
+    assert len({(row["power_limit"], row["sm_clock"]) for row in rows}) == 6
+    # what the card was set to while it worked; mean power depends on how busy this machine is
     stretches = FileTimeline(state).segments(0)
-    assert stretches[-1].limit_w == stretches[0].limit_w
+    full_w, full_mhz = stretches[0].limit_w, stretches[0].max_clock_mhz
+    worked = [stretch for stretch in stretches if stretch.busy]
+    assert {round(s.limit_w / full_w, 2) for s in worked} == {1.0, 0.85, 0.7, 0.5}
+    clocks = {s.max_clock_mhz / full_mhz for s in worked if s.clock_locked}
+    assert sorted(clocks) == pytest.approx([0.7, 0.85, 1.0], abs=0.01)
+    assert stretches[-1].limit_w == full_w

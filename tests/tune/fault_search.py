@@ -95,6 +95,14 @@ def status(folder: Path) -> str:
         return only.status
 
 
+def is_over(folder: Path) -> bool:
+    """Whether a search in the store has come to its end."""
+    if not (folder / "runs.db").exists():
+        return False
+    with open_store(folder / "runs.db") as store:
+        return any(known.status == "finished" for known in list_experiments(store))
+
+
 def best_written(folder: Path) -> object:
     """What the search has written down as its best."""
     with open_store(folder / "runs.db") as store:
