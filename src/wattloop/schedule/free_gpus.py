@@ -1,0 +1,94 @@
+"""How many GPUs are free, node by node but without their names: enough to know what fits."""
+
+from collections.abc import Sequence
+
+from wattloop.schedule.oracle.options import Shape
+
+__all__ = ["FreeGpus"]
+
+
+class FreeGpus:
+    """For each GPU type, how many nodes have 0, 1, 2, ... free GPUs.
+
+    A packed placement takes as few nodes as it can: one node that has enough (the one with least
+    to spare), or whole nodes and a rest when no node is that large. A spread one takes whatever is
+    free. Real machines are chosen by the same rule, so what fits here fits there.
+
+    Args:
+        nodes_with: `nodes_with[type][free]` -> nodes of the type with so many free GPUs.
+    """
+
+    __slots__ = ("by_type", "nodes_with")
+
+    def __init__(self, nodes_with: Sequence[Sequence[int]]) -> None:
+        self.nodes_with = [list(counts) for counts in nodes_with]
+        self.by_type = [
+            sum(free * nodes for free, nodes in enumerate(counts)) for counts in self.nodes_with
+        ]
+
+    def copy(self) -> "FreeGpus":
+        """One of its own, to plan with."""
+        twin = FreeGpus.__new__(FreeGpus)
+        twin.nodes_with = [counts.copy() for counts in self.nodes_with]
+        twin.by_type = self.by_type.copy()
+        return twin
+
+    @property
+    def total(self) -> int:
+        """Free GPUs of all types."""
+        return sum(self.by_type)
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether a placement of this shape could start now."""
+        type_index, gpus, spread = shape
+        if self.by_type[type_index] < gpus:
+            return False
+        if spread:
+            return True
+        counts = self.nodes_with[type_index]
+        largest = len(counts) - 1
+        if gpus <= largest:
+            return any(counts[gpus:])
+        whole, rest = divmod(gpus, largest)
+        if counts[largest] < whole:
+            return False
+        return rest == 0 or counts[largest] > whole or any(counts[rest:largest])
+
+    def take(self, shape: Shape) -> list[int]:
+        """Take what the shape needs; the free counts of the nodes it came from, as they were.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        type_index, gpus, spread = shape
+        if not self.fits(shape):
+            raise ValueError(f"{gpus} GPUs of type {type_index} are not free")
+        counts = self.nodes_with[type_index]
+        taken: list[int] = []
+        left = gpus
+        while left:
+            had = self._next_node(counts, left, spread)
+            part = min(had, left)
+            counts[had] -= 1
+            counts[had - part] += 1
+            taken.append(had)
+            left -= part
+        self.by_type[type_index] -= gpus
+        return taken
+
+    def give(self, type_index: int, gpus: int, free_before: int) -> None:
+        """Give GPUs back to a node that had `free_before` free ones."""
+        counts = self.nodes_with[type_index]
+        counts[free_before] -= 1
+        counts[free_before + gpus] += 1
+        self.by_type[type_index] += gpus
+
+    def _next_node(self, counts: list[int], left: int, spread: bool) -> int:
+        largest = len(counts) - 1
+        if left <= largest:
+            for free in range(left, largest + 1):
+                if counts[free]:
+                    return free
+        if not spread:
+            return largest
+        return next(free for free in range(largest, 0, -1) if counts[free])

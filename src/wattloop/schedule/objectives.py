@@ -1,0 +1,66 @@
+"""What a placement is chosen by: a cost of its time and power, lower is better."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EDP", "ENERGY", "TIME", "Estimates", "Objective"]
+
+Floats = NDArray[np.float64]
+
+
+class Estimates(NamedTuple):
+    """What is believed of jobs of one kind on their options: arrays (jobs, options) or (options,).
+
+    Attributes:
+        time_s: until the job is done.
+        power_w: of the placement's GPUs while it runs.
+        idle_w: what those GPUs would draw with nothing to do.
+        gpus: GPUs of each option.
+    """
+
+    time_s: Floats
+    power_w: Floats
+    idle_w: Floats
+    gpus: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A named cost.
+
+    Attributes:
+        name: for caches and tables; two objectives with one name are the same.
+        cost: of each estimate.
+        keeps_order: the best option of a job does not depend on how much work is left.
+    """
+
+    name: str
+    cost: Callable[[Estimates], Floats]
+    keeps_order: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Objective) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _time(estimates: Estimates) -> Floats:
+    return estimates.time_s
+
+
+def _energy(estimates: Estimates) -> Floats:
+    return estimates.power_w * estimates.time_s
+
+
+def _edp(estimates: Estimates) -> Floats:
+    return estimates.power_w * estimates.time_s**2  # thesis equation 5.1
+
+
+TIME = Objective("time", _time)
+ENERGY = Objective("energy", _energy)
+EDP = Objective("edp", _edp)

@@ -1,0 +1,5 @@
+"""Who runs next, where, and under which power limit: one policy per file."""
+
+from wattloop.schedule.policies.policy import Policy
+
+__all__ = ["Policy"]

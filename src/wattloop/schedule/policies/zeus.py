@@ -1,0 +1,31 @@
+"""Zeus: least energy-delay product first (thesis algorithm 6)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.objectives import EDP
+from wattloop.schedule.policies.packing import PackingPolicy
+from wattloop.schedule.queue import Columns
+from wattloop.schedule.view import ClusterView
+
+__all__ = ["Zeus"]
+
+
+class Zeus(PackingPolicy):
+    """score = min(P T^2) / (1 + W_age (now - arrival)).
+
+    Args:
+        age_weight_per_s: W_age, by which waiting jobs gain.
+    """
+
+    name = "zeus"
+    objective = EDP
+
+    def __init__(self, age_weight_per_s: float = 0.1) -> None:
+        self.age_weight_per_s = age_weight_per_s
+
+    def rank(
+        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Thesis 5.4.3."""
+        return cost / (1 + self.age_weight_per_s * (view.now_s - waiting.arrival_s))

@@ -1,0 +1,56 @@
+"""All that a policy sees: the queue, the machines, the people, the power, the clock."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.free_gpus import FreeGpus
+from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.queue import Queue
+from wattloop.schedule.running import Running
+from wattloop.schedule.steps import Steps
+
+__all__ = ["ClusterView", "Loss"]
+
+
+class Loss(NamedTuple):
+    """What stopping a running job now would throw away."""
+
+    work: float
+    energy_j: float
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """The state of a cluster at one moment, kept by a simulator or a driver, read by a policy.
+
+    Attributes:
+        cluster: the machines as built.
+        jobs: every job known so far; columns of jobs to come may be there but are not looked at.
+        queue: jobs that wait.
+        free: free GPUs; copy it to plan with.
+        running: job number -> what runs.
+        user_gpu_s: GPU seconds each user has had so far, by user index.
+        budget_w: most power the whole cluster may draw, over time; infinite without a budget.
+        power_error, time_error: most that truth may exceed estimates, as a share of the estimate.
+        loss: what preempting a running job now would throw away.
+        carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
+        now_s: the clock.
+        power_w: what the whole cluster draws now, as measured.
+    """
+
+    cluster: Cluster
+    jobs: JobTable
+    queue: Queue
+    free: FreeGpus
+    running: Mapping[int, Running]
+    user_gpu_s: Sequence[float]
+    budget_w: Steps
+    power_error: float
+    time_error: float
+    loss: Callable[[Running], Loss]
+    carbon_g_per_kwh: Steps | None = None
+    price_per_kwh: Steps | None = None
+    now_s: float = 0.0
+    power_w: float = 0.0
