@@ -115,7 +115,7 @@ class Queue:
         return Columns._make(column[: len(self._row)] for column in self._columns)
 
     def cost(self, objective: Objective) -> Floats:
-        """Least cost of every waiting job on each of `shapes`, (shapes, jobs); infinite for none."""
+        """Least cost of every waiting job on each shape, (shapes, jobs); infinite for none."""
         self._read()
         if objective not in self._costs:
             self._costs[objective] = np.full((len(self.shapes), self._capacity), np.inf)

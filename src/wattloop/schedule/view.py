@@ -1,6 +1,6 @@
 """All that a policy sees: the queue, the machines, the people, the power, the clock."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import Queue
 from wattloop.schedule.running import Running
 from wattloop.schedule.steps import Steps
+from wattloop.schedule.use import Use
 
 __all__ = ["ClusterView", "Loss"]
 
@@ -31,7 +32,7 @@ class ClusterView:
         queue: jobs that wait.
         free: free GPUs; copy it to plan with.
         running: job number -> what runs.
-        user_gpu_s: GPU seconds each user has had so far, by user index.
+        use: GPU seconds each user has had.
         budget_w: most power the whole cluster may draw, over time; infinite without a budget.
         power_error, time_error: most that truth may exceed estimates, as a share of the estimate.
         loss: what preempting a running job now would throw away.
@@ -45,7 +46,7 @@ class ClusterView:
     queue: Queue
     free: FreeGpus
     running: Mapping[int, Running]
-    user_gpu_s: Sequence[float]
+    use: Use
     budget_w: Steps
     power_error: float
     time_error: float

@@ -18,6 +18,8 @@ class Policy(ABC):
     """
 
     name: str = ""
+    needs_free_gpus: bool = True
+    """Asked only when a job waits and a GPU is free. One that stops or recaps jobs says False."""
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:
