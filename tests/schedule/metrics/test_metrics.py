@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
 from wattloop.schedule.engine import Result, Settings, Simulation
 from wattloop.schedule.jobs import JobTable
 from wattloop.schedule.metrics import compare, metrics_of, spread
