@@ -1,0 +1,134 @@
+"""The `jobs` section of a scenario file: where its jobs come from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from wattloop.characterize.quantities import seconds
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.jobs.arrivals import Arrivals
+from wattloop.schedule.jobs.deadlines import Deadlines
+from wattloop.schedule.jobs.people import People
+from wattloop.schedule.jobs.poisson import PoissonJobs
+from wattloop.schedule.jobs.spec_models import ModelSpec, Strict
+from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.oracle.oracle import Oracle
+
+__all__ = ["DeadlinesSpec", "GenerateSpec", "JobsSpec", "UsersSpec"]
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class DeadlinesSpec(Strict):
+    """A share of the jobs is urgent: done by arrival + factor x best runtime."""
+
+    share: Share = 0.1
+    factor: Positive = 3.5
+
+    def deadlines(self) -> Deadlines:
+        """As generators and completion use it."""
+        return Deadlines(self.share, self.factor)
+
+
+class UsersSpec(Strict):
+    """A number of users alike; with a `majority`, the first submits that share; or by name."""
+
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    majority: Share | None = None
+    shares: dict[str, Positive] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_count(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"count": value}
+        if not isinstance(value, Mapping):
+            raise ValueError("write a number, or count and majority, or shares by name")
+        if "shares" in value and len(value) > 1:
+            raise ValueError("shares name every user; leave count and majority out")
+        return value
+
+    def people(self) -> People:
+        """As generators and completion use it."""
+        if self.shares:
+            return People.named(self.shares)
+        if self.majority is not None:
+            return People.with_majority(self.count, self.majority)
+        return People.equal(self.count)
+
+
+class GenerateSpec(Strict):
+    """A Poisson process: `rate_per_s` jobs until the `horizon`, or `count` of them.
+
+    `daily` has the weights of equal parts of the day; `priorities` the share of each priority.
+    """
+
+    rate_per_s: Positive
+    horizon_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, alias="horizon")] = None
+    count: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
+    daily: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    priorities: dict[int, Positive] = Field(default_factory=dict)
+
+    @field_validator("horizon_s", mode="before")
+    @classmethod
+    def _seconds(cls, value: Any) -> Any:
+        return seconds(value)
+
+    @model_validator(mode="after")
+    def _ends(self) -> "GenerateSpec":
+        if self.horizon_s is None and self.count is None:
+            raise ValueError("give a horizon such as 10 h, or a count of jobs")
+        if self.daily and not sum(self.daily) > 0:
+            raise ValueError("daily: a day in which no job comes; not all weights may be 0")
+        return self
+
+    def arrivals(self) -> Arrivals:
+        """As the generator uses it."""
+        return Arrivals(self.rate_per_s, self.horizon_s, self.count, tuple(self.daily))
+
+
+class JobsSpec(Strict):
+    """Where jobs come from. `rigid` jobs have one GPU count and batch each."""
+
+    models: Annotated[list[ModelSpec], Field(min_length=1)]
+    generate: GenerateSpec | None = None
+    users: UsersSpec = UsersSpec()
+    deadlines: DeadlinesSpec | None = None
+    rigid: bool = False
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "JobsSpec":
+        if self.generate is None:
+            raise ValueError("give 'generate'")
+        for number, model in enumerate(self.models):
+            if model.work is None:
+                raise ValueError(f"models.{number}: generated jobs need 'work', in samples")
+        return self
+
+    def located(self, folder: Path) -> "JobsSpec":
+        """With files found from `folder`, the scenario's own."""
+        del folder
+        return self
+
+    def table(self, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
+        """The jobs of one seed.
+
+        Args:
+            seed: of all that is drawn.
+            cluster: on which they are to run.
+            oracle: that knows the truth: deadlines and the work of a trace come from it.
+        """
+        del cluster
+        assert self.generate is not None
+        made = PoissonJobs(
+            templates=tuple(model.template() for model in self.models),
+            arrivals=self.generate.arrivals(),
+            people=self.users.people(),
+            deadlines=self.deadlines.deadlines() if self.deadlines is not None else None,
+            rigid=self.rigid,
+            priorities=tuple(self.generate.priorities.items()),
+        )
+        return made.table(seed, oracle)

@@ -1,0 +1,115 @@
+"""What a scenario file says of the models that its jobs train."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from wattloop.characterize.quantities import seconds
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.template import JobTemplate
+
+__all__ = ["ModelSpec", "Strict", "WorkSpec"]
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Strict(BaseModel):
+    """Unknown fields are faults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class WorkSpec(Strict):
+    """Samples to train on: `samples`, times `epochs`, or anything from `least` to `most`."""
+
+    samples: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    least: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    most: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_number(cls, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float | str | Mapping):
+            raise ValueError("write samples, or samples and epochs, or least and most")
+        return value if isinstance(value, Mapping) else {"samples": value}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "WorkSpec":
+        ranged = self.least is not None and self.most is not None
+        if ranged == (self.samples is not None) or (self.least is None) != (self.most is None):
+            raise ValueError("write samples (and epochs), or least and most")
+        if ranged and (self.least or 0) > (self.most or 0):
+            raise ValueError(f"least is {self.least:g}, above most, which is {self.most:g}")
+        return self
+
+    def bounds(self) -> tuple[float, float]:
+        """Least and most samples."""
+        if self.samples is not None:
+            return self.samples * self.epochs, self.samples * self.epochs
+        return (self.least or math.nan) * self.epochs, (self.most or math.nan) * self.epochs
+
+
+class ModelSpec(Strict):
+    """One model. `work` is for generated jobs; `when_gpus` and `when_duration` for traces."""
+
+    model: Annotated[str, Field(min_length=1)]
+    precision: str = ""
+    gpus: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    batches: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    caps: Annotated[list[Share], Field(min_length=1)] = Field(default_factory=lambda: [1.0])
+    types: list[str] = Field(default_factory=list)
+    sequence: Count | None = None
+    spread: bool = False
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    work: WorkSpec | None = None
+    when_gpus: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    when_duration: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_name(cls, value: Any) -> Any:
+        return {"model": value} if isinstance(value, str) else value
+
+    @field_validator("gpus", "batches", "caps", "types", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return value if isinstance(value, list) else [value]
+
+    @field_validator("caps", mode="before")
+    @classmethod
+    def _per_cent(cls, value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        try:
+            return [
+                float(cap[:-1]) / 100 if isinstance(cap, str) and cap.endswith("%") else cap
+                for cap in items
+            ]
+        except ValueError:
+            raise ValueError("write shares of the GPU's limit such as 0.7 or 70%") from None
+
+    @field_validator("when_duration", mode="before")
+    @classmethod
+    def _times(cls, value: Any) -> Any:
+        return [seconds(item) for item in value] if isinstance(value, list) else value
+
+    def template(self) -> JobTemplate:
+        """As generators and completion use it."""
+        kind = JobKind(
+            model=self.model,
+            precision=self.precision,
+            gpus=tuple(sorted(set(self.gpus))),
+            batches=tuple(sorted(set(self.batches))),
+            caps=tuple(sorted(set(self.caps))),
+            types=tuple(self.types),
+            sequence=self.sequence,
+            may_spread=self.spread,
+        )
+        least, most = self.work.bounds() if self.work is not None else (math.nan, math.nan)
+        gpus, lasting = self.when_gpus or (0.0, math.inf), self.when_duration or (0.0, math.inf)
+        return JobTemplate(
+            kind, least, most, self.weight, (gpus[0], gpus[1]), (lasting[0], lasting[1])
+        )
