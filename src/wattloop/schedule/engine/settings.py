@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
+from wattloop.schedule.cluster.failures import NodeEvent
 from wattloop.schedule.steps import Steps
 
 __all__ = ["Keeps", "NodeEvent", "Preemption", "Settings"]
@@ -36,14 +36,6 @@ class Preemption:
     checkpoint_period_s: float = math.inf
     checkpoint_cost_s: float = 0.0
     restart_s: float = 0.0
-
-
-class NodeEvent(NamedTuple):
-    """A node dies or comes back."""
-
-    time_s: float
-    node: int
-    is_up: bool
 
 
 @dataclass(frozen=True, slots=True)
