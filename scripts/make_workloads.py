@@ -20,13 +20,12 @@ def main() -> None:
     """Write one file per model and batch; others are removed."""
     SHIPPED.mkdir(exist_ok=True)
     written = set()
-    for template in yaml.safe_load(TEMPLATES.read_text())["templates"]:
-        kind = JobKind(template["model"], template["precision"], sequence=template.get("sequence"))
-        for batch in template["batches"]:
+    for entry in yaml.safe_load(TEMPLATES.read_text())["models"]:
+        kind = JobKind(entry["model"], entry["precision"], sequence=entry.get("sequence"))
+        for batch in entry["batches"]:
             path = shipped_workload(kind, batch)
             save_workload(asked_workload(question_of(kind, batch)), path)
             written.add(path)
-            print(f"{path.name}: {path.stat().st_size} bytes")
     for path in set(SHIPPED.glob("*.json.gz")) - written:
         path.unlink()
 

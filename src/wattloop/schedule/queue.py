@@ -217,11 +217,9 @@ class Queue:
         kept = self._kinds[kind]
         time_s = work[:, None] * kept.options.sample_s
         power_w = np.broadcast_to(kept.options.power_w, time_s.shape)
-        factors = [self._oracle.factors(job, self._jobs.kinds[kind]) for job in jobs]
-        known = [each for each in factors if each is not None]
-        if known:
-            time_s = time_s * np.stack([each.time for each in known])
-            power_w = power_w * np.stack([each.power for each in known])
+        factors = self._oracle.factors_of(jobs, self._jobs.kinds[kind])
+        if factors is not None:
+            time_s, power_w = time_s * factors.time, power_w * factors.power
         if one:
             time_s, power_w = time_s[0], power_w[0]
         return Estimates(time_s, power_w, kept.idle_w, kept.options.gpus)

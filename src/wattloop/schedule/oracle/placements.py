@@ -48,13 +48,12 @@ def placements_of(kind: JobKind, cluster: Cluster) -> Placements:
                     for batch, cap_w in itertools.product(batches, caps_w)
                 ]
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) if rows else [()] * 5
-    type_index, gpus, spread, batch, cap_w = columns
     return Placements(
-        np.array(type_index, dtype=np.int64),
-        np.array(gpus, dtype=np.int64),
-        np.array(spread, dtype=np.bool_),
-        np.array(batch, dtype=np.int64),
-        np.array(cap_w, dtype=np.float64),
+        type_index=np.array(columns[0], dtype=np.int64),
+        gpus=np.array(columns[1], dtype=np.int64),
+        spread=np.array(columns[2], dtype=np.bool_),
+        batch=np.array(columns[3], dtype=np.int64),
+        cap_w=np.array(columns[4], dtype=np.float64),
     )
 
 
