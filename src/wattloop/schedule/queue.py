@@ -6,7 +6,7 @@ costs a few passes over arrays, however many placements each job has.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -108,6 +108,20 @@ class Queue:
     def in_order(self) -> list[int]:
         """All waiting jobs by arrival."""
         return sorted(self._waiting)
+
+    def by_arrival(self) -> Iterator[int]:
+        """Waiting jobs by arrival, one by one: the first few cost nothing, however many wait."""
+        heads, last = self._heads, -1
+        edge = [(heads[0], 0)] if heads else []
+        while edge:
+            job, place = heapq.heappop(edge)
+            below = 2 * place + 1
+            for child in range(below, min(below + 2, len(heads))):
+                heapq.heappush(edge, (heads[child], child))
+            # a job that was stopped and waits again may be in the heap twice
+            if job != last and job in self._waiting:
+                last = job
+                yield job
 
     def columns(self) -> Columns:
         """All waiting jobs as arrays; rows match those of `cost`."""
