@@ -1,6 +1,6 @@
 """All that a policy sees: the queue, the machines, the people, the power, the clock."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ class ClusterView:
         budget_w: most power the whole cluster may draw, over time; infinite without a budget.
         power_error, time_error: most that truth may exceed estimates, as a share of the estimate.
         loss: what preempting a running job now would throw away.
+        preemptions: how often each job was stopped by the policy so far, by job number.
+        is_up: of every node, by node number.
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
         now_s: the clock.
         power_w: what the whole cluster draws now, as measured.
@@ -51,6 +53,8 @@ class ClusterView:
     power_error: float
     time_error: float
     loss: Callable[[Running], Loss]
+    preemptions: Sequence[int]
+    is_up: Sequence[bool]
     carbon_g_per_kwh: Steps | None = None
     price_per_kwh: Steps | None = None
     now_s: float = 0.0

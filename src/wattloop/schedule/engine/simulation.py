@@ -16,7 +16,7 @@ from wattloop.schedule.engine.result import Result
 from wattloop.schedule.engine.runnable import why_never
 from wattloop.schedule.engine.settings import Keeps, Settings
 from wattloop.schedule.engine.stretch import Stretch
-from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.jobs.table import JobTable, uncapped
 from wattloop.schedule.oracle.oracle import Oracle
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.queue import Queue
@@ -63,6 +63,8 @@ class Simulation:
         oracle: Oracle | None = None,
         settings: Settings | None = None,
     ) -> None:
+        if not policy.sets_caps:
+            jobs = uncapped(jobs)
         self.cluster, self.jobs, self.policy = cluster, jobs, policy
         self.settings = settings or Settings()
         self.oracle = oracle or truth
@@ -73,6 +75,7 @@ class Simulation:
         self.use = Use(len(jobs.users))
         self.running: dict[int, Stretch] = {}
         self.queue = Queue(jobs, self.oracle, [each.idle_w for each in cluster.types])
+        self._preemptions = [0] * len(jobs)
         self.view = ClusterView(
             cluster=cluster,
             jobs=jobs,
@@ -84,6 +87,8 @@ class Simulation:
             power_error=self.oracle.power_error,
             time_error=self.oracle.time_error,
             loss=self._loss,
+            preemptions=self._preemptions,
+            is_up=self.machines.is_up,
             carbon_g_per_kwh=self.settings.carbon_g_per_kwh,
             price_per_kwh=self.settings.price_per_kwh,
         )
@@ -97,7 +102,6 @@ class Simulation:
         self._energy_j = [0.0] * len(jobs)
         self._wasted_j = [0.0] * len(jobs)
         self._gpu_s = [0.0] * len(jobs)
-        self._preemptions = [0] * len(jobs)
         self._interruptions = [0] * len(jobs)
         self._busy_gpu_s = [0.0] * len(cluster.types)
         self._down_gpu_s = [0.0] * len(cluster.types)
@@ -309,10 +313,7 @@ class Simulation:
         power_w, sample_s = true.power_w[option], true.sample_s[option]
         is_again = self._started_s[job] == self._started_s[job]  # NaN is not itself
         trains_from_s = now_s + self.settings.preemption.restart_s if is_again else now_s
-        expected_s = work * sample_s
-        factors = self.oracle.factors(job, self.jobs.kinds[self._kind[job]])
-        if factors is not None:
-            expected_s *= float(factors.time[option])
+        expected_s = work * sample_s * self._believed_share(job, option)
         stretch = Stretch(
             job=job,
             option=option,
@@ -345,6 +346,11 @@ class Simulation:
                 self._on_node[node].add(job)
             self._disturb(now_s, stretch, itself=True)
         self._push(stretch.end_s(), END, job, stretch.version)
+
+    def _believed_share(self, job: int, option: int) -> float:
+        """The time a job is believed to take, over the time it takes."""
+        factors = self.oracle.factors(job, self.jobs.kinds[self._kind[job]])
+        return 1.0 if factors is None else float(factors.time[option])
 
     def _release(self, now_s: float, stretch: Stretch) -> None:
         """A job leaves its machines."""
@@ -390,6 +396,9 @@ class Simulation:
         stretch.power_w = true.power_w[action.option]
         stretch.sample_s = true.sample_s[action.option]
         stretch.option = action.option
+        left_s = stretch.end_s() - now_s
+        share = self._believed_share(action.job, action.option)
+        stretch.expected_end_s = now_s + left_s * share
         self.log.add(now_s, What.RECAP, action.job, action.option)
         self._move_end(stretch)
 

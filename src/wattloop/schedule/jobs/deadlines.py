@@ -47,4 +47,4 @@ def best_runtime_s(
         options = oracle.options(each)
         if len(options):
             fastest[number] = options.sample_s.min()
-    return np.multiply(work, fastest[kind])
+    return np.asarray(work * fastest[kind])

@@ -1,6 +1,6 @@
 """Time and power from `predict`: no measurement of the job is needed, nor of the GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,6 +57,12 @@ class AnalyticOracle(Oracle):
         if kind not in self._options:
             self._options[kind] = self._predicted(kind)
         return self._options[kind]
+
+    def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
+        """Kind, machines, constants, workloads and code."""
+        from wattloop.schedule.oracle.fingerprint import analytic_fingerprint
+
+        return analytic_fingerprint(kind, self.cluster, self.estimator, self.calibrations)
 
     def _predicted(self, kind: JobKind) -> Options:
         rows = placements_of(kind, self.cluster)

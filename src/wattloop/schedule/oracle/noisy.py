@@ -54,6 +54,10 @@ class NoisyOracle(Oracle):
         """The truth."""
         return self.exact.options(kind)
 
+    def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
+        """The exact oracle's, whose options these are."""
+        return self.exact.fingerprint(kind)
+
     def factors(self, job: int, kind: JobKind) -> Factors | None:
         """What the estimates for this job are, relative to the truth."""
         return self._factors(self._words(job + 1)[job], kind) if self.share else None

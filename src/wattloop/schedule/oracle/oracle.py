@@ -47,6 +47,11 @@ class Oracle(ABC):
             return None
         return Factors(np.stack([f.time for f in found]), np.stack([f.power for f in found]))
 
+    def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
+        """All that determines `options`, for a cache on disk; None when it cannot be told."""
+        del kind
+        return None
+
     @property
     def power_error(self) -> float:
         """Most that true power may exceed the estimate, as a share of the estimate."""

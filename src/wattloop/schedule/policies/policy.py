@@ -21,7 +21,7 @@ class Policy(ABC):
     needs_free_gpus: bool = True
     """Asked only when a job waits and a GPU is free. One that stops or recaps jobs says False."""
     sets_caps: bool = False
-    """Chooses power limits. To one that does not, jobs have their highest only."""
+    """Chooses power limits. All others are shown placements under the highest one only."""
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:
