@@ -27,7 +27,7 @@ def test_a_world_is_ready_to_be_simulated(thesis: Scenario) -> None:
     settings = replace(world.settings, horizon_s=3_600.0, checks=True, strict=True)
     result = Simulation(
         world.cluster,
-        world.jobs_for(policy),
+        world.jobs,
         policy,
         truth=world.truth,
         oracle=world.oracle,
@@ -48,17 +48,6 @@ def test_seeds_make_worlds_that_repeat_and_differ(thesis: Scenario) -> None:
     times = [each.time.tolist() for each in believed if each is not None]
     assert times[0] == times[1] != times[2]
     assert first.truth is other.truth
-
-
-def test_power_limits_are_for_policies_that_set_them(thesis: Scenario) -> None:
-    """All others see each job with its highest only, unless the scenario gives them to all."""
-    world, plain, capping = thesis.world(0), Zeus(), Zeus()
-    capping.sets_caps = True
-    assert {kind.caps for kind in world.jobs_for(plain).kinds} == {(1.0,)}
-    assert world.jobs_for(capping) is world.jobs
-    assert len(world.jobs.kinds[0].caps) == 6
-    for_all = replace(thesis, caps_for_all=True).world(0)
-    assert for_all.jobs_for(plain) is for_all.jobs
 
 
 def test_the_thesis_scenario_is_as_adr_0031_fixes_it(thesis: Scenario) -> None:
@@ -118,7 +107,6 @@ def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
     budget = Written(Steps.constant(5_000.0), "stated")
     others = [
         replace(thesis, budget=budget),
-        replace(thesis, caps_for_all=True),
         replace(thesis, starts_at_s=3_600.0),
         replace(thesis, cluster=replace(thesis.cluster, network_w=1.0)),
         replace(thesis, engine=thesis.engine.model_copy(update={"interference": 0.1})),

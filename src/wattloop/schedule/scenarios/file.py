@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
 from wattloop.hardware.yaml_faults import Fault, faults_of, said
 from wattloop.schedule.cluster.built import built, failures_of
@@ -30,6 +31,8 @@ from wattloop.schedule.steps_file import (
 __all__ = ["load_scenario", "scenario_from", "shipped_scenarios"]
 
 SHIPPED = Path(__file__).with_name("shipped")
+FILES = ("jobs.trace.file", "oracle.throughputs", "oracle.cap_curves")
+"""Fields that name files."""
 
 
 def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenario:
@@ -38,7 +41,7 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
     Args:
         name: a path, or a name such as `thesis-pareto`.
         changes: dotted path of a field -> its value, on top of what the file says, such as
-            `{"jobs.trace.file": "jobs.csv"}`.
+            `{"jobs.trace.file": "jobs.csv"}`; a trace takes the place of generated jobs.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
@@ -59,7 +62,12 @@ def load_scenario(name: str, changes: Mapping[str, Any] | None = None) -> Scenar
         )
     data: Mapping[str, Any] = source.data
     for place, value in (changes or {}).items():
-        data = changed(data, place, value)
+        # a file that is not named in the scenario's file is found from here, not from there
+        here = place in FILES and isinstance(value, str)
+        data = changed(data, place, str(user_path(value).absolute()) if here else value)
+        if place == "jobs.trace.file":
+            data = {**data, "jobs": {k: v for k, v in data["jobs"].items() if k != "generate"}}
+    _check_trace(data, source)
     return scenario_from(data, source, name=Path(path).stem)
 
 
@@ -108,6 +116,15 @@ def _variant(
     except ConfigError as error:
         where = name if source is None else source.where(("variants", variant))
         raise ConfigError(f"{where}: variants.{variant}: {error}") from None
+
+
+def _check_trace(data: Mapping[str, Any], source: LinedData) -> None:
+    """A scenario may leave it to whoever runs it which trace."""
+    jobs = data.get("jobs")
+    trace = jobs.get("trace") if isinstance(jobs, Mapping) else None
+    if isinstance(trace, Mapping) and "file" not in trace:
+        where = source.where(("jobs", "trace"))
+        raise ConfigError(f"{where}: jobs.trace: which trace? Give --trace FILE, or its 'file'")
 
 
 def _with_horizon(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,7 +179,6 @@ class _Reader:
             carbon=steps["carbon"],
             starts_at_s=starts_at_s,
             policies=tuple(spec.policies),
-            caps_for_all=spec.caps_for == "all",
             seeds=tuple(spec.seeds),
         )
 

@@ -4,18 +4,18 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.settings import NodeEvent, Settings
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.scenarios.oracle_spec import OracleSpec
 from wattloop.schedule.scenarios.spec import EngineSpec
 from wattloop.schedule.steps import Steps
@@ -29,11 +29,10 @@ class World(NamedTuple):
 
     Attributes:
         cluster: the machines.
-        jobs: with all their choices.
+        jobs: who comes when.
         truth: time and power as they turn out.
         oracle: what policies are told of them.
         settings: the rules.
-        caps_for_all: whether every policy may choose power limits.
     """
 
     cluster: Cluster
@@ -41,17 +40,6 @@ class World(NamedTuple):
     truth: Oracle
     oracle: Oracle
     settings: Settings
-    caps_for_all: bool = False
-
-    def jobs_for(self, policy: Policy) -> JobTable:
-        """The jobs as this policy sees them: power limits are for policies that set them.
-
-        To all others a job has its highest limit only, as in the thesis (ADR 0031).
-        """
-        if self.caps_for_all or policy.sets_caps:
-            return self.jobs
-        kinds = tuple(replace(kind, caps=(max(kind.caps),)) for kind in self.jobs.kinds)
-        return self.jobs if kinds == self.jobs.kinds else replace(self.jobs, kinds=kinds)
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,6 @@ class Scenario:
         carbon: grams per kilowatt-hour, over time; None where nobody said.
         starts_at_s: time of the day at which the simulation starts.
         policies: as written: names, or names with parameters.
-        caps_for_all: whether policies that do not set power limits choose among them, too.
         seeds: one simulation each.
         variants: name -> the same scenario with something changed.
     """
@@ -86,7 +73,6 @@ class Scenario:
     carbon: Written | None = None
     starts_at_s: float = 0.0
     policies: tuple[str | Mapping[str, Any], ...] = ()
-    caps_for_all: bool = False
     seeds: tuple[int, ...] = tuple(range(10))
     variants: Mapping[str, "Scenario"] = field(default_factory=dict)
 
@@ -108,7 +94,6 @@ class Scenario:
             truth=truth,
             oracle=self.oracle.seen(truth, seed),
             settings=self.settings(seed),
-            caps_for_all=self.caps_for_all,
         )
 
     @cached_property
@@ -149,7 +134,6 @@ class Scenario:
             **{name: _plain(getattr(self, name)) for name in ("budget", "price", "carbon")},
             "starts_at_s": self.starts_at_s,
             "policies": list(self.policies),
-            "caps_for_all": self.caps_for_all,
             "seeds": list(self.seeds),
         }
 
@@ -163,7 +147,7 @@ class Scenario:
             del said[key]
         for key in ("name", "sources"):
             del said["cluster"][key]
-        files = set(self.oracle.files())
+        files = {*self.oracle.files(), *_trace_files(self.jobs)}
         said["files"] = sorted(hashlib.sha256(_content(path)).hexdigest() for path in files)
         text = json.dumps(said, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -187,6 +171,14 @@ def budget_fault(budget: Written | None, cluster: Cluster) -> str:
 
 def _plain(written: Written | None) -> dict[str, Any] | None:
     return None if written is None else {**asdict(written.steps), "source": written.source}
+
+
+def _trace_files(jobs: JobsSpec) -> list[Path]:
+    if jobs.trace is None:
+        return []
+    form = jobs.trace.format
+    own_form = [form] if form.endswith((".yaml", ".yml")) else []
+    return [user_path(file) for file in (jobs.trace.file, *own_form)]
 
 
 def _content(path: Path) -> bytes:

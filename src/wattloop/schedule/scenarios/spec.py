@@ -87,7 +87,6 @@ class ScenarioSpec(Strict):
     price: Any = None
     carbon: Any = None
     policies: list[str | dict[str, Any]] = Field(default_factory=list)
-    caps_for: Literal["capping", "all"] = "capping"
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=lambda: list(range(10)))
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
