@@ -7,16 +7,20 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from wattloop.characterize.quantities import seconds
+from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.arrivals import Arrivals
+from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.deadlines import Deadlines
 from wattloop.schedule.jobs.people import People
 from wattloop.schedule.jobs.poisson import PoissonJobs
 from wattloop.schedule.jobs.spec_models import ModelSpec, Strict
+from wattloop.schedule.jobs.spec_trace import TraceSpec
 from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.jobs.table_file import is_job_table, load_jobs
 from wattloop.schedule.oracle.oracle import Oracle
 
-__all__ = ["DeadlinesSpec", "GenerateSpec", "JobsSpec", "UsersSpec"]
+__all__ = ["DeadlinesSpec", "GenerateSpec", "JobsSpec", "TraceSpec", "UsersSpec"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -47,9 +51,13 @@ class UsersSpec(Strict):
             return {"count": value}
         if not isinstance(value, Mapping):
             raise ValueError("write a number, or count and majority, or shares by name")
-        if "shares" in value and len(value) > 1:
-            raise ValueError("shares name every user; leave count and majority out")
         return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "UsersSpec":
+        if self.shares and (self.count != 1 or self.majority is not None):
+            raise ValueError("shares name every user; leave count and majority out")
+        return self
 
     def people(self) -> People:
         """As generators and completion use it."""
@@ -95,23 +103,35 @@ class JobsSpec(Strict):
 
     models: Annotated[list[ModelSpec], Field(min_length=1)]
     generate: GenerateSpec | None = None
+    trace: TraceSpec | None = None
     users: UsersSpec = UsersSpec()
     deadlines: DeadlinesSpec | None = None
     rigid: bool = False
 
     @model_validator(mode="after")
     def _one_source(self) -> "JobsSpec":
-        if self.generate is None:
-            raise ValueError("give 'generate'")
+        if (self.generate is None) == (self.trace is None):
+            raise ValueError("give either 'generate' or 'trace'")
         for number, model in enumerate(self.models):
-            if model.work is None:
+            if model.work is None and self.generate is not None:
                 raise ValueError(f"models.{number}: generated jobs need 'work', in samples")
         return self
 
     def located(self, folder: Path) -> "JobsSpec":
         """With files found from `folder`, the scenario's own."""
-        del folder
-        return self
+        if self.trace is None:
+            return self
+        return self.model_copy(update={"trace": self.trace.located(folder)})
+
+    def with_trace(
+        self, file: str, form: str = "", columns: Mapping[str, str] | None = None
+    ) -> "JobsSpec":
+        """The same models, users and deadlines with the jobs of another trace."""
+        given = {"file": file, "format": form, "columns": dict(columns or {})}
+        kept = self.trace.model_dump() if self.trace is not None else {}
+        return self.model_copy(
+            update={"generate": None, "trace": TraceSpec.model_validate({**kept, **given})}
+        )
 
     def table(self, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
         """The jobs of one seed.
@@ -120,15 +140,39 @@ class JobsSpec(Strict):
             seed: of all that is drawn.
             cluster: on which they are to run.
             oracle: that knows the truth: deadlines and the work of a trace come from it.
+
+        Raises:
+            ConfigError: the trace cannot be read, or does not suit the cluster.
         """
-        del cluster
-        assert self.generate is not None
-        made = PoissonJobs(
-            templates=tuple(model.template() for model in self.models),
-            arrivals=self.generate.arrivals(),
-            people=self.users.people(),
-            deadlines=self.deadlines.deadlines() if self.deadlines is not None else None,
+        templates = tuple(model.template() for model in self.models)
+        people = self.users.people()
+        deadlines = self.deadlines.deadlines() if self.deadlines is not None else None
+        if self.generate is not None:
+            made = PoissonJobs(
+                templates=templates,
+                arrivals=self.generate.arrivals(),
+                people=people,
+                deadlines=deadlines,
+                rigid=self.rigid,
+                priorities=tuple(self.generate.priorities.items()),
+            )
+            return made.table(seed, oracle)
+        assert self.trace is not None
+        if is_job_table(self.trace.file):
+            if self.trace.is_changed:
+                raise ConfigError(
+                    f"{self.trace.file}: holds whole jobs, with their models and work; only a "
+                    "trace can be mapped, cut or scaled: leave all but 'file' out"
+                )
+            return load_jobs(self.trace.file)
+        types = self.trace.gpu_types
+        completion = Completion(
+            templates=templates,
+            people=people,
+            deadlines=deadlines,
             rigid=self.rigid,
-            priorities=tuple(self.generate.priorities.items()),
+            reference=self.trace.reference,
+            match_types=types != "any",
+            renamed_types={} if isinstance(types, str) else types,
         )
-        return made.table(seed, oracle)
+        return completion.table(self.trace.trace(seed), seed, cluster, oracle)

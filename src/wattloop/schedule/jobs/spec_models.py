@@ -54,7 +54,11 @@ class WorkSpec(Strict):
 
 
 class ModelSpec(Strict):
-    """One model. `work` is for generated jobs; `when_gpus` and `when_duration` for traces."""
+    """One model. `work` is for generated jobs; the last three are for traces.
+
+    `when_gpus` and `when_duration` bound the jobs that may be this model (from, to); `called` are
+    names under which traces know it.
+    """
 
     model: Annotated[str, Field(min_length=1)]
     precision: str = ""
@@ -67,6 +71,7 @@ class ModelSpec(Strict):
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     work: WorkSpec | None = None
     when_gpus: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    called: list[str] = Field(default_factory=list)
     when_duration: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
 
     @model_validator(mode="before")
@@ -74,7 +79,7 @@ class ModelSpec(Strict):
     def _plain_name(cls, value: Any) -> Any:
         return {"model": value} if isinstance(value, str) else value
 
-    @field_validator("gpus", "batches", "caps", "types", mode="before")
+    @field_validator("gpus", "batches", "caps", "types", "called", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return value if isinstance(value, list) else [value]
@@ -111,5 +116,11 @@ class ModelSpec(Strict):
         least, most = self.work.bounds() if self.work is not None else (math.nan, math.nan)
         gpus, lasting = self.when_gpus or (0.0, math.inf), self.when_duration or (0.0, math.inf)
         return JobTemplate(
-            kind, least, most, self.weight, (gpus[0], gpus[1]), (lasting[0], lasting[1])
+            kind=kind,
+            least_work=least,
+            most_work=most,
+            weight=self.weight,
+            trace_gpus=(gpus[0], gpus[1]),
+            trace_s=(lasting[0], lasting[1]),
+            called=tuple(self.called),
         )

@@ -23,6 +23,7 @@ class JobTemplate:
         weight: how often it comes, against the others.
         trace_gpus: GPU counts of a trace's jobs that may be this one, from, to.
         trace_s: durations of a trace's jobs that may be this one, from, to.
+        called: names under which traces know this model, beside its own.
     """
 
     kind: JobKind
@@ -31,6 +32,7 @@ class JobTemplate:
     weight: float = 1.0
     trace_gpus: tuple[float, float] = (0.0, math.inf)
     trace_s: tuple[float, float] = (0.0, math.inf)
+    called: tuple[str, ...] = ()
 
     def work(self, uniform: NDArray[np.float64]) -> NDArray[np.float64]:
         """Samples of jobs, by one number from 0 to 1 each."""

@@ -12,6 +12,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.schedule.jobs.traces.detection import Layout, detected
 from wattloop.schedule.jobs.traces.gathering import trace_of
+from wattloop.schedule.jobs.traces.philly_log import philly_log_layout, philly_log_rows
 from wattloop.schedule.jobs.traces.rows import Chunk, Gathered, gather
 from wattloop.schedule.jobs.traces.trace import Trace
 
@@ -31,7 +32,7 @@ def read_trace(
     """The jobs of a trace, in order of arrival.
 
     Args:
-        place: a CSV file, or one packed with gzip.
+        place: a CSV file, or one packed with gzip; or Philly's own JSON.
         form: name of its format, or a YAML file with a mapping; empty to tell by the columns.
         columns: field -> column, or `column:unit`, where they are named otherwise.
         unusable: `refuse` or `leave_out` rows with wrong values; empty for the format's habit.
@@ -50,10 +51,17 @@ def read_trace(
             first = text.readline(LONGEST_LINE)
             if not first.strip():
                 raise ConfigError(f"{name}: empty; the first line holds the names of the columns")
-            layout = detected(name, first, form, columns)
+            if first.lstrip().startswith("["):
+                if form or columns:
+                    raise ConfigError(f"{name}: is JSON, as Philly's log; leave its format out")
+                layout = philly_log_layout()
+                chunks = _json_chunks(name, first + text.read())
+            else:
+                layout = detected(name, first, form, columns)
+                chunks = _chunks(name, first, text, layout)
             refuse = (unusable or layout.form.unusable) == "refuse"
             found = Gathered()
-            for chunk in _chunks(name, first, text, layout):
+            for chunk in chunks:
                 gather(found, chunk, layout, name, refuse)
                 if progress is not None:
                     progress(min(1.0, raw.tell() / size))
@@ -74,6 +82,12 @@ def _text(name: str, raw: IO[bytes]) -> io.TextIOWrapper:
     if b"\0" in begin:
         raise ConfigError(f"{name}: cannot be read: not text, but a binary file")
     return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+
+
+def _json_chunks(name: str, text: str) -> Iterator[Chunk]:
+    rows = list(philly_log_rows(name, text))
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        yield Chunk(rows[begin : begin + ROWS_AT_ONCE], begin, False)
 
 
 def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: Layout) -> Iterator[Chunk]:

@@ -1,0 +1,223 @@
+"""What a trace lacks, drawn from a documented mapping: model, work, options, user, deadline.
+
+Every assumption is written into the notes of the table that comes of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.jobs.combined import Combined
+from wattloop.schedule.jobs.deadlines import Deadlines, best_runtime_s
+from wattloop.schedule.jobs.draws import Draws
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.model_draw import drawn_models
+from wattloop.schedule.jobs.people import People
+from wattloop.schedule.jobs.reference import reference_sample_s, reference_type
+from wattloop.schedule.jobs.rigid import pinned
+from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.jobs.template import JobTemplate
+from wattloop.schedule.jobs.traces.trace import Trace
+from wattloop.schedule.jobs.traces.words import known_types
+from wattloop.schedule.oracle.oracle import Oracle
+
+__all__ = ["Completion"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Makes jobs of a trace's rows.
+
+    Attributes:
+        templates: models that jobs are taken to train, drawn by weight among those that suit a
+            row's GPUs and duration. Their GPU counts do not matter: the trace has its own.
+        people: who submits jobs, where the trace does not say.
+        deadlines: of a share of the jobs, where the trace has no column for them.
+        rigid: jobs run on the GPUs they asked for; otherwise also on half and twice as many.
+        reference: GPU type on which a trace without types was recorded; empty is the cluster's
+            most common one.
+        match_types: jobs run only on the GPU type that the trace names.
+        renamed_types: GPU type of the trace -> of the cluster.
+    """
+
+    templates: tuple[JobTemplate, ...]
+    people: People = field(default_factory=lambda: People.equal(1))
+    deadlines: Deadlines | None = None
+    rigid: bool = False
+    reference: str = ""
+    match_types: bool = False
+    renamed_types: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.templates:
+            raise ConfigError("jobs: no models that the trace's jobs could be training")
+
+    def table(self, trace: Trace, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
+        """The jobs of a trace, for one seed.
+
+        Raises:
+            ConfigError: a GPU type that the cluster does not have, or models the oracle refuses.
+        """
+        draws, notes = Draws(seed), list(trace.notes)
+        made_from, own_model = drawn_models(trace, self.templates, draws, notes)
+        recorded_on, tied = self._types(trace, cluster, notes)
+        kinds, kind = self._kinds(trace, made_from, tied, cluster)
+        if self.rigid:
+            kinds, kind = pinned(kinds, kind, draws, oracle)
+        notes.append(
+            f"GPUs: {'' if self.rigid else 'half, the same and twice '}what the trace asks"
+        )
+        sample_s = _recorded_sample_s(trace, kinds, kind, recorded_on, cluster, oracle, notes)
+        work = _work(trace, own_model, sample_s, notes)
+        users, user = self._users(trace, draws, notes)
+        return JobTable(
+            kinds=kinds,
+            users=users,
+            arrival_s=trace.arrival_s,
+            kind=kind,
+            user=user,
+            work=work,
+            deadline_s=self._deadlines(trace, draws, kinds, kind, work, oracle, notes),
+            priority=_priority(trace),
+            names=trace.names,
+            notes=tuple(notes),
+        )
+
+    def _types(self, trace: Trace, cluster: Cluster, notes: list[str]) -> tuple[Codes, Codes]:
+        """GPU type on which each job was recorded, and the one it is tied to or -1."""
+        names = [each.name for each in cluster.types]
+        if self.reference and self.reference not in names:
+            known = nearest(self.reference, names)
+            raise ConfigError(f"reference: the cluster has no '{self.reference}'; {known}")
+        usual = names.index(self.reference) if self.reference else reference_type(cluster)
+        any_type = np.full(len(trace), -1, np.int32)
+        if trace.gpu_type is None:
+            if self.match_types:
+                raise ConfigError(f"{trace.source}: gpu_types: match, but no column names them")
+            notes.append(f"durations are taken as recorded on {names[usual]}")
+            return np.full(len(trace), usual, np.int32), any_type
+        said = known_types(
+            trace.gpu_type, cluster, self.renamed_types, trace.source, strict=self.match_types
+        )
+        notes.append(
+            f"durations are taken as recorded on the GPU type that the trace names where the "
+            f"cluster has it ({int((said >= 0).sum())} jobs), else on {names[usual]}"
+        )
+        tie = "jobs run only on that type" if self.match_types else "jobs may run on any type"
+        notes.append(tie)
+        return np.where(said < 0, np.int32(usual), said), said if self.match_types else any_type
+
+    def _kinds(
+        self, trace: Trace, made_from: Codes, tied: Codes, cluster: Cluster
+    ) -> tuple[tuple[JobKind, ...], Ints]:
+        """Few: by model, GPU count and, where jobs are tied to them, type and batch."""
+        batch = np.zeros(len(trace), np.int64)
+        if self.rigid and trace.batch is not None:
+            known = np.nan_to_num(trace.batch)
+            batch = np.maximum(np.rint(known), known > 0).astype(np.int64)
+        most = max(cluster.gpus_by_type)
+        combined = Combined.of(made_from, tied, trace.gpus, batch)
+        numbers: dict[JobKind, int] = {}
+        found = np.empty(len(combined.rows), np.int64)
+        for row, (template, type_index, gpus, size) in enumerate(combined.rows):
+            base = self.templates[template].kind
+            counts = {gpus} if self.rigid else {gpus // 2 or 1, gpus, 2 * gpus}
+            kind = replace(
+                base,
+                gpus=tuple(sorted(n for n in counts if n == gpus or n <= most)),
+                batches=(size,) if size else base.batches,
+                types=(cluster.types[type_index].name,) if type_index >= 0 else base.types,
+            )
+            found[row] = numbers.setdefault(kind, len(numbers))
+        return tuple(numbers), found[combined.of_job]
+
+    def _users(self, trace: Trace, draws: Draws, notes: list[str]) -> tuple[tuple[str, ...], Ints]:
+        if trace.user is None:
+            notes.append(f"user: drawn from {len(self.people.names)}")
+            return self.people.names, self.people.draw(draws, len(trace))
+        nobody = trace.user.codes < 0
+        if not nobody.any():
+            return trace.user.values, trace.user.codes.astype(np.int64)
+        users = (*trace.user.values, "unknown")
+        notes.append(f"user: {int(nobody.sum())} jobs without one belong to 'unknown'")
+        return users, np.where(nobody, len(users) - 1, trace.user.codes).astype(np.int64)
+
+    def _deadlines(
+        self,
+        trace: Trace,
+        draws: Draws,
+        kinds: tuple[JobKind, ...],
+        kind: Ints,
+        work: Floats,
+        oracle: Oracle,
+        notes: list[str],
+    ) -> Floats:
+        if trace.deadline_s is not None:
+            return np.where(np.isfinite(trace.deadline_s), trace.deadline_s, np.inf)
+        if self.deadlines is None:
+            return np.full(len(trace), np.inf)
+        notes.append(
+            f"deadlines: {self.deadlines.share:.0%} of the jobs, {self.deadlines.factor:g} x best "
+            "runtime after arrival"
+        )
+        best_s = best_runtime_s(kinds, kind, work, oracle)
+        return self.deadlines.draw(draws, trace.arrival_s, best_s)
+
+
+def _recorded_sample_s(
+    trace: Trace,
+    kinds: tuple[JobKind, ...],
+    kind: Ints,
+    recorded_on: Codes,
+    cluster: Cluster,
+    oracle: Oracle,
+    notes: list[str],
+) -> Floats:
+    """Seconds per sample of each job where it was recorded; NaN for those that can never run."""
+    combined = Combined.of(kind, recorded_on, trace.gpus)
+    sample_s, never, elsewhere = np.empty(len(combined.rows)), 0, 0
+    for row, (number, type_index, gpus) in enumerate(combined.rows):
+        options = oracle.options(kinds[number])
+        sample_s[row], there = reference_sample_s(options, cluster, type_index, gpus)
+        never += 0 if len(options) else combined.counts[row]
+        elsewhere += 0 if there or not len(options) else combined.counts[row]
+    if elsewhere:
+        notes.append(
+            f"{elsewhere} jobs cannot run on that many GPUs of that type: their work is that of "
+            "the nearest placement there is"
+        )
+    if never:
+        notes.append(f"{never} jobs can never run on this cluster; they are kept and reported")
+    return np.asarray(sample_s[combined.of_job])
+
+
+def _work(trace: Trace, own_model: NDArray[np.bool_], sample_s: Floats, notes: list[str]) -> Floats:
+    """Samples: the trace's own where it names a model we know, else duration / sample time."""
+    # a job that can never run has no speed: one sample a second stands for it
+    work = trace.duration_s / np.where(np.isnan(sample_s), 1.0, sample_s)
+    own = np.isnan(work)
+    if trace.samples is not None:
+        own |= own_model & np.isfinite(trace.samples)
+        work = np.where(own, trace.samples, work)
+        notes.append(f"work: {int(own.sum())} jobs have the samples that the trace says")
+    if not own.all():
+        notes.append(
+            f"work: {int((~own).sum())} jobs have duration x samples per second where they were "
+            "recorded, at full power with the fastest batch they may have"
+        )
+    return work
+
+
+def _priority(trace: Trace) -> Ints:
+    if trace.priority is None:
+        return np.zeros(len(trace), np.int64)
+    return np.rint(np.nan_to_num(trace.priority)).astype(np.int64)
