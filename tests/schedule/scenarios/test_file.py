@@ -115,6 +115,18 @@ def test_a_file_like_another_changes_what_it_says(tmp_path: Path) -> None:
     assert not night.variants
 
 
+def test_a_section_written_as_one_value_can_be_built_on(tmp_path: Path) -> None:
+    """`oracle: table` and `noise: 10%` on top of it are both meant."""
+    (tmp_path / "base.yaml").write_text(
+        CLUSTER + JOBS + "oracle: table\nengine: {preemption: nothing}\n"
+    )
+    text = "like: base.yaml\noracle: {noise: 10%}\nengine: {preemption: {restart: 5 s}}\n"
+    scenario = read(tmp_path, text)
+    assert (scenario.oracle.kind, scenario.oracle.noise) == ("table", 0.1)
+    preemption = scenario.engine.preemption
+    assert (preemption.keeps, preemption.restart_s) == ("nothing", 5)
+
+
 def test_changes_come_on_top(tmp_path: Path) -> None:
     """As the command line makes them; through lists by number."""
     path = tmp_path / "ours.yaml"
