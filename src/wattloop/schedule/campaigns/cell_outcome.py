@@ -49,7 +49,7 @@ def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Re
     policy = choice.policy()
     return Simulation(
         world.cluster,
-        world.jobs_for(policy),
+        world.jobs,
         policy,
         truth=world.truth,
         oracle=world.oracle,

@@ -42,7 +42,6 @@ class ChangedScenario(Scenario):
             truth=self.truth,
             oracle=self.oracle.seen(self.truth, seed),
             settings=self.settings(seed),
-            caps_for_all=self.caps_for_all,
         )
 
     def digest(self) -> str:
