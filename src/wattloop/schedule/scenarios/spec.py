@@ -9,7 +9,7 @@ from wattloop.schedule.amounts import PositiveSeconds, Seconds, Share, Strict, s
 from wattloop.schedule.cluster.spec import FailuresSpec
 from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.jobs.spec import JobsSpec
-from wattloop.schedule.scenarios.oracle_spec import OracleSpec
+from wattloop.schedule.oracle.spec import OracleSpec
 
 __all__ = ["EngineSpec", "PreemptionSpec", "ScenarioSpec"]
 
