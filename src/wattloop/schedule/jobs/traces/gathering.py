@@ -78,7 +78,7 @@ def _coded(found: Gathered, columns: dict[str, Floats], key: str) -> Coded | Non
     if key not in columns:
         return None
     words = tuple(word for word, code in found.words[key].items() if code >= 0)
-    return Coded(words, columns.pop(key).astype(np.int32, copy=False))
+    return Coded(words, columns.pop(key).astype(np.int32, copy=False)).used()
 
 
 def _model_and_batch(

@@ -24,8 +24,17 @@ class Coded:
     codes: NDArray[np.int32]
 
     def take(self, rows: NDArray[np.int64]) -> "Coded":
-        """Those rows, in that order."""
-        return Coded(self.values, self.codes[rows])
+        """Those rows, in that order, with the words that are left."""
+        return Coded(self.values, self.codes[rows]).used()
+
+    def used(self) -> "Coded":
+        """Without words that no row points at: a user without jobs is none."""
+        counts = np.bincount(self.codes + 1, minlength=len(self.values) + 1)[1:]
+        if counts.all():
+            return self
+        values = tuple(v for v, n in zip(self.values, counts.tolist(), strict=True) if n)
+        codes = np.where(counts > 0, np.cumsum(counts > 0) - 1, -1)
+        return Coded(values, np.append(codes, -1).astype(np.int32)[self.codes])
 
 
 @dataclass(frozen=True, eq=False)
