@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.lined_yaml import nearest
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.jobs.combined import Combined
 from wattloop.schedule.jobs.deadlines import Deadlines, best_runtime_s
 from wattloop.schedule.jobs.draws import Draws
 from wattloop.schedule.jobs.kind import JobKind
@@ -29,6 +30,7 @@ __all__ = ["Completion"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,14 @@ class Completion:
         draws, notes = Draws(seed), list(trace.notes)
         made_from, own_model = drawn_models(trace, self.templates, draws, notes)
         recorded_on, tied = self._types(trace, cluster, notes)
-        cells = _Cells.of(trace, made_from, recorded_on, tied, self.rigid)
-        kinds, kind, sample_s = self._kinds(cells, cluster, oracle, notes)
-        work = _work(trace, own_model, sample_s, notes)
+        kinds, kind = self._kinds(trace, made_from, tied, cluster)
         if self.rigid:
             kinds, kind = pinned(kinds, kind, draws, oracle)
+        notes.append(
+            f"GPUs: {'' if self.rigid else 'half, the same and twice '}what the trace asks"
+        )
+        sample_s = _recorded_sample_s(trace, kinds, kind, recorded_on, cluster, oracle, notes)
+        work = _work(trace, own_model, sample_s, notes)
         users, user = self._users(trace, draws, notes)
         return JobTable(
             kinds=kinds,
@@ -87,9 +92,7 @@ class Completion:
             notes=tuple(notes),
         )
 
-    def _types(
-        self, trace: Trace, cluster: Cluster, notes: list[str]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _types(self, trace: Trace, cluster: Cluster, notes: list[str]) -> tuple[Codes, Codes]:
         """GPU type on which each job was recorded, and the one it is tied to or -1."""
         names = [each.name for each in cluster.types]
         if self.reference and self.reference not in names:
@@ -114,41 +117,28 @@ class Completion:
         return np.where(said < 0, np.int32(usual), said), said if self.match_types else any_type
 
     def _kinds(
-        self, cells: "_Cells", cluster: Cluster, oracle: Oracle, notes: list[str]
-    ) -> tuple[tuple[JobKind, ...], Ints, Floats]:
-        """Kinds, the kind of each job, and seconds per sample where it was recorded."""
+        self, trace: Trace, made_from: Codes, tied: Codes, cluster: Cluster
+    ) -> tuple[tuple[JobKind, ...], Ints]:
+        """Few: by model, GPU count and, where jobs are tied to them, type and batch."""
+        batch = np.zeros(len(trace), np.int64)
+        if self.rigid and trace.batch is not None:
+            known = np.nan_to_num(trace.batch)
+            batch = np.maximum(np.rint(known), known > 0).astype(np.int64)
         most = max(cluster.gpus_by_type)
+        combined = Combined.of(made_from, tied, trace.gpus, batch)
         numbers: dict[JobKind, int] = {}
-        of_cell, sample_s = np.empty(len(cells.rows), np.int64), np.empty(len(cells.rows))
-        never = elsewhere = 0
-        for cell, (template, type_index, tied, gpus, batch) in enumerate(cells.rows):
+        found = np.empty(len(combined.rows), np.int64)
+        for row, (template, type_index, gpus, size) in enumerate(combined.rows):
             base = self.templates[template].kind
             counts = {gpus} if self.rigid else {gpus // 2 or 1, gpus, 2 * gpus}
             kind = replace(
                 base,
                 gpus=tuple(sorted(n for n in counts if n == gpus or n <= most)),
-                batches=(batch,) if batch else base.batches,
-                types=(cluster.types[tied].name,) if tied >= 0 else base.types,
+                batches=(size,) if size else base.batches,
+                types=(cluster.types[type_index].name,) if type_index >= 0 else base.types,
             )
-            of_cell[cell] = numbers.setdefault(kind, len(numbers))
-            options = oracle.options(kind)
-            sample_s[cell], there = reference_sample_s(options, cluster, type_index, gpus)
-            jobs = cells.counts[cell]
-            never += jobs if not len(options) else 0
-            elsewhere += jobs if len(options) and not there else 0
-        notes.append(
-            "GPUs: as many as the trace says"
-            if self.rigid
-            else "GPUs: half, the same and twice what the trace says"
-        )
-        if elsewhere:
-            notes.append(
-                f"{elsewhere} jobs cannot run on that many GPUs of that type: their work is that "
-                "of the nearest placement there is"
-            )
-        if never:
-            notes.append(f"{never} jobs can never run on this cluster; they are kept and reported")
-        return tuple(numbers), of_cell[cells.of_job], sample_s[cells.of_job]
+            found[row] = numbers.setdefault(kind, len(numbers))
+        return tuple(numbers), found[combined.of_job]
 
     def _users(self, trace: Trace, draws: Draws, notes: list[str]) -> tuple[tuple[str, ...], Ints]:
         if trace.user is None:
@@ -183,35 +173,31 @@ class Completion:
         return self.deadlines.draw(draws, trace.arrival_s, best_s)
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """The few combinations of template, types, GPUs and batch that the jobs of a trace are of."""
-
-    rows: list[tuple[int, ...]]
-    counts: list[int]
-    of_job: Ints
-
-    @classmethod
-    def of(
-        cls,
-        trace: Trace,
-        template: NDArray[np.int32],
-        recorded_on: NDArray[np.int32],
-        tied: NDArray[np.int32],
-        rigid: bool,
-    ) -> "_Cells":
-        batch = np.zeros(len(trace), np.int64)
-        if rigid and trace.batch is not None:
-            known = np.nan_to_num(trace.batch)
-            batch = np.maximum(np.rint(known), known > 0).astype(np.int64)
-        columns = (template, recorded_on, tied, trace.gpus, batch)
-        of_job = np.zeros(len(trace), np.int64)
-        for column in columns:  # one number per combination so far, never more than there are jobs
-            values, place = np.unique(column, return_inverse=True)
-            _, of_job = np.unique(of_job * len(values) + place, return_inverse=True)
-        _, first, counts = np.unique(of_job, return_index=True, return_counts=True)
-        rows = [tuple(int(column[n]) for column in columns) for n in first.tolist()]
-        return cls(rows, counts.tolist(), of_job)
+def _recorded_sample_s(
+    trace: Trace,
+    kinds: tuple[JobKind, ...],
+    kind: Ints,
+    recorded_on: Codes,
+    cluster: Cluster,
+    oracle: Oracle,
+    notes: list[str],
+) -> Floats:
+    """Seconds per sample of each job where it was recorded; NaN for those that can never run."""
+    combined = Combined.of(kind, recorded_on, trace.gpus)
+    sample_s, never, elsewhere = np.empty(len(combined.rows)), 0, 0
+    for row, (number, type_index, gpus) in enumerate(combined.rows):
+        options = oracle.options(kinds[number])
+        sample_s[row], there = reference_sample_s(options, cluster, type_index, gpus)
+        never += 0 if len(options) else combined.counts[row]
+        elsewhere += 0 if there or not len(options) else combined.counts[row]
+    if elsewhere:
+        notes.append(
+            f"{elsewhere} jobs cannot run on that many GPUs of that type: their work is that of "
+            "the nearest placement there is"
+        )
+    if never:
+        notes.append(f"{never} jobs can never run on this cluster; they are kept and reported")
+    return np.asarray(sample_s[combined.of_job])
 
 
 def _work(trace: Trace, own_model: NDArray[np.bool_], sample_s: Floats, notes: list[str]) -> Floats:
@@ -226,7 +212,7 @@ def _work(trace: Trace, own_model: NDArray[np.bool_], sample_s: Floats, notes: l
     if not own.all():
         notes.append(
             f"work: {int((~own).sum())} jobs have duration x samples per second where they were "
-            "recorded, at full power with the fastest batch"
+            "recorded, at full power with the fastest batch they may have"
         )
     return work
 

@@ -51,9 +51,13 @@ class UsersSpec(Strict):
             return {"count": value}
         if not isinstance(value, Mapping):
             raise ValueError("write a number, or count and majority, or shares by name")
-        if "shares" in value and len(value) > 1:
-            raise ValueError("shares name every user; leave count and majority out")
         return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "UsersSpec":
+        if self.shares and (self.count != 1 or self.majority is not None):
+            raise ValueError("shares name every user; leave count and majority out")
+        return self
 
     def people(self) -> People:
         """As generators and completion use it."""

@@ -149,7 +149,8 @@ def test_acme_and_helios(tmp_path) -> None:
 
 def test_a_plain_table(tmp_path) -> None:
     """Common names in any case; tabs; priorities and empty optional values."""
-    text = "Submit_Time\tRuntime\tNum_GPUs\tOwner\tpriority\tdeadline\n5\t10\t2\tann\t3\t\n6\t1\t1\t\t\t9\n"
+    text = "Submit_Time\tRuntime\tNum_GPUs\tOwner\tpriority\tdeadline\n"
+    text += "5\t10\t2\tann\t3\t\n6\t1\t1\t\t\t9\n"
     trace = read(tmp_path, text)
     assert trace.gpus.tolist() == [2, 1] and "read as plain" in trace.notes[0]
     assert trace.user.codes.tolist() == [0, -1]
