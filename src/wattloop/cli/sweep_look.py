@@ -28,13 +28,14 @@ def list_command(
     """Show sweeps, newest first."""
     from wattloop.cli import sweep_view
     from wattloop.cli.runs_store import opened_if_any
+    from wattloop.report.stored import with_status_now
     from wattloop.store.experiments import list_experiments
     from wattloop.store.trial_records import read_trials
 
     check_target(json_file, "--json")
     with opened_if_any(store, config) as place:
         stored = [] if place is None else list_experiments(place, "sweep")
-        known = [sweep_view.with_status_now(place, e) for e in stored if place is not None]
+        known = [with_status_now(place, e) for e in stored if place is not None]
         rows = [(e, read_trials(place, e.experiment_id)) for e in known if place is not None]
     if json_file is not None:
         write_json({"sweeps": [sweep_view.brief(e, t) for e, t in rows]}, json_file)
@@ -69,11 +70,12 @@ def show_command(
     """
     from wattloop.cli import sweep_view
     from wattloop.cli.runs_store import opened
+    from wattloop.report.stored import stored_sweep
 
     check_target(json_file, "--json")
     wanted = sweep_view.tables_from(tables)
     with opened(store, config) as place:
-        results = [sweep_view.stored_result(place, name, scope) for name in which or ["last"]]
+        results = [stored_sweep(place, name, scope) for name in which or ["last"]]
         if json_file is not None:
             data = [sweep_view.as_dict(result) for result in results]
             write_json(data[0] if len(data) == 1 else data, json_file)
@@ -99,10 +101,10 @@ def export_command(
     config: Config = None,
 ) -> None:
     """Write every trial, or the means, as CSV or JSON."""
-    from wattloop.cli import sweep_view
     from wattloop.cli.runs_store import opened
     from wattloop.cli.sweep_export import export
+    from wattloop.report.stored import stored_sweep
 
     check_target(output, "--output")
     with opened(store, config) as place:
-        export(sweep_view.stored_result(place, which, scope), place, what, output)
+        export(stored_sweep(place, which, scope), place, what, output)

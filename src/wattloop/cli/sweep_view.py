@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize import sweep_tables as tables
-from wattloop.characterize.sweep_result import SweepResult, result_of
+from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import print_table, say
 from wattloop.cli.sweep_cells import (
     gain_text,
@@ -24,34 +23,22 @@ from wattloop.cli.sweep_comparisons import (
     print_techniques,
 )
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.host import Host
 from wattloop.hardware.lined_yaml import nearest
-from wattloop.store.experiments import RUNNING, Experiment, find_experiment
+from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
-from wattloop.store.trial_records import TrialRecord, read_trials
-from wattloop.trials.claim import is_claimed
+from wattloop.store.trial_records import TrialRecord
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:
-    from wattloop.store.database import Store
+    pass
 
 __all__ = [
     "as_dict",
     "brief",
     "print_list",
     "print_results",
-    "stored_result",
     "tables_from",
-    "with_status_now",
 ]
-
-
-def stored_result(store: "Store", reference: str, scope: str | None) -> SweepResult:
-    """What a stored sweep found."""
-    if scope is not None and scope not in SCOPES:
-        raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
-    experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
-    return result_of(experiment, read_trials(store, experiment.experiment_id), scope)
 
 
 def tables_from(text: str) -> tuple[str, ...]:
@@ -63,14 +50,6 @@ def tables_from(text: str) -> tuple[str, ...]:
         if name not in PRINTED:
             raise ConfigError(f"--tables {name}: unknown; {nearest(name, [*PRINTED, 'all'])}")
     return tuple(names)
-
-
-def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
-    """As it is stored, but for one whose process was killed: that cannot say so itself."""
-    here = experiment.facts.get("host") == Host.from_environment().name
-    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
-        return replace(experiment, status="interrupted")
-    return experiment
 
 
 def print_list(rows: Sequence[tuple[Experiment, Sequence[TrialRecord]]]) -> None:

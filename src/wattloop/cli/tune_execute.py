@@ -135,7 +135,8 @@ def _run(ready: "Prepared") -> None:
 
 
 def _show(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
-    from wattloop.cli.tune_view import looked_at, print_found, result_of
+    from wattloop.cli.tune_view import print_found, result_of
+    from wattloop.report.stored import looked_at
     from wattloop.store.experiments import find_experiment
 
     experiment = find_experiment(store, ready.experiment.experiment_id)

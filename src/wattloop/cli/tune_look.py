@@ -23,13 +23,14 @@ def list_command(
     """Show searches, newest first."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened_if_any
+    from wattloop.report.stored import with_status_now
     from wattloop.store.experiments import list_experiments
     from wattloop.tune.history import summary_of
 
     check_target(json_file, "--json")
     with opened_if_any(store, config) as place:
         stored = [] if place is None else list_experiments(place, "search")
-        known = [tune_view.with_status_now(place, e) for e in stored if place is not None]
+        known = [with_status_now(place, e) for e in stored if place is not None]
         rows = [(e, summary_of(place, e)) for e in known if place is not None]
     if json_file is not None:
         write_json({"searches": [s.to_dict() for _, s in rows]}, json_file)
@@ -51,10 +52,11 @@ def show_command(
     """Show the configurations of a search, the best first."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened
+    from wattloop.report.stored import stored_search
 
     check_target(json_file, "--json")
     with opened(store, config) as place:
-        experiment = tune_view.stored_search(place, which)
+        experiment = stored_search(place, which)
         if json_file is not None:
             write_json(tune_view.result_dict(place, experiment), json_file)
         if json_file != "-":
@@ -71,11 +73,12 @@ def best_command(
     """Show the best configuration of a search."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened
+    from wattloop.report.stored import looked_at, stored_search
 
     check_target(json_file, "--json")
     with opened(store, config) as place:
-        experiment = tune_view.stored_search(place, which)
-        _, summary = tune_view.looked_at(place, experiment)
+        experiment = stored_search(place, which)
+        _, summary = looked_at(place, experiment)
         if json_file is not None:
             write_json(tune_view.best_dict(summary), json_file)
         if json_file != "-":
@@ -102,6 +105,7 @@ def export_command(
     """Write every configuration as CSV (unless told otherwise), JSON or a study of Optuna."""
     from wattloop.cli import tune_view
     from wattloop.cli.runs_store import opened
+    from wattloop.report.stored import stored_search
     from wattloop.tune.history import search_table
 
     if csv_file is None and json_file is None and optuna_file is None:
@@ -111,7 +115,7 @@ def export_command(
     for target, option in ((csv_file, "--csv"), (json_file, "--json")):
         check_target(target, option)
     with opened(store, config) as place:
-        experiment = tune_view.stored_search(place, which)
+        experiment = stored_search(place, which)
         rows = search_table(place, experiment.experiment_id)
         if json_file is not None:
             write_json(tune_view.result_dict(place, experiment), json_file)

@@ -1,32 +1,24 @@
 """What `wattloop tune` prints."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.hardware.host import Host
-from wattloop.store.experiments import RUNNING, Experiment, find_experiment
+from wattloop.report.stored import looked_at
+from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
-from wattloop.store.trial_records import read_trials
-from wattloop.trials.claim import is_claimed
 from wattloop.tune.history import (
     CandidateResult,
     SearchSummary,
-    candidates_from,
     parameter_columns,
-    quality_of,
-    summary_of,
 )
-from wattloop.tune.stored import without_collecting
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
 
 __all__ = [
     "best_dict",
-    "looked_at",
     "print_best",
     "print_candidates",
     "print_found",
@@ -34,41 +26,10 @@ __all__ = [
     "print_summary",
     "result_dict",
     "result_of",
-    "stored_search",
 ]
 
 UNKNOWN = "-"
 FRONT_SHOWN = 12
-
-
-def stored_search(store: "Store", reference: str) -> Experiment:
-    """A stored search, with its status as it is now."""
-    return with_status_now(store, find_experiment(store, reference, "search"))
-
-
-def with_status_now(store: "Store", experiment: Experiment) -> Experiment:
-    """One that is marked as running and that nobody runs was killed."""
-    here = experiment.facts.get("host") == Host.from_environment().name
-    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
-        return replace(experiment, status="interrupted")
-    return experiment
-
-
-def looked_at(
-    store: "Store", experiment: Experiment
-) -> tuple[list[CandidateResult], SearchSummary]:
-    """Its candidates, and the summary with the best as it stands.
-
-    Also of a search that goes on or was killed. Its trials are read once: there may be many.
-    """
-    from wattloop.measure.configfile import load_settings
-    from wattloop.tune.standing import chosen_now
-
-    with without_collecting():
-        records = read_trials(store, experiment.experiment_id)
-        found = candidates_from(records, quality_of(experiment.facts))
-        best = chosen_now(store, experiment, load_settings(), records)
-    return found, summary_of(store, experiment, found, None if best is None else asdict(best))
 
 
 def result_dict(store: "Store", experiment: Experiment) -> dict[str, Any]:

@@ -14,6 +14,6 @@
 - `cpus`         processors by name, with their TDP; `cpuinfo` finds those of this machine
 - `gpus`         GPUs by name: peaks, memory, clocks, power limits, links, with their sources;
   `gpu_files` reads them
-- `lined_yaml`   YAML with the line of every field, for messages
+- `lined_yaml`   YAML with the line of every field, for messages; `yaml_faults` words them
 - `cpu_power`    power of a CPU package from how busy its cores are
 """

@@ -6,7 +6,7 @@ costs a few passes over arrays, however many placements each job has.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -109,13 +109,27 @@ class Queue:
         """All waiting jobs by arrival."""
         return sorted(self._waiting)
 
+    def by_arrival(self) -> Iterator[int]:
+        """Waiting jobs by arrival, one by one: the first few cost nothing, however many wait."""
+        heads, last = self._heads, -1
+        edge = [(heads[0], 0)] if heads else []
+        while edge:
+            job, place = heapq.heappop(edge)
+            below = 2 * place + 1
+            for child in range(below, min(below + 2, len(heads))):
+                heapq.heappush(edge, (heads[child], child))
+            # a job that was stopped and waits again may be in the heap twice
+            if job != last and job in self._waiting:
+                last = job
+                yield job
+
     def columns(self) -> Columns:
         """All waiting jobs as arrays; rows match those of `cost`."""
         self._read()
         return Columns._make(column[: len(self._row)] for column in self._columns)
 
     def cost(self, objective: Objective) -> Floats:
-        """Least cost of every waiting job on each of `shapes`, (shapes, jobs); infinite for none."""
+        """Least cost of every waiting job on each shape, (shapes, jobs); infinite for none."""
         self._read()
         if objective not in self._costs:
             self._costs[objective] = np.full((len(self.shapes), self._capacity), np.inf)
@@ -217,11 +231,9 @@ class Queue:
         kept = self._kinds[kind]
         time_s = work[:, None] * kept.options.sample_s
         power_w = np.broadcast_to(kept.options.power_w, time_s.shape)
-        factors = [self._oracle.factors(job, self._jobs.kinds[kind]) for job in jobs]
-        known = [each for each in factors if each is not None]
-        if known:
-            time_s = time_s * np.stack([each.time for each in known])
-            power_w = power_w * np.stack([each.power for each in known])
+        factors = self._oracle.factors_of(jobs, self._jobs.kinds[kind])
+        if factors is not None:
+            time_s, power_w = time_s * factors.time, power_w * factors.power
         if one:
             time_s, power_w = time_s[0], power_w[0]
         return Estimates(time_s, power_w, kept.idle_w, kept.options.gpus)

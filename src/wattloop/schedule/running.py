@@ -16,7 +16,7 @@ class Running:
         nodes: (node, bit mask of its GPUs there), in the order they were taken.
         started_s: when this stretch began.
         power_w: drawn by its GPUs, as measured.
-        expected_end_s: when it was believed to end, by the estimate at its start.
+        expected_end_s: when it is believed to end, by the estimate at its start or last recap.
         work_at_start: samples to go when this stretch began.
     """
 

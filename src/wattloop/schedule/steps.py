@@ -3,8 +3,11 @@
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
-__all__ = ["Steps"]
+__all__ = ["DAY_S", "Steps"]
+
+DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,13 @@ class Steps:
     values: tuple[float, ...]
     period_s: float = math.inf
 
+    def __post_init__(self) -> None:
+        times_s = (*self.times_s, self.period_s)
+        if len(self.times_s) != len(self.values) or not self.values or times_s[0] != 0:
+            raise ValueError("steps have as many times as values, the first time is 0")
+        if any(b <= a for a, b in pairwise(times_s)):
+            raise ValueError("the times of steps ascend, and end before the period does")
+
     @classmethod
     def constant(cls, value: float) -> "Steps":
         """The same at all times."""
@@ -28,27 +38,56 @@ class Steps:
 
     def at(self, time_s: float) -> float:
         """The value at a time; at a change, the new one."""
-        phase_s = time_s if math.isinf(self.period_s) else time_s % self.period_s
-        return self.values[bisect_right(self.times_s, phase_s) - 1]
+        if len(self.values) == 1:
+            return self.values[0]
+        return self.values[self._step(time_s)[1]]
 
     def next_change_s(self, time_s: float) -> float:
-        """When it changes next, after `time_s`; infinite when never."""
-        if math.isinf(self.period_s):
-            following = bisect_right(self.times_s, time_s)
-            return self.times_s[following] if following < len(self.times_s) else math.inf
-        if len(self.times_s) == 1:
+        """When the next step begins, after `time_s`; infinite when there is none."""
+        if len(self.values) == 1:
             return math.inf
-        turn, phase_s = divmod(time_s, self.period_s)
-        following = bisect_right(self.times_s, phase_s)
-        start_s = turn * self.period_s
-        if following < len(self.times_s):
-            return start_s + self.times_s[following]
+        start_s, step = self._step(time_s)
+        if step + 1 < len(self.times_s):
+            return start_s + self.times_s[step + 1]
         return start_s + self.period_s
 
     def least(self, begin_s: float, end_s: float) -> float:
         """The least value between two times, both ends included."""
         found, time_s = self.at(begin_s), self.next_change_s(begin_s)
-        while time_s <= end_s:
+        end_s = min(end_s, begin_s + self.period_s)  # after that it has seen them all
+        while time_s <= end_s and not math.isinf(time_s):
             found = min(found, self.at(time_s))
             time_s = self.next_change_s(time_s)
         return found
+
+    def shifted(self, by_s: float) -> "Steps":
+        """The same, seen by a clock that starts `by_s` later."""
+        if len(self.values) == 1 or by_s == 0:
+            return self
+        times_s, values = [0.0], [self.at(by_s)]
+        time_s = self.next_change_s(by_s)
+        while time_s - by_s < self.period_s and not math.isinf(time_s):
+            if time_s - by_s > times_s[-1]:
+                times_s.append(time_s - by_s)
+                values.append(self.at(time_s))
+            time_s = self.next_change_s(time_s)
+        return Steps(tuple(times_s), tuple(values), self.period_s)
+
+    def _step(self, time_s: float) -> tuple[float, int]:
+        """Where the period around `time_s` begins, and the number of the step.
+
+        The time is compared with `start + times_s`, as `next_change_s` gives them: whatever floats
+        do to a remainder, a step has begun when its time has come, and the next one is later.
+        """
+        start_s = 0.0
+        if not math.isinf(self.period_s):
+            turn = math.floor(time_s / self.period_s)
+            turn -= turn * self.period_s > time_s
+            turn += turn * self.period_s + self.period_s <= time_s
+            start_s = turn * self.period_s
+        step = max(0, bisect_right(self.times_s, time_s - start_s) - 1)
+        while step + 1 < len(self.times_s) and start_s + self.times_s[step + 1] <= time_s:
+            step += 1
+        while step > 0 and start_s + self.times_s[step] > time_s:
+            step -= 1
+        return start_s, step

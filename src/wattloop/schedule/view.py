@@ -10,6 +10,7 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import Queue
 from wattloop.schedule.running import Running
 from wattloop.schedule.steps import Steps
+from wattloop.schedule.use import Use
 
 __all__ = ["ClusterView", "Loss"]
 
@@ -31,10 +32,12 @@ class ClusterView:
         queue: jobs that wait.
         free: free GPUs; copy it to plan with.
         running: job number -> what runs.
-        user_gpu_s: GPU seconds each user has had so far, by user index.
+        use: GPU seconds each user has had.
         budget_w: most power the whole cluster may draw, over time; infinite without a budget.
         power_error, time_error: most that truth may exceed estimates, as a share of the estimate.
         loss: what preempting a running job now would throw away.
+        preemptions: how often each job was stopped by the policy so far, by job number.
+        is_up: of every node, by node number.
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
         now_s: the clock.
         power_w: what the whole cluster draws now, as measured.
@@ -45,11 +48,13 @@ class ClusterView:
     queue: Queue
     free: FreeGpus
     running: Mapping[int, Running]
-    user_gpu_s: Sequence[float]
+    use: Use
     budget_w: Steps
     power_error: float
     time_error: float
     loss: Callable[[Running], Loss]
+    preemptions: Sequence[int]
+    is_up: Sequence[bool]
     carbon_g_per_kwh: Steps | None = None
     price_per_kwh: Steps | None = None
     now_s: float = 0.0

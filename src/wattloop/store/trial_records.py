@@ -15,17 +15,22 @@ from sqlalchemy import delete, func, insert, select, update
 from wattloop.core.errors import StoreError
 from wattloop.store.database import Store
 from wattloop.store.experiments import RUNNING
-from wattloop.store.schema import trials
+from wattloop.store.schema import experiments, trials
 from wattloop.store.text import json_text, plain
 
 __all__ = [
     "TrialRecord",
+    "add_trials",
     "begin_trial",
     "each_trial",
     "end_trial",
     "forget_trials",
     "read_trials",
+    "trials_with_keys",
 ]
+
+KEYS_AT_ONCE = 500
+"""Databases take some hundred values in one query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,37 @@ def end_trial(store: Store, experiment_id: str, record: TrialRecord) -> None:
         connection.execute(
             update(trials).where(mine).values(**_trial_columns(experiment_id, record))
         )
+
+
+def add_trials(store: Store, experiment_id: str, records: Sequence[TrialRecord]) -> None:
+    """Write down trials that have ended, all or none; one that is there already is replaced."""
+    with store.writing() as connection:
+        for record in records:
+            mine = (trials.c.experiment_id == experiment_id) & (trials.c.key == plain(record.key))
+            connection.execute(delete(trials).where(mine))
+            connection.execute(insert(trials).values(**_trial_columns(experiment_id, record)))
+
+
+def trials_with_keys(
+    store: Store, kind: str, keys: Sequence[str], status: str
+) -> dict[str, TrialRecord]:
+    """Trials of any experiment of a kind that have these keys and this status, by key.
+
+    For keys that say all about a trial, so that what one experiment knows serves another.
+    """
+    found: dict[str, TrialRecord] = {}
+    mine = (experiments.c.kind == kind) & (trials.c.status == status)
+    with store.reading() as connection:
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            wanted = [plain(key) for key in keys[at : at + KEYS_AT_ONCE]]
+            query = (
+                select(trials.c.experiment_id, trials.c.key, trials.c.body)
+                .join(experiments, experiments.c.experiment_id == trials.c.experiment_id)
+                .where(mine, trials.c.key.in_(wanted))
+            )
+            for experiment_id, key, body in connection.execute(query):
+                found[key] = _record(body, key, store.where, experiment_id)
+    return found
 
 
 def forget_trials(store: Store, experiment_id: str, keep: Sequence[str]) -> int:

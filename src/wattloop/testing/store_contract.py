@@ -38,7 +38,14 @@ from wattloop.store.runs import (
     list_runs,
 )
 from wattloop.store.series import find_series
-from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.trial_records import (
+    TrialRecord,
+    add_trials,
+    begin_trial,
+    end_trial,
+    read_trials,
+    trials_with_keys,
+)
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
 __all__ = ["StoreContract"]
@@ -273,6 +280,18 @@ class StoreContract:
         )
         assert begin_trial(store, "e", "new", {}).number == 2
         assert [t.key for t in read_trials(store, "e")] == [first.key, second.key, "new"]
+
+    def test_trials_are_found_by_key_whatever_experiment_has_them(self, store: Store) -> None:
+        """Of the kind and status asked for only; adding one again replaces it."""
+        for name, kind in (("a", "campaign"), ("b", "campaign"), ("c", "sweep")):
+            create_experiment(store, _experiment(name, kind=kind))
+        ended = TrialRecord(key="k1", number=3, status="finished", outcome={"x": 1.5})
+        add_trials(store, "a", [ended, replace(ended, key="k2", status="failed")])
+        add_trials(store, "c", [replace(ended, key="k3")])
+        add_trials(store, "a", [ended])
+        keys = ["k1", "k2", "k3", *(f"other{n}" for n in range(600))]
+        assert trials_with_keys(store, "campaign", keys, "finished") == {"k1": ended}
+        assert [t.key for t in read_trials(store, "a")] == ["k1", "k2"]
 
     def test_deleting_an_experiment_removes_its_trials_and_keeps_its_runs(
         self, store: Store

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from wattloop.hardware.yaml_faults import Fault
 from wattloop.tune.cap_metric import wants_no_cap
 from wattloop.tune.parameters import Choice, Integer, Real
 from wattloop.tune.space import Space, SpaceError
@@ -13,10 +14,7 @@ from wattloop.tune.spec_default import whole_default
 if TYPE_CHECKING:
     from wattloop.tune.spec import SearchSpec
 
-__all__ = ["Fault", "contradictions"]
-
-Fault = tuple[tuple[str | int, ...], str]
-"""Where in the specification, and what is wrong there."""
+__all__ = ["contradictions"]
 
 ONE_OBJECTIVE = ("race", "sm2", "asha", "hyperband")
 """Strategies that follow a single objective."""

@@ -54,7 +54,7 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
         base.mark_line(strokeWidth=1.5).encode(y=y, color=color),
     ]
     if tdp_w > 0:
-        line = alt.Chart(alt.Data(values=[{"y": tdp_w, "text": f"TDP {tdp_w:g} W"}]))
+        line = alt.Chart(alt.Data(values=[{"y": tdp_w, "text": f"TDP {tdp_w:.4g} W"}]))
         layers.append(line.mark_rule(strokeDash=[6, 4], color=PALETTE[1]).encode(y="y:Q"))
         layers.append(
             line.mark_text(align="left", dx=4, dy=-7, color=PALETTE[1], fontSize=11).encode(

@@ -11,7 +11,16 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["FORMATS", "needs_libraries", "page_of", "save", "save_one", "writable_folder"]
+__all__ = [
+    "FORMATS",
+    "image_of",
+    "needs_libraries",
+    "page_of",
+    "save",
+    "save_one",
+    "vega_bundle",
+    "writable_folder",
+]
 
 PNG_SCALE = 2.0
 COLUMN_PX = 500
@@ -56,7 +65,7 @@ def save(
         for name, chart in charts.items():
             for kind in (".svg", ".png"):
                 written.append(folder / f"{name}{kind}")
-                written[-1].write_bytes(_image(chart, kind))
+                written[-1].write_bytes(image_of(chart, kind))
         page = folder / "index.html"
         page.write_text(page_of(charts, title=title, notes=notes), encoding="utf-8")
     except OSError as error:
@@ -81,14 +90,15 @@ def save_one(
     if kind == ".html":
         data = page_of(charts, title=title, notes=notes).encode()
     else:
-        data = _image(next(iter(charts.values())), kind)
+        data = image_of(next(iter(charts.values())), kind)
     from wattloop.store.formats.target import Target
 
     with Target(str(path)).path() as place:
         place.write_bytes(data)
 
 
-def _image(chart: Any, kind: str) -> bytes:
+def image_of(chart: Any, kind: str) -> bytes:
+    """One chart as `.svg` or `.png`."""
     import vl_convert
 
     spec, version = chart.to_dict(), _version()
@@ -111,14 +121,15 @@ def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ())
         title=html.escape(title),
         notes=said,
         figures=figures,
-        bundle=_bundle(),
+        bundle=vega_bundle(),
         # a text in the data must not end the script
         specs=specs.replace("</", "<\\/"),
     )
 
 
 @lru_cache(maxsize=1)
-def _bundle() -> str:
+def vega_bundle() -> str:
+    """The scripts that draw charts, to be put into a page."""
     import vl_convert
 
     # its stub demands a snippet; None is the documented default

@@ -1,5 +1,9 @@
-"""The machines: nodes with GPUs of several types, and what they draw when nothing runs."""
+"""The machines: nodes with GPUs of several types, and what they draw when nothing runs.
+
+`file` reads clusters from YAML and knows those that are shipped.
+"""
 
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.cluster.failures import Failures, NodeEvent, Outage
 
-__all__ = ["Cluster", "GpuType", "NodeGroup"]
+__all__ = ["Cluster", "Failures", "GpuType", "NodeEvent", "NodeGroup", "Outage"]

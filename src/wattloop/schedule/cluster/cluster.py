@@ -1,10 +1,12 @@
 """A cluster as the scheduler knows it: groups of like nodes, each with GPUs of one type."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
+from wattloop.schedule.cluster.failures import Failures
 
 __all__ = ["Cluster", "GpuType", "NodeGroup"]
 
@@ -17,11 +19,16 @@ class GpuType:
         name: what jobs, traces and figures call it, such as `a100`.
         gpu: what the maker says of it.
         idle_w: drawn by one GPU that runs nothing.
+        limit_w: most power that whoever runs the cluster lets one draw; None is the factory's.
+        link_bytes_s: bandwidth of one GPU towards its neighbours in a node, one way; None is that
+            of the GPU's own link.
     """
 
     name: str
     gpu: Gpu
     idle_w: float
+    limit_w: float | None = None
+    link_bytes_s: float | None = None
 
     @property
     def tdp_w(self) -> float:
@@ -29,8 +36,9 @@ class GpuType:
         return self.gpu.tdp_w
 
     def cap_w(self, share: float) -> float:
-        """The power limit that is `share` of the factory's, kept within what the GPU allows."""
-        return min(max(share * self.gpu.tdp_w, self.gpu.cap_min_w), self.gpu.cap_max_w)
+        """The power limit that is `share` of the factory's, within what GPU and operator allow."""
+        most_w = self.gpu.cap_max_w if self.limit_w is None else self.limit_w
+        return min(max(share * self.gpu.tdp_w, self.gpu.cap_min_w), most_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class Cluster:
         network_w: drawn by switches, always.
         network_bytes_s: bandwidth of a node towards another, one way.
         sources: field -> where its figure comes from.
+        failures: what befalls its nodes; None for nothing.
     """
 
     name: str
@@ -73,6 +82,22 @@ class Cluster:
     network_w: float = 0.0
     network_bytes_s: float = 25e9
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    failures: Failures | None = None
+
+    def __post_init__(self) -> None:
+        known = {kind.name for kind in self.types}
+        for group in self.groups:
+            if group.type_name not in known:
+                raise ConfigError(
+                    f"cluster {self.name}: group '{group.name}' has GPUs of type "
+                    f"'{group.type_name}', which is none of {', '.join(sorted(known))}"
+                )
+            if group.nodes < 1 or group.gpus_per_node < 1:
+                raise ConfigError(f"cluster {self.name}: group '{group.name}' has no GPU")
+
+    def with_failures(self, failures: Failures | None) -> "Cluster":
+        """The same machines, with another fate."""
+        return replace(self, failures=failures)
 
     @cached_property
     def node_groups(self) -> tuple[NodeGroup, ...]:

@@ -1,6 +1,6 @@
 """Many jobs, column by column: a million of them fit, and a policy's whole queue is arrays."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.kind import JobKind
 
-__all__ = ["JobTable"]
+__all__ = ["JobTable", "uncapped"]
 
 
 @dataclass(frozen=True)
@@ -53,3 +53,9 @@ class JobTable:
     def urgent(self) -> NDArray[np.bool_]:
         """Which jobs have a deadline."""
         return np.isfinite(self.deadline_s)
+
+
+def uncapped(jobs: JobTable) -> JobTable:
+    """The same jobs under the highest of their power limits only."""
+    kinds = tuple(replace(kind, caps=(max(kind.caps),)) for kind in jobs.kinds)
+    return jobs if kinds == jobs.kinds else replace(jobs, kinds=kinds)

@@ -1,6 +1,7 @@
 """What every oracle answers."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,18 @@ class Oracle(ABC):
     def factors(self, job: int, kind: JobKind) -> Factors | None:
         """By what estimates for this very job differ from `options`; None for not at all."""
         del job, kind
+        return None
+
+    def factors_of(self, jobs: Sequence[int], kind: JobKind) -> Factors | None:
+        """The same for many jobs of one kind: arrays (jobs, options)."""
+        found = [each for job in jobs if (each := self.factors(job, kind)) is not None]
+        if not found:
+            return None
+        return Factors(np.stack([f.time for f in found]), np.stack([f.power for f in found]))
+
+    def fingerprint(self, kind: JobKind) -> Sequence[str] | None:
+        """All that determines `options`, for a cache on disk; None when it cannot be told."""
+        del kind
         return None
 
     @property

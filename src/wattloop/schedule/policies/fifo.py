@@ -1,28 +1,48 @@
 """First in, first out: nobody overtakes."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from wattloop.schedule.actions import Action, Start
+from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import TIME
 from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.queue import Queue
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Fifo"]
+__all__ = ["Fifo", "fastest"]
 
 
 class Fifo(Policy):
-    """Starts the job that came first on its fastest placement; if none is free, all wait."""
+    """Starts jobs in order of arrival on their fastest free placement, until one finds none."""
 
     name = "fifo"
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
-        """Start the first job, if it fits."""
-        queue = view.queue
-        job = queue.head()
-        if job is None:
+        """Start the first jobs, as many as fit."""
+        queue, free = view.queue, view.free
+        head = queue.head()
+        option = None if head is None else fastest(queue, head, free)
+        if head is None or option is None:
             return ()
-        options = queue.options(job)
-        for option in queue.options_by(TIME, job):
-            if view.free.fits(options.shape(option)):
-                return (Start(job, option),)
-        return ()
+        starts = [Start(head, option)]
+        if len(queue) == 1:
+            return starts
+        free = free.copy()
+        free.take(queue.options(head).shape(option))
+        for job in islice(queue.by_arrival(), 1, None):
+            option = fastest(queue, job, free) if free.total else None
+            if option is None:
+                break
+            starts.append(Start(job, option))
+            free.take(queue.options(job).shape(option))
+        return starts
+
+
+def fastest(queue: Queue, job: int, free: FreeGpus) -> int | None:
+    """The job's fastest option among those that fit; None when none does."""
+    options = queue.options(job)
+    for option in queue.options_by(TIME, job):
+        if free.fits(options.shape(option)):
+            return option
+    return None

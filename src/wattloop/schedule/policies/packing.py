@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.objectives import Objective
 from wattloop.schedule.policies.policy import Policy
@@ -19,16 +20,30 @@ from wattloop.schedule.view import ClusterView
 __all__ = ["PackingPolicy"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class PackingPolicy(Policy):
-    """Each job's best placement among those that fit now, jobs in order of their rank."""
+    """Each job's best placement among those that fit now, jobs in order of their rank.
+
+    Order of jobs: higher priority first, then lower tier, then lower score, then who came first.
+    Tiers are numbers of their own, not part of the score, so that no score can outweigh one.
+    A job whose placement was taken in this round waits for the next, as in the thesis.
+    """
 
     objective: Objective
 
     @abstractmethod
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
-        """Score of every waiting job, lowest first, given the cost of its best placement."""
+        """Score of every waiting job, lowest first, given the cost of its best free placement.
+
+        The cost is infinite where none is free; scores of such jobs are not looked at.
+        """
+
+    def tier(self, view: ClusterView, waiting: Columns) -> Ints | None:
+        """Whose jobs go before all others, whatever the scores: lowest first. None: all alike."""
+        del view, waiting
+        return None
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Start what fits."""
@@ -41,8 +56,12 @@ class PackingPolicy(Policy):
         best = costs[chosen, np.arange(costs.shape[1])]
         waiting = queue.columns()
         scores = np.where(np.isfinite(best), self.rank(view, waiting, best), np.inf)
+        tiers = _tiers(waiting.priority, self.tier(view, waiting))
+        if np.isnan(scores.min()):
+            job = waiting.job[np.isnan(scores)].min()
+            raise ConfigError(f"policy {self.name}: the score of job {job} is not a number")
         free, starts = view.free.copy(), []
-        while np.isfinite(scores[row := _first(scores, waiting.job)]):
+        while (row := _first(scores, tiers, waiting.job)) is not None:
             shape = queue.shapes[fitting[chosen[row]]]
             free.take(shape)
             job = int(waiting.job[row])
@@ -55,8 +74,22 @@ class PackingPolicy(Policy):
         return starts
 
 
-def _first(scores: Floats, jobs: NDArray[np.int64]) -> int:
-    """Row of the lowest score; of equals, the one that came first."""
-    row = int(np.argmin(scores))
-    equals = np.flatnonzero(scores == scores[row])
-    return row if len(equals) == 1 else int(equals[np.argmin(jobs[equals])])
+def _tiers(priority: Ints, tier: Ints | None) -> Ints | None:
+    """Priority and tier as one number, lowest first; None when all jobs are alike."""
+    if priority.min() == priority.max():
+        return tier
+    if tier is None:
+        return -priority
+    return -priority * (int(tier.max()) - int(tier.min()) + 1) + tier
+
+
+def _first(scores: Floats, tiers: Ints | None, jobs: Ints) -> int | None:
+    """Row of the job whose turn it is; None when none is left."""
+    rows = np.flatnonzero(scores == scores.min())
+    if scores[rows[0]] == np.inf:
+        return None
+    if tiers is not None:
+        left = np.flatnonzero(scores < np.inf)
+        mine = left[tiers[left] == tiers[left].min()]
+        rows = mine[scores[mine] == scores[mine].min()]
+    return int(rows[np.argmin(jobs[rows])])

@@ -18,6 +18,10 @@ class Policy(ABC):
     """
 
     name: str = ""
+    needs_free_gpus: bool = True
+    """Asked only when a job waits and a GPU is free. One that stops or recaps jobs says False."""
+    sets_caps: bool = False
+    """Chooses power limits. All others are shown placements under the highest one only."""
 
     @abstractmethod
     def decide(self, view: ClusterView) -> Sequence[Action]:

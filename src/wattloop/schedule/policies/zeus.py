@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.objectives import EDP
+from wattloop.schedule.policies.ageing import EDP_AGE_WEIGHT_PER_S, weight
 from wattloop.schedule.policies.packing import PackingPolicy
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
@@ -21,8 +22,8 @@ class Zeus(PackingPolicy):
     name = "zeus"
     objective = EDP
 
-    def __init__(self, age_weight_per_s: float = 0.1) -> None:
-        self.age_weight_per_s = age_weight_per_s
+    def __init__(self, age_weight_per_s: float = EDP_AGE_WEIGHT_PER_S) -> None:
+        self.age_weight_per_s = weight("age_weight_per_s", age_weight_per_s)
 
     def rank(
         self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]

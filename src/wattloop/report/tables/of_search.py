@@ -1,25 +1,37 @@
 """A stored search as a table: one row per configuration that was trained."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wattloop.analyze.reading import table_of
 from wattloop.analyze.table import Table
-from wattloop.cli.analyze_request import Request, listed
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
     from wattloop.tune.history import CandidateResult
 
-__all__ = ["search_rows_table"]
+__all__ = ["search_table"]
 
 INACTIVE = "inactive"
 """The level of a conditional parameter where it does not apply: that is a choice, not a gap."""
 COSTS = ("energy_j", "time_s", "power_w", "epochs", "to_target_j", "to_target_s")
 
 
-def search_rows_table(store: "Store", experiment: "Experiment", request: Request) -> Table:
-    """Parameters, levers and found rates against energy, time, power and quality."""
+def search_table(
+    store: "Store",
+    experiment: "Experiment",
+    parameters: Sequence[str] | None = None,
+    results: Sequence[str] | None = None,
+) -> Table:
+    """Parameters, levers and found rates against energy, time, power and quality.
+
+    Args:
+        store: where the trials are.
+        experiment: the search.
+        parameters: columns that were chosen; all when not given.
+        results: columns that came out; all that are known when not given.
+    """
     from wattloop.tune.history import (
         candidates_of,
         parameter_columns,
@@ -32,25 +44,24 @@ def search_rows_table(store: "Store", experiment: "Experiment", request: Request
     candidates = candidates_of(store, experiment.experiment_id, quality)
     summary = summary_of(store, experiment, candidates)
     rows = rows_of(candidates)
-    parameters = list(parameter_columns(candidates).values())
+    found = list(parameter_columns(candidates).values())
     if any(row["learning_rate"] is not None for row in rows):
-        parameters.append("learning_rate")
+        found.append("learning_rate")
     metric = "quality" if quality is None else quality.metric
     for row, candidate in zip(rows, candidates, strict=True):
-        _completed(row, candidate, parameters, metric)
+        _completed(row, candidate, found, metric)
         row["is_default"] = candidate is summary.default
-    results = [metric, f"best_{metric}", *COSTS, *_reported(candidates, rows)]
+    came_out = [metric, f"best_{metric}", *COSTS, *_reported(candidates, rows)]
     epochs = {row["epochs"] for row in rows if row["energy_j"] is not None}
     if len(epochs) > 1:
-        results += ["energy_per_epoch_j", "time_per_epoch_s"]
-    chosen = listed(request.parameters), listed(request.results)
-    directions = {} if quality is None else dict.fromkeys(results[:2], quality.maximize)
+        came_out += ["energy_per_epoch_j", "time_per_epoch_s"]
+    directions = {} if quality is None else dict.fromkeys(came_out[:2], quality.maximize)
     scope = f"energy of {summary.scope}" if summary.scope else "energy"
     return table_of(
         rows,
         name=experiment.name or experiment.experiment_id,
-        parameters=chosen[0] or parameters,
-        results=chosen[1] or [name for name in dict.fromkeys(results) if _known(rows, name)],
+        parameters=list(parameters or found),
+        results=list(results or [name for name in dict.fromkeys(came_out) if _known(rows, name)]),
         source=f"{scope}, {summary.provenance}",
         directions=directions,
     )

@@ -1,0 +1,84 @@
+"""`wattloop report`: one file that shows and proves what was measured."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+
+if TYPE_CHECKING:
+    from wattloop.report.document import Document
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def report(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN|SWEEP|SEARCH|CAMPAIGN]",
+            help="Identifier, its beginning, a name, or 'last' for the last run.",
+        ),
+    ] = "last",
+    *,
+    html: Annotated[bool, typer.Option("--html", help="One HTML file (the default).")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="A typeset PDF.")] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
+    ] = None,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Write a report as one HTML file that opens offline, or as a PDF."""
+    from wattloop.cli.runs_store import opened
+    from wattloop.report.subject import report_of
+
+    kinds = _kinds(output, html=html, pdf=pdf)
+    check_target(output, "--output")
+    with opened(store, config) as place:
+        document = report_of(place, subject)
+    name = document.about.get("id", "report")
+    written = {}
+    for kind in kinds:
+        target = output if output and len(kinds) == 1 else f"{_stem(output) or name}.{kind}"
+        check_target(target, "--output")
+        path = user_path(target)
+        path.write_bytes(_rendered(document, kind))
+        written[kind] = str(path)
+        say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if json_file is not None:
+        write_json({"title": document.title, "about": dict(document.about), **written}, json_file)
+
+
+def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:
+    """Which files to write; the name of the file may say it."""
+    ending = "" if output is None else output.rpartition(".")[2].lower()
+    asked = [kind for kind, wanted in (("html", html), ("pdf", pdf)) if wanted]
+    if output is not None and output.count(".") and ending not in ("html", "htm", "pdf"):
+        raise ConfigError(f"--output {output}: a report is .html or .pdf")
+    if not asked:
+        return ["pdf" if ending == "pdf" else "html"]
+    if len(asked) == 1 and ending and asked[0] != ending.replace("htm", "html")[:4]:
+        raise ConfigError(f"--{asked[0]} --output {output}: the name says something else")
+    return asked
+
+
+def _stem(output: str | None) -> str:
+    return "" if output is None else output.rpartition(".")[0] or output
+
+
+def _rendered(document: "Document", kind: str) -> bytes:
+    if kind == "pdf":
+        from wattloop.report.pdf import document_pdf
+
+        return document_pdf(document)
+    from wattloop.report.html import document_html
+
+    return document_html(document).encode()

@@ -1,0 +1,147 @@
+"""A report as parts, whatever it is printed on: a page, a PDF, a view of the dashboard."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "Badge",
+    "Badges",
+    "Block",
+    "Chart",
+    "Document",
+    "Fact",
+    "Facts",
+    "Note",
+    "Paragraph",
+    "Section",
+    "Table",
+    "Tone",
+]
+
+Tone = str
+"""How a remark is meant: `plain`, `good`, `info` or `warning`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Some sentences."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A remark set apart: an insight, a warning, an advice.
+
+    Attributes:
+        text: what it says.
+        tone: how it is meant.
+        title: a few words before it; empty for none.
+        command: what to type, if there is something to do.
+        source: where it comes from, in words.
+    """
+
+    text: str
+    tone: Tone = "plain"
+    title: str = ""
+    command: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One figure: `Energy`, `1.60 kJ ± 7%`, `simulated; dram is missing`."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Figures side by side, the most important first."""
+
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A mark with its meaning: an efficiency label of a device, say."""
+
+    label: str
+    value: str
+    tone: Tone
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Badges:
+    """Marks side by side."""
+
+    badges: tuple[Badge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; columns that hold numbers are set to the right.
+
+    Attributes:
+        columns: their headings.
+        rows: as many texts each.
+        caption: what the table shows.
+        numbers: which columns hold numbers, by position.
+        notes: below it.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    numbers: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure: an Altair chart, and in words what it shows for those who cannot see it."""
+
+    name: str
+    chart: Any
+    alternative: str
+
+
+Block = Paragraph | Note | Facts | Badges | Table | Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what is below it."""
+
+    heading: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole report.
+
+    Attributes:
+        title: of what it is.
+        subtitle: the one sentence that says most.
+        sections: in order.
+        made_wall_s: when it was made, seconds since 1970 UTC.
+        version: of Wattloop.
+        about: plain data on what it is of, for readers of the file's metadata.
+    """
+
+    title: str
+    subtitle: str
+    sections: tuple[Section, ...]
+    made_wall_s: float
+    version: str
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    def charts(self) -> dict[str, Any]:
+        """All figures by name."""
+        blocks: Sequence[Block] = [block for each in self.sections for block in each.blocks]
+        return {block.name: block.chart for block in blocks if isinstance(block, Chart)}

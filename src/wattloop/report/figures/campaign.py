@@ -1,0 +1,154 @@
+"""Policies side by side: throughput and energy, deadlines, fairness, load (thesis 5.3 to 5.9)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
+from wattloop.schedule.metrics import spread
+
+__all__ = ["Row", "fairness_figure", "load_figure", "miss_figure", "trade_off_figure"]
+
+Row = Mapping[str, Any]
+"""One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
+BAR_PX = 34
+DASHES = ([1, 0], [6, 3], [2, 2])
+
+
+def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = None) -> Any:
+    """Throughput against energy, mean and one standard deviation both ways (5.3, 5.4, 5.8).
+
+    Args:
+        rows: of all policies and seeds.
+        said: what was simulated, for the subtitle.
+        setting: a field of the rows that splits each policy, such as rigid and malleable jobs.
+    """
+    import altair as alt
+
+    data = _means(rows, ("energy_kwh", "throughput_per_h"), setting)
+    order = list(dict.fromkeys(row["policy"] for row in data))
+    base = alt.Chart(alt.Data(values=data))
+    x = alt.X("energy_kwh:Q", title="Energy of the cluster (kWh)", scale=alt.Scale(zero=False))
+    y = alt.Y("throughput_per_h:Q", title="Jobs done per hour", scale=alt.Scale(zero=False))
+    color = alt.Color("policy:N", sort=order, legend=None, scale=_scale(order))
+    across = base.mark_rule(opacity=0.4).encode(
+        x=alt.X("energy_kwh_low:Q"), x2="energy_kwh_high:Q", y=y, color=color
+    )
+    upwards = base.mark_rule(opacity=0.4).encode(
+        x=x, y=alt.Y("throughput_per_h_low:Q"), y2="throughput_per_h_high:Q", color=color
+    )
+    mark: dict[str, Any] = {}
+    if setting is not None:
+        mark = {"shape": alt.Shape("setting:N", title=setting.replace("_", " "))}
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=x, y=y, color=color, tooltip=["label:N", "energy_kwh:Q", "throughput_per_h:Q"], **mark
+    )
+    names = base.mark_text(align="left", dx=8, dy=-7, fontSize=11).encode(
+        x=x, y=y, text="label:N", color=color
+    )
+    chart = alt.layer(across, upwards, points, names).properties(width=WIDTH + 120, height=320)
+    return styled(chart, "Throughput against energy", f"mean ± sd over seeds; {said}")
+
+
+def miss_figure(rows: Sequence[Row], said: str) -> Any:
+    """Share of deadlines missed (5.5)."""
+    data = _means(rows, ("miss_rate",), None)
+    return _bars(data, "miss_rate", "Deadlines missed", said, percent=True)
+
+
+def fairness_figure(rows: Sequence[Row], said: str) -> Any:
+    """Jain's index of completion times and of GPU seconds, side by side (5.7)."""
+    import altair as alt
+
+    titles = {"jain_jct": "Completion time", "jain_share": "GPU seconds"}
+    data = [
+        {"policy": row["policy"], "of": title, "value": row[name], "sd": row[f"{name}_sd"]}
+        for row in _means(rows, tuple(titles), None)
+        for name, title in titles.items()
+        if row.get(name) is not None
+    ]
+    order = list(dict.fromkeys(row["policy"] for row in data))
+    base = alt.Chart(alt.Data(values=data))
+    x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
+    beside = alt.XOffset("of:N", sort=list(titles.values()))
+    y = alt.Y("value:Q", title="Jain's index over users", scale=alt.Scale(domain=[0, 1]))
+    bars = base.mark_bar().encode(x=x, xOffset=beside, y=y, color=colour("of", [*titles.values()]))
+    chart = bars.properties(width=max(WIDTH, 2 * BAR_PX * len(order)), height=HEIGHT)
+    return styled(chart, "Fairness", f"mean over seeds, 1 is equal; {said}")
+
+
+def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Any:
+    """Mean completion time against the arrival rate (5.9)."""
+    import altair as alt
+
+    data = _means(rows, ("jct_mean_s",), rate)
+    order = list(dict.fromkeys(row["policy"] for row in data))
+    for row in data:
+        row["jct_min"] = row["jct_mean_s"] / 60
+    x = alt.X("setting:Q", title="Arrivals per second", scale=alt.Scale(zero=False))
+    y = alt.Y("jct_min:Q", title="Mean completion time (min)", scale=alt.Scale(zero=True))
+    color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order))
+    dash = alt.StrokeDash("policy:N", sort=order, legend=None, scale=_dashes(order))
+    base = alt.Chart(alt.Data(values=data)).encode(x=x, y=y, color=color)
+    chart = alt.layer(
+        base.mark_line().encode(strokeDash=dash), base.mark_point(filled=True, size=35)
+    ).properties(width=WIDTH + 60, height=HEIGHT)
+    return styled(chart, "Completion time against load", f"mean over seeds; {said}")
+
+
+def _means(rows: Sequence[Row], names: Sequence[str], setting: str | None) -> list[dict[str, Any]]:
+    """One row per policy (and setting): mean, sd and both ends of each figure."""
+    groups: dict[tuple[str, Any], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["policy"], row[setting] if setting else None), []).append(row)
+    found = []
+    for (policy, value), members in groups.items():
+        point: dict[str, Any] = {"policy": policy, "setting": value}
+        point["label"] = policy if value is None else f"{policy} ({value})"
+        for name in names:
+            seen = spread([member[name] for member in members])
+            if seen is None:
+                continue
+            sd = seen.sd or 0.0
+            point |= {
+                name: seen.mean,
+                f"{name}_sd": seen.sd,
+                f"{name}_low": seen.mean - sd,
+                f"{name}_high": seen.mean + sd,
+            }
+        if all(name in point for name in names) or len(names) > 1:
+            found.append(point)
+    return found
+
+
+def _bars(
+    data: Sequence[dict[str, Any]], name: str, title: str, said: str, *, percent: bool
+) -> Any:
+    import altair as alt
+
+    order = [row["policy"] for row in data]
+    base = alt.Chart(alt.Data(values=list(data)))
+    x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
+    ticks = alt.Axis(format="%") if percent else alt.Axis()
+    bars = base.mark_bar(color=PALETTE[0]).encode(
+        x=x, y=alt.Y(f"{name}:Q", title=title, axis=ticks)
+    )
+    text = base.mark_text(dy=-8, fontSize=11, color=GREY).encode(
+        x=x, y=f"{name}:Q", text=alt.Text(f"{name}:Q", format=".1%" if percent else ".3g")
+    )
+    chart = alt.layer(bars, text).properties(width=max(WIDTH, BAR_PX * len(order)), height=HEIGHT)
+    return styled(chart, title, f"mean over seeds; {said}")
+
+
+def _scale(order: Sequence[str]) -> Any:
+    """Colours in turn; where there are more policies than colours, names and dashes help."""
+    import altair as alt
+
+    colours = [PALETTE[number % len(PALETTE)] for number in range(len(order))]
+    return alt.Scale(domain=list(order), range=colours)
+
+
+def _dashes(order: Sequence[str]) -> Any:
+    import altair as alt
+
+    dashes = [DASHES[number // len(PALETTE) % len(DASHES)] for number in range(len(order))]
+    return alt.Scale(domain=list(order), range=dashes)

@@ -1,0 +1,107 @@
+"""A cluster over time: its power against the budget (thesis 5.6), and who had which GPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.metrics.curves import PowerCurve
+from wattloop.schedule.metrics.stretches import gpu_stretches
+from wattloop.schedule.oracle.oracle import Oracle
+
+__all__ = ["gantt_figure", "power_figure"]
+
+ROW_PX = 14
+MOST_GPUS = 64
+MOST_BARS = 4_000
+
+
+def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
+    """Power of the whole cluster under each policy; dashed: the budget."""
+    import altair as alt
+
+    data = [
+        {"policy": policy, "hour": time_s / 3_600, "kw": power_w / 1_000}
+        for policy, curve in curves.items()
+        for time_s, power_w in zip(curve.times_s.tolist(), curve.mean_w.tolist(), strict=True)
+    ]
+    x = alt.X("hour:Q", title="Hours")
+    y = alt.Y("kw:Q", title="Power of the cluster (kW)")
+    order = list(curves)
+    scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
+    color = alt.Color("policy:N", title=None, sort=order, scale=scale)
+    layers = [
+        alt.Chart(alt.Data(values=data))
+        .mark_line(interpolate="step-after", strokeWidth=1.5, opacity=0.85)
+        .encode(x=x, y=y, color=color)
+    ]
+    budget = _budget_rows(next(iter(curves.values()))) if curves else []
+    if budget:
+        layers.append(
+            alt.Chart(alt.Data(values=budget))
+            .mark_line(interpolate="step-after", strokeDash=[6, 4], color=BEST)
+            .encode(x=x, y=y)
+        )
+    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=HEIGHT)
+    about = "means of short spans, one seed"
+    return styled(
+        chart, "Power over time", f"{about}{'; dashed: the budget' if budget else ''}; {said}"
+    )
+
+
+def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
+    """A row per GPU, a bar per job on it, coloured by what it trains; black ends lost work.
+
+    Of a large cluster the first GPUs are drawn, of many jobs the first ones.
+    """
+    import altair as alt
+
+    names, kinds = result.cluster.node_names, result.jobs.kinds
+    types = [group.type_name for group in result.cluster.node_groups]
+    rows: dict[tuple[int, int], str] = {}
+    for node, group in enumerate(result.cluster.node_groups):
+        for gpu in range(group.gpus_per_node):
+            rows[node, gpu] = f"{names[node]}/{gpu} ({types[node]})"
+    shown = dict(list(rows.items())[:MOST_GPUS])
+    bars = [
+        {
+            "gpu": shown[each.node, each.gpu],
+            "begin": each.begin_s / 3_600,
+            "end": each.end_s / 3_600,
+            "what": kinds[int(result.jobs.kind[each.job])].label,
+            "job": each.job,
+            "how": each.end,
+        }
+        for each in gpu_stretches(result, truth)
+        if (each.node, each.gpu) in shown
+    ][:MOST_BARS]
+    base = alt.Chart(alt.Data(values=bars))
+    y = alt.Y("gpu:N", sort=list(shown.values()), title=None, axis=alt.Axis(labelFontSize=9))
+    x = alt.X("begin:Q", title="Hours")
+    what = alt.Color("what:N", title=None)
+    blocks = base.mark_bar(stroke="white", strokeWidth=0.6).encode(
+        x=x, x2="end:Q", y=y, color=what, tooltip=["job:Q", "what:N", "how:N", "begin:Q", "end:Q"]
+    )
+    lost = (
+        base.transform_filter("datum.how == 'preempted' || datum.how == 'node died'")
+        .mark_tick(color=BEST, thickness=2.5, size=ROW_PX)
+        .encode(x="end:Q", y=y)
+    )
+    height = ROW_PX * len(shown)
+    chart = alt.layer(blocks, lost).properties(width=2 * WIDTH, height=height)
+    cut = f"; first {MOST_GPUS} of {len(rows)} GPUs" if len(rows) > len(shown) else ""
+    return styled(
+        chart, f"Who had which GPU: {result.policy}", f"black ends: stopped early{cut}; {said}"
+    )
+
+
+def _budget_rows(curve: PowerCurve) -> list[dict[str, float]]:
+    if not np.isfinite(curve.budget_w).any():
+        return []
+    return [
+        {"hour": time_s / 3_600, "kw": budget_w / 1_000}
+        for time_s, budget_w in zip(curve.times_s.tolist(), curve.budget_w.tolist(), strict=True)
+        if np.isfinite(budget_w)
+    ]

@@ -1,0 +1,170 @@
+"""A report as one HTML file that opens anywhere, without a network."""
+
+import html
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from wattloop.report.document import (
+    Badges,
+    Block,
+    Chart,
+    Document,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Table,
+)
+from wattloop.report.figures.render import needs_libraries, vega_bundle
+
+__all__ = ["block_html", "document_html", "style_sheet"]
+
+_e = html.escape
+
+
+def document_html(document: Document) -> str:
+    """The whole page, with style, scripts and data inside.
+
+    Raises:
+        ConfigError: the document has charts, and what draws them is not installed.
+    """
+    charts = {name: chart.to_dict() for name, chart in document.charts().items()}
+    scripts = _scripts(charts) if charts else ""
+    sections = "\n".join(_section(section) for section in document.sections)
+    made = datetime.fromtimestamp(document.made_wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    contents = "".join(
+        f'<li><a href="#{_anchor(each.heading)}">{_e(each.heading)}</a></li>'
+        for each in document.sections
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="Wattloop {_e(document.version)}">
+<title>{_e(document.title)}</title>
+<style>{style_sheet()}</style>
+</head>
+<body>
+<header>
+<h1>{_e(document.title)}</h1>
+<p class="subtitle">{_e(document.subtitle)}</p>
+</header>
+<nav aria-label="Sections"><ul>{contents}</ul></nav>
+<main>
+{sections}
+</main>
+<footer>Made by Wattloop {_e(document.version)}, {made}.</footer>
+{scripts}
+</body>
+</html>
+"""
+
+
+def block_html(block: Block) -> str:
+    """One part of a page; charts are empty figures that a script fills by their name."""
+    return _BLOCKS[type(block)](block)
+
+
+def style_sheet() -> str:
+    """The style of reports, light or dark as the reader's machine is set."""
+    from importlib import resources
+
+    return resources.files("wattloop.report").joinpath("report.css").read_text("utf-8")
+
+
+def _section(section: Section) -> str:
+    blocks = "\n".join(block_html(block) for block in section.blocks)
+    anchor = _anchor(section.heading)
+    return (
+        f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{_e(section.heading)}</h2>\n'
+        f"{blocks}\n</section>"
+    )
+
+
+def _paragraph(block: Paragraph) -> str:
+    return f"<p>{_e(block.text)}</p>"
+
+
+def _note(block: Note) -> str:
+    title = f"<strong>{_e(block.title)}</strong> " if block.title else ""
+    command = f"<pre><code>{_e(block.command)}</code></pre>" if block.command else ""
+    source = f'<p class="source">{_e(block.source)}</p>' if block.source else ""
+    return (
+        f'<div class="note {_e(block.tone)}"><p>{title}{_e(block.text)}</p>{command}{source}</div>'
+    )
+
+
+def _facts(block: Facts) -> str:
+    facts = "".join(
+        f"<div><dt>{_e(fact.label)}</dt><dd>{_e(fact.value)}"
+        + (f'<span class="remark">{_e(fact.note)}</span>' if fact.note else "")
+        + "</dd></div>"
+        for fact in block.facts
+    )
+    return f'<dl class="facts">{facts}</dl>'
+
+
+def _badges(block: Badges) -> str:
+    badges = "".join(
+        f'<li class="badge {_e(badge.tone)}"><span class="what">{_e(badge.label)}</span> '
+        f'<span class="value">{_e(badge.value)}</span> '
+        f'<span class="meaning">{_e(badge.meaning)}</span></li>'
+        for badge in block.badges
+    )
+    return f'<ul class="badges">{badges}</ul>'
+
+
+def _table(block: Table) -> str:
+    def cell(text: str, place: int, tag: str, scope: str = "") -> str:
+        kind = ' class="number"' if place in block.numbers else ""
+        return f"<{tag}{kind}{scope}>{_e(text)}</{tag}>"
+
+    head = "".join(cell(text, n, "th", ' scope="col"') for n, text in enumerate(block.columns))
+    rows = "".join(
+        "<tr>" + "".join(cell(text, n, "td") for n, text in enumerate(row)) + "</tr>"
+        for row in block.rows
+    )
+    caption = f"<caption>{_e(block.caption)}</caption>" if block.caption else ""
+    notes = "".join(f'<p class="source">{_e(note)}</p>' for note in block.notes)
+    return (
+        f'<div class="table" tabindex="0" role="region" aria-label="{_e(block.caption)}">'
+        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{notes}"
+    )
+
+
+def _chart(block: Chart) -> str:
+    return (
+        f'<figure><div class="chart" id="chart-{_e(block.name)}" role="img" '
+        f'aria-label="{_e(block.alternative)}"></div></figure>'
+    )
+
+
+_BLOCKS: dict[type, Callable[[Any], str]] = {
+    Paragraph: _paragraph,
+    Note: _note,
+    Facts: _facts,
+    Badges: _badges,
+    Table: _table,
+    Chart: _chart,
+}
+
+
+def _scripts(charts: dict[str, Any]) -> str:
+    needs_libraries()
+    specs = json.dumps(charts).replace("</", "<\\/")  # a text in the data must not end the script
+    return f"""<script>{vega_bundle()}</script>
+<script>
+const specs = {specs};
+for (const [name, spec] of Object.entries(specs)) {{
+  const actions = {{export: true, source: false, compiled: false, editor: false}};
+  vegaEmbed(document.getElementById("chart-" + name), spec, {{actions, renderer: "svg"}});
+}}
+</script>"""
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or "section"

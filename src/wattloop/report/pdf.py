@@ -1,0 +1,141 @@
+"""A report as a typeset PDF, by Typst: its parts as data, laid out by `report.typ`."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.report.document import (
+    Badges,
+    Block,
+    Chart,
+    Document,
+    Facts,
+    Note,
+    Paragraph,
+    Table,
+)
+from wattloop.report.figures.render import image_of, needs_libraries
+
+__all__ = ["document_pdf"]
+
+REMEDY = "pip install 'wattloop[report]'"
+PAGE_PT = 482.0
+"""Width of the text on a page."""
+CHART_PT_PER_PX = 0.72
+
+
+def document_pdf(document: Document) -> bytes:
+    """The whole report.
+
+    Raises:
+        ConfigError: what typesets it, or what draws its charts, is not installed.
+    """
+    try:
+        import typst
+    except ImportError:
+        raise ConfigError(f"PDF reports need typst, which is not installed: {REMEDY}") from None
+    if document.charts():
+        needs_libraries()
+    with tempfile.TemporaryDirectory(prefix="wattloop-report-") as folder:
+        place = Path(folder)
+        (place / "data.json").write_text(json.dumps(_data(document, place)), "utf-8")
+        template = resources.files("wattloop.report").joinpath("report.typ").read_text("utf-8")
+        (place / "report.typ").write_text(template, "utf-8")
+        return bytes(typst.compile(place / "report.typ", root=place))
+
+
+def _data(document: Document, folder: Path) -> dict[str, Any]:
+    made = datetime.fromtimestamp(document.made_wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {
+        "title": document.title,
+        "subtitle": document.subtitle,
+        "version": document.version,
+        "made": f"Made by Wattloop {document.version}, {made}",
+        "sections": [
+            {"heading": each.heading, "blocks": [_block(b, folder) for b in each.blocks]}
+            for each in document.sections
+        ],
+    }
+
+
+def _block(block: Block, folder: Path) -> dict[str, Any]:
+    return _BLOCKS[type(block)](block, folder)
+
+
+def _paragraph(block: Paragraph, _: Path) -> dict[str, Any]:
+    return {"kind": "paragraph", "text": block.text}
+
+
+def _note(block: Note, _: Path) -> dict[str, Any]:
+    return {
+        "kind": "note",
+        "text": block.text,
+        "tone": block.tone,
+        "title": block.title,
+        "command": block.command,
+        "source": block.source,
+    }
+
+
+def _facts(block: Facts, _: Path) -> dict[str, Any]:
+    facts = [{"label": f.label, "value": f.value, "note": f.note} for f in block.facts]
+    return {"kind": "facts", "facts": facts}
+
+
+def _badges(block: Badges, _: Path) -> dict[str, Any]:
+    badges = [
+        {"label": b.label, "value": b.value, "tone": b.tone, "meaning": b.meaning}
+        for b in block.badges
+    ]
+    return {"kind": "badges", "badges": badges}
+
+
+def _table(block: Table, _: Path) -> dict[str, Any]:
+    widths = [
+        max((len(row[place]) for row in block.rows), default=0)
+        for place in range(len(block.columns))
+    ]
+    return {
+        "kind": "table",
+        "columns": list(block.columns),
+        "rows": [list(row) for row in block.rows],
+        "caption": block.caption,
+        "numbers": sorted(block.numbers),
+        "notes": list(block.notes),
+        # the column with the longest text takes what is left, and wraps
+        "stretch": widths.index(max(widths)) if widths else 0,
+    }
+
+
+def _chart(block: Chart, folder: Path) -> dict[str, Any]:
+    name = f"chart-{block.name}.svg"
+    image = image_of(block.chart, ".svg")
+    (folder / name).write_bytes(image)
+    return {
+        "kind": "chart",
+        "file": name,
+        "alternative": block.alternative,
+        "width": min(PAGE_PT, _width_px(image) * CHART_PT_PER_PX),
+    }
+
+
+def _width_px(svg: bytes) -> float:
+    import re
+
+    found = re.search(rb'<svg[^>]*? width="([\d.]+)', svg)
+    return float(found.group(1)) if found else PAGE_PT
+
+
+_BLOCKS: dict[type, Callable[[Any, Path], dict[str, Any]]] = {
+    Paragraph: _paragraph,
+    Note: _note,
+    Facts: _facts,
+    Badges: _badges,
+    Table: _table,
+    Chart: _chart,
+}

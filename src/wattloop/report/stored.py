@@ -1,0 +1,58 @@
+"""Sweeps and searches as they stand in the store now."""
+
+from dataclasses import asdict, replace
+
+from wattloop.characterize.sweep_result import SweepResult, result_of
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.host import Host
+from wattloop.store.database import Store
+from wattloop.store.experiments import RUNNING, Experiment, find_experiment
+from wattloop.store.trial_records import read_trials
+from wattloop.trials.claim import is_claimed
+from wattloop.trials.outcome import SCOPES
+from wattloop.tune.history import (
+    CandidateResult,
+    SearchSummary,
+    candidates_from,
+    quality_of,
+    summary_of,
+)
+
+__all__ = ["looked_at", "stored_search", "stored_sweep", "with_status_now"]
+
+
+def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
+    """What a stored sweep found."""
+    if scope is not None and scope not in SCOPES:
+        raise ConfigError(f"--scope {scope}: unknown; choose one of {', '.join(SCOPES)}")
+    experiment = with_status_now(store, find_experiment(store, reference, "sweep"))
+    return result_of(experiment, read_trials(store, experiment.experiment_id), scope)
+
+
+def stored_search(store: Store, reference: str) -> Experiment:
+    """A stored search, with its status as it is now."""
+    return with_status_now(store, find_experiment(store, reference, "search"))
+
+
+def with_status_now(store: Store, experiment: Experiment) -> Experiment:
+    """As it is stored, but for one whose process was killed: that cannot say so itself."""
+    here = experiment.facts.get("host") == Host.from_environment().name
+    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
+        return replace(experiment, status="interrupted")
+    return experiment
+
+
+def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResult], SearchSummary]:
+    """A search's candidates, and its summary with the best as it stands.
+
+    Also of a search that goes on or was killed. Its trials are read once: there may be many.
+    """
+    from wattloop.measure.configfile import load_settings
+    from wattloop.tune.standing import chosen_now
+    from wattloop.tune.stored import without_collecting
+
+    with without_collecting():
+        records = read_trials(store, experiment.experiment_id)
+        found = candidates_from(records, quality_of(experiment.facts))
+        best = chosen_now(store, experiment, load_settings(), records)
+    return found, summary_of(store, experiment, found, None if best is None else asdict(best))

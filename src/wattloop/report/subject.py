@@ -1,0 +1,37 @@
+"""What a report is asked of: a run, or something that was tried."""
+
+from collections.abc import Callable
+
+from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
+from wattloop.report.document import Document
+from wattloop.report.of_run import report_of_run
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment, find_experiment
+from wattloop.store.runs import find_run
+
+__all__ = ["report_of"]
+
+EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {}
+"""Kind of experiment -> what makes its report."""
+
+
+def report_of(store: Store, reference: str) -> Document:
+    """The report on whatever `reference` names: a run, a sweep, a search, a campaign.
+
+    Raises:
+        ConfigError: there is no report on this kind of thing.
+        RunNotFound: nothing is called so.
+    """
+    try:
+        return report_of_run(store, find_run(store, reference))
+    except RunNotFound as no_run:
+        try:
+            experiment = find_experiment(store, reference)
+        except ExperimentNotFound:
+            raise no_run from None
+    if experiment.kind not in EXPERIMENTS:
+        known = ", ".join(["run", *EXPERIMENTS])
+        raise ConfigError(
+            f"{experiment.experiment_id} is a {experiment.kind}: there are reports on {known}"
+        )
+    return EXPERIMENTS[experiment.kind](store, experiment)

@@ -1,0 +1,76 @@
+"""Watts, times, bandwidths and shares as people write them in cluster and scenario files."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from wattloop.characterize.quantities import SECONDS
+
+__all__ = [
+    "BytesPerSecond",
+    "Count",
+    "PositiveSeconds",
+    "Seconds",
+    "Share",
+    "Strict",
+    "Watts",
+    "bytes_per_second",
+    "number",
+    "seconds",
+    "watts",
+]
+
+WATTS = {"": 1.0, "w": 1.0, "kw": 1e3, "mw": 1e6}
+"""Units in lower case: nobody budgets milliwatts, so M is mega."""
+BYTES_PER_SECOND = {
+    **{"": 1.0, "b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9, "tb/s": 1e12},
+    **{"mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8, "mbps": 1e6 / 8, "gbps": 1e9 / 8},
+}
+
+
+class Strict(BaseModel):
+    """Unknown fields are errors, and so is a number that is none."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+def watts(value: Any) -> Any:
+    """`4500`, `4500 W` or `4.5 kW` as watts; what is no text is left to be judged by others."""
+    return _scaled(value, WATTS, "a power; write watts, '4500 W' or '4.5 kW'")
+
+
+def bytes_per_second(value: Any) -> Any:
+    """`25e9`, `25 GB/s` or `200 Gbit/s` as bytes per second."""
+    return _scaled(value, BYTES_PER_SECOND, "a bandwidth; write '25 GB/s' or '200 Gbit/s'")
+
+
+def seconds(value: Any) -> Any:
+    """`90`, `90 s`, `1.5 min`, `2 h` or `30 d` as seconds."""
+    return _scaled(value, SECONDS, "a time; write seconds, '10 min', '2 h' or '30 d'")
+
+
+def number(value: Any) -> Any:
+    """`1e-3` as the number it is, where YAML has made a text of it; `10%` as 0.1."""
+    return _scaled(value, {"": 1.0, "%": 0.01}, "a number")
+
+
+def _scaled(value: Any, units: dict[str, float], what: str) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"'{str(value).lower()}' is not {what}")
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\D*?)\s*", value)
+    if match is None or match.group(2).lower() not in units:
+        raise ValueError(f"{value!r} is not {what}")
+    return float(match.group(1)) * units[match.group(2).lower()]
+
+
+Watts = Annotated[float, BeforeValidator(watts), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
+PositiveSeconds = Annotated[float, BeforeValidator(seconds), Field(gt=0)]
+BytesPerSecond = Annotated[float, BeforeValidator(bytes_per_second), Field(gt=0)]
+Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, strict=True)]

@@ -1,0 +1,108 @@
+"""A cluster as people write it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from wattloop.schedule.amounts import (
+    BytesPerSecond,
+    Count,
+    PositiveSeconds,
+    Seconds,
+    Strict,
+    Watts,
+    watts,
+)
+
+__all__ = ["ClusterSpec", "FailuresSpec", "GroupSpec"]
+
+NETWORK_BYTES_S = 25e9
+"""200 Gbit/s, one InfiniBand HDR port, where a file says nothing."""
+
+
+class OutageSpec(Strict):
+    """A node that is away for a while."""
+
+    node: int | str
+    at_s: Annotated[Seconds, Field(alias="at")]
+    for_s: Annotated[PositiveSeconds, Field(alias="for")]
+
+
+class FailuresSpec(Strict):
+    """Outages that are known, and how often nodes fail beside them."""
+
+    outages: list[OutageSpec] = Field(default_factory=list)
+    mtbf_s: Annotated[PositiveSeconds | None, Field(alias="mtbf")] = None
+    mttr_s: Annotated[PositiveSeconds | None, Field(alias="mttr")] = None
+    until_s: Annotated[PositiveSeconds | None, Field(alias="until")] = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> "FailuresSpec":
+        if (self.mtbf_s is None) != (self.mttr_s is None):
+            raise ValueError("mtbf (mean time between failures) and mttr (to repair) go together")
+        return self
+
+
+def _host(value: Any) -> Any:
+    return value if value == "typical" else watts(value)
+
+
+def _limit(value: Any) -> Any:
+    """`75%` stays a text: whose watts it is a share of is not known here."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        share = watts(value.strip().removesuffix("%"))
+        if not 0 < share <= 100:
+            raise ValueError(f"{value!r} is not between 0% and 100%")
+        return f"{share:g}%"
+    return watts(value)
+
+
+class GroupSpec(Strict):
+    """Like nodes."""
+
+    name: str | None = None
+    gpu: Annotated[str, Field(min_length=1)]
+    type: Annotated[str | None, Field(min_length=1)] = None
+    nodes: Annotated[Count, Field(le=1_000_000)]
+    gpus_per_node: Annotated[Count, Field(le=1_024)]
+    host_w: Annotated[Watts | Literal["typical"], BeforeValidator(_host)]
+    host_busy_w_per_gpu: Watts | None = None
+    idle_w: Watts | None = None
+    limit_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
+    link_bytes_s: BytesPerSecond | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _host_said(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.keys() <= cls.model_fields.keys():
+            value.setdefault("host_w", None)  # so that its own message is given
+        return value
+
+    @field_validator("host_w", mode="before")
+    @classmethod
+    def _host_missing(cls, value: Any) -> Any:
+        if value is None:
+            raise ValueError(
+                "what does a node draw beside its GPUs? Give watts, 'typical' for an estimate, "
+                "or 0 to count GPUs only"
+            )
+        return value
+
+    @field_validator("limit_w")
+    @classmethod
+    def _limit_above_0(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and value <= 0:
+            raise ValueError("must be above 0 W")
+        return value
+
+
+class ClusterSpec(Strict):
+    """Groups of nodes, what joins them, and what befalls them."""
+
+    name: str = ""
+    description: str = ""
+    groups: Annotated[list[GroupSpec], Field(min_length=1)]
+    network_w: Watts = 0.0
+    network_bytes_s: BytesPerSecond = NETWORK_BYTES_S
+    failures: FailuresSpec | None = None
+    sources: dict[str, str] = Field(default_factory=dict)

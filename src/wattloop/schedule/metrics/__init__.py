@@ -1,0 +1,6 @@
+"""What a simulation achieved, in figures, and how two policies differ."""
+
+from wattloop.schedule.metrics.comparison import Difference, compare, spread
+from wattloop.schedule.metrics.metrics import Metrics, metrics_of
+
+__all__ = ["Difference", "Metrics", "compare", "metrics_of", "spread"]

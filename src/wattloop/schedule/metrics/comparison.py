@@ -1,0 +1,80 @@
+"""Two policies on the same seeds: the difference, its interval, and whether it is chance."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.analyze.intervals import Estimate, estimate
+
+__all__ = ["Difference", "compare", "spread"]
+
+EXACT_UP_TO = 14
+DRAWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """B minus A over paired seeds.
+
+    Attributes:
+        mean, half_width: of the difference, with the 95% t-interval; None for a single pair.
+        relative, relative_half_width: of the mean of A.
+        p_value: of a sign-flip permutation test, two-sided; None for a single pair.
+        pairs: how many seeds both have.
+    """
+
+    mean: float
+    half_width: float | None
+    relative: float | None
+    relative_half_width: float | None
+    p_value: float | None
+    pairs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def spread(values: Sequence[float | None]) -> Estimate | None:
+    """Mean and standard deviation over seeds; seeds without a value are left out."""
+    return estimate([value for value in values if value is not None])
+
+
+def compare(a: Sequence[float | None], b: Sequence[float | None]) -> Difference | None:
+    """How B differs from A, seed by seed; None when no seed has both."""
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    if not pairs:
+        return None
+    differences = np.array([y - x for x, y in pairs])
+    found = estimate(differences.tolist())
+    base = float(np.mean([x for x, _ in pairs]))
+    assert found is not None
+    half = found.half_width
+    return Difference(
+        mean=found.mean,
+        half_width=half,
+        relative=found.mean / base if base else None,
+        relative_half_width=None if half is None or not base else abs(half / base),
+        p_value=_p_value(differences) if len(pairs) > 1 else None,
+        pairs=len(pairs),
+    )
+
+
+def _p_value(differences: NDArray[np.float64]) -> float:
+    """How often chance alone, flipping the sign of each difference, gives as large a mean.
+
+    All sign patterns where there are few enough, else a fixed sample of them.
+    """
+    n = len(differences)
+    if n <= EXACT_UP_TO:
+        bits = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        signs = 1.0 - 2.0 * bits
+    else:
+        signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, n))
+        signs[0] = 1.0  # the pattern that was seen is one of those possible
+    sums = np.abs(signs @ differences)
+    seen = abs(float(differences.sum()))
+    return float(np.mean(sums >= seen * (1 - 1e-12)))

@@ -1,0 +1,60 @@
+"""Power over time in equal bins, so that a month and an hour draw alike."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.engine.result import Result
+
+__all__ = ["PowerCurve", "power_curve"]
+
+Floats = NDArray[np.float64]
+
+
+class PowerCurve(NamedTuple):
+    """The whole cluster's power in bins of equal length.
+
+    Attributes:
+        times_s: where each bin begins.
+        mean_w: energy of the bin over its length.
+        max_w: highest power within it: a budget that is broken for a moment shows.
+        budget_w: least budget at its edges.
+    """
+
+    times_s: Floats
+    mean_w: Floats
+    max_w: Floats
+    budget_w: Floats
+
+
+def power_curve(result: Result, bins: int = 500) -> PowerCurve:
+    """Power of a simulation from its start to its end; empty when no time passed."""
+    none = np.empty(0)
+    if result.end_s <= 0 or not len(result.power_times_s):
+        return PowerCurve(none, none, none, none)
+    edges_s = np.linspace(0.0, result.end_s, bins + 1)
+    changes_s, power_w = result.power_times_s, result.power_w
+    lengths_s = np.diff(np.append(changes_s, result.end_s))
+    sums_j = np.concatenate(([0.0], np.cumsum(power_w * lengths_s)))
+    # Energy up to a time is linear between changes of power, so interpolation is exact.
+    at_edges_j = np.interp(edges_s, np.append(changes_s, result.end_s), sums_j)
+    inside = np.clip(np.searchsorted(changes_s, edges_s, side="right") - 1, 0, None)
+    max_w = np.array(
+        [power_w[first : last + 1].max() for first, last in _within(inside, edges_s, changes_s)]
+    )
+    budget_w = [result.budget_w.least(a, b) for a, b in pairwise(edges_s)]
+    mean_w = np.diff(at_edges_j) / np.diff(edges_s)
+    return PowerCurve(edges_s[:-1], mean_w, max_w, np.array(budget_w))
+
+
+def _within(inside: NDArray[np.int64], edges_s: Floats, changes_s: Floats) -> list[tuple[int, int]]:
+    """First and last stretch of constant power in each bin; one that begins at its end is not."""
+    found = []
+    for number in range(len(edges_s) - 1):
+        last = int(inside[number + 1])
+        if changes_s[last] >= edges_s[number + 1]:
+            last -= 1
+        found.append((int(inside[number]), max(last, int(inside[number]))))
+    return found

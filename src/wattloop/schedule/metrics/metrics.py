@@ -1,0 +1,191 @@
+"""The figures of one simulation."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.metrics.fairness import jain
+
+__all__ = ["Metrics", "metrics_of"]
+
+JOULES_PER_KWH = 3.6e6
+SECONDS_PER_H = 3_600.0
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """One policy on one scenario and seed. Energy and power are of the whole cluster.
+
+    Attributes:
+        jobs, jobs_done, jobs_unfinished, jobs_never: that came; finished; ran or waited at the
+            end; could never run.
+        throughput_per_h: jobs done per hour of simulation.
+        makespan_s: from the first arrival to the last end of a job; None when none ended.
+        jct_*_s: job completion time, arrival to end, of jobs that finished; None when none did.
+        age_mean_s: the same with unfinished jobs counted up to the end of the simulation, so that
+            a policy gains nothing by leaving long jobs aside.
+        queue_mean_s, queue_p95_s: arrival to first start, of jobs that started.
+        energy_kwh: all there is; `active`, `idle`, `host` and `network` are its parts.
+        energy_per_job_kwh: all energy over jobs done.
+        idle_share: part of the energy drawn by GPUs with nothing to do.
+        edp_kwh_h: energy times mean completion time.
+        wasted_kwh: energy of work that was lost; part of `active_kwh`.
+        miss_rate: share of deadlines missed, of those that fell due or were met; None without.
+        deadlines, misses: how many those were.
+        peak_power_w, mean_power_w: of the cluster.
+        over_budget_s, over_budget_kwh: time and energy above the budget.
+        jain_jct: Jain's index of users' mean completion times.
+        jain_share: Jain's index of users' GPU seconds.
+        preemptions, interruptions: by the policy, by nodes that died.
+        utilisation: GPU type -> share of its GPU seconds that had a job, failures left out.
+        carbon_kg, cost: None where nobody said what electricity emits or costs.
+        refusals: impossible actions of the policy.
+        event_hash: of all events; the same when everything happened alike.
+        wall_s: how long the simulation took.
+    """
+
+    jobs: int
+    jobs_done: int
+    jobs_unfinished: int
+    jobs_never: int
+    throughput_per_h: float
+    makespan_s: float | None
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p95_s: float | None
+    jct_p99_s: float | None
+    age_mean_s: float | None
+    queue_mean_s: float | None
+    queue_p95_s: float | None
+    energy_kwh: float
+    active_kwh: float
+    idle_kwh: float
+    host_kwh: float
+    network_kwh: float
+    energy_per_job_kwh: float | None
+    idle_share: float | None
+    edp_kwh_h: float | None
+    wasted_kwh: float
+    miss_rate: float | None
+    deadlines: int
+    misses: int
+    peak_power_w: float
+    mean_power_w: float | None
+    over_budget_s: float
+    over_budget_kwh: float
+    jain_jct: float | None
+    jain_share: float | None
+    preemptions: int
+    interruptions: int
+    utilisation: Mapping[str, float]
+    carbon_kg: float | None
+    cost: float | None
+    refusals: int
+    event_hash: str
+    wall_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def metrics_of(result: Result) -> Metrics:
+    """All figures of a simulation."""
+    jobs = result.jobs
+    came = jobs.arrival_s <= result.end_s
+    done = result.is_done
+    never = np.zeros(len(jobs), dtype=bool)
+    never[list(result.never)] = True
+    jct_s = (result.finished_s - jobs.arrival_s)[done]
+    ages_s = np.where(done, result.finished_s, result.end_s) - jobs.arrival_s
+    waits_s = (result.started_s - jobs.arrival_s)[np.isfinite(result.started_s)]
+    deadlines, misses = _deadlines(result, came & ~never)
+    total_kwh = result.total_j / JOULES_PER_KWH
+    jct_mean_s = _mean(jct_s)
+    return Metrics(
+        jobs=int(came.sum()),
+        jobs_done=int(done.sum()),
+        jobs_unfinished=int((came & ~done & ~never).sum()),
+        jobs_never=len(result.never),
+        throughput_per_h=float(done.sum()) / result.end_s * SECONDS_PER_H if result.end_s else 0.0,
+        makespan_s=_makespan_s(result),
+        jct_mean_s=jct_mean_s,
+        jct_p50_s=_quantile(jct_s, 0.5),
+        jct_p95_s=_quantile(jct_s, 0.95),
+        jct_p99_s=_quantile(jct_s, 0.99),
+        age_mean_s=_mean(ages_s[came & ~never]),
+        queue_mean_s=_mean(waits_s),
+        queue_p95_s=_quantile(waits_s, 0.95),
+        energy_kwh=total_kwh,
+        active_kwh=result.active_j / JOULES_PER_KWH,
+        idle_kwh=result.idle_j / JOULES_PER_KWH,
+        host_kwh=result.host_j / JOULES_PER_KWH,
+        network_kwh=result.network_j / JOULES_PER_KWH,
+        energy_per_job_kwh=total_kwh / int(done.sum()) if done.any() else None,
+        idle_share=result.idle_j / result.total_j if result.total_j else None,
+        edp_kwh_h=None if jct_mean_s is None else total_kwh * jct_mean_s / SECONDS_PER_H,
+        wasted_kwh=float(result.wasted_j.sum()) / JOULES_PER_KWH,
+        miss_rate=misses / deadlines if deadlines else None,
+        deadlines=deadlines,
+        misses=misses,
+        peak_power_w=result.peak_w,
+        mean_power_w=result.total_j / result.end_s if result.end_s else None,
+        over_budget_s=result.over_budget_s,
+        over_budget_kwh=result.over_budget_j / JOULES_PER_KWH,
+        jain_jct=jain(_by_user(jobs.user[done], jct_s, mean=True)),
+        jain_share=jain(_by_user(jobs.user[came], result.gpu_s[came], mean=False)),
+        preemptions=int(result.preemptions.sum()),
+        interruptions=int(result.interruptions.sum()),
+        utilisation=_utilisation(result),
+        carbon_kg=None if result.carbon_g is None else result.carbon_g / 1_000,
+        cost=result.cost,
+        refusals=result.refusals,
+        event_hash=result.event_hash,
+        wall_s=result.wall_s,
+    )
+
+
+def _deadlines(result: Result, counted: NDArray[np.bool_]) -> tuple[int, int]:
+    """Deadlines that were decided, and those of them that were missed."""
+    urgent = result.jobs.urgent & counted
+    late = result.finished_s > result.jobs.deadline_s
+    overdue = ~result.is_done & (result.jobs.deadline_s <= result.end_s)
+    decided = urgent & (result.is_done | overdue)
+    return int(decided.sum()), int((urgent & (late | overdue)).sum())
+
+
+def _makespan_s(result: Result) -> float | None:
+    if not result.is_done.any():
+        return None
+    return float(np.nanmax(result.finished_s) - result.jobs.arrival_s[0])
+
+
+def _by_user(user: NDArray[np.int64], values: Floats, *, mean: bool) -> Floats:
+    """Sum or mean of the values of each user that has any."""
+    counts = np.bincount(user)
+    sums: Floats = np.bincount(user, weights=values)[counts > 0].astype(float)
+    return sums / counts[counts > 0] if mean else sums
+
+
+def _utilisation(result: Result) -> dict[str, float]:
+    cluster = result.cluster
+    columns = (cluster.types, cluster.gpus_by_type, result.busy_gpu_s, result.down_gpu_s)
+    found = {}
+    for kind, gpus, busy_gpu_s, down_gpu_s in zip(*columns, strict=True):
+        there_gpu_s = gpus * result.end_s - down_gpu_s
+        if there_gpu_s > 0:
+            found[kind.name] = busy_gpu_s / there_gpu_s
+    return found
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _quantile(values: Floats, share: float) -> float | None:
+    return float(np.quantile(values, share)) if len(values) else None

@@ -1,0 +1,20 @@
+"""Hades: least energy-delay product first, weighed as in Themis (algorithm 9, ADR 0032)."""
+
+from wattloop.schedule.objectives import EDP
+from wattloop.schedule.policies.themis import Themis, ThemisAsPrinted
+
+__all__ = ["Hades", "HadesAsPrinted"]
+
+
+class Hades(Themis):
+    """score = min(P T^2) (C + 1), C the GPU seconds its user has had: Themis with energy."""
+
+    name = "hades"
+    objective = EDP
+
+
+class HadesAsPrinted(ThemisAsPrinted):
+    """score = min(P T^2) / (C + 1): the printed formula, by which who had much goes first."""
+
+    name = "hades-as-printed"
+    objective = EDP

@@ -1,0 +1,195 @@
+"""Policies by name: ours, and those of anybody's file or package."""
+
+import importlib
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
+from wattloop.schedule.policies.foreign import foreign_class
+from wattloop.schedule.policies.policy import Policy
+
+__all__ = ["POLICIES", "PolicyCard", "describe", "policies_from", "policy_from"]
+
+POLICIES: Mapping[str, str] = {
+    "fifo": "wattloop.schedule.policies.fifo:Fifo",
+    "backfill": "wattloop.schedule.policies.backfill:Backfill",
+    "sjf": "wattloop.schedule.policies.sjf:Sjf",
+    "pollux": "wattloop.schedule.policies.pollux:Pollux",
+    "themis": "wattloop.schedule.policies.themis:Themis",
+    "themis-as-printed": "wattloop.schedule.policies.themis:ThemisAsPrinted",
+    "chronos": "wattloop.schedule.policies.chronos:Chronos",
+    "zeus": "wattloop.schedule.policies.zeus:Zeus",
+    "hades": "wattloop.schedule.policies.hades:Hades",
+    "hades-as-printed": "wattloop.schedule.policies.hades:HadesAsPrinted",
+}
+"""Name -> module and class; loaded when it is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCard:
+    """What there is to say of a policy in a list.
+
+    Attributes:
+        name: as it is asked for.
+        summary: what it does.
+        formula: by what it ranks jobs, where it does.
+        parameters: name -> default.
+    """
+
+    name: str
+    summary: str
+    formula: str
+    parameters: Mapping[str, Any]
+
+
+def policy_from(given: str | Mapping[str, Any]) -> Policy:
+    """A policy by its name and parameters.
+
+    Args:
+        given: `zeus`, `pollux{age_weight: 0.2}`, `{pollux: {age_weight: 0.2}}`,
+            `{name: pollux, age_weight: 0.2}`; instead of a name `FILE.py:Class` or
+            `package.module:Class`.
+
+    Raises:
+        ConfigError: unknown policy or parameter, or a class that is no policy.
+    """
+    name, parameters = _read(given)
+    kind = _class(name)
+    defaults = _defaults(kind)
+    for key in parameters:
+        if key not in defaults:
+            known = nearest(key, list(defaults)) if defaults else "it has none"
+            raise ConfigError(f"policy {name}: unknown parameter '{key}'; {known}")
+    for key, default in defaults.items():
+        if default is inspect.Parameter.empty and key not in parameters:
+            raise ConfigError(f"policy {name}: give its {key}, as {name}{{{key}: VALUE}}")
+    try:
+        values = {key: _value(key, value, defaults[key]) for key, value in parameters.items()}
+        policy = kind(**values)
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ConfigError(f"policy {name}: {error}") from None
+    policy.name = _label(policy.name or kind.__name__.lower(), values)
+    return policy
+
+
+def policies_from(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[Policy, ...]:
+    """Several policies: `fifo,pollux{age_weight: 0.2},zeus`, or a list.
+
+    Raises:
+        ConfigError: as `policy_from`, or none, or the same one twice.
+    """
+    parts = _split(given) if isinstance(given, str) else list(given)
+    found = tuple(policy_from(part) for part in parts)
+    if not found:
+        raise ConfigError(f"no policy is named; known are {', '.join(POLICIES)}")
+    names = [policy.name for policy in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"policy {name} is given twice; name it once")
+    return found
+
+
+def describe() -> list[PolicyCard]:
+    """Every policy that ships, in the order of the documentation."""
+    return [_card(name, _class(name)) for name in POLICIES]
+
+
+def _read(given: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and parameters."""
+    if isinstance(given, Mapping):
+        rest = dict(given)
+        if "name" in rest:
+            return str(rest.pop("name")), {str(key): value for key, value in rest.items()}
+        if len(rest) == 1:
+            ((name, parameters),) = rest.items()
+            return str(name), _mapping(str(name), parameters)
+        raise ConfigError(
+            f"policy {rest}: write its name, or name: {{parameter: value}}, such as "
+            "pollux: {age_weight: 0.2}"
+        )
+    if not isinstance(given, str):
+        raise ConfigError(f"policy {given!r}: write its name; known are {', '.join(POLICIES)}")
+    name, brace, inside = given.strip().partition("{")
+    if not brace:
+        return name, {}
+    try:
+        return name.strip(), _mapping(name.strip(), yaml.safe_load(brace + inside))
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"policy {given}: parameters are written as {name.strip()}{{parameter: value}}"
+        ) from None
+
+
+def _mapping(name: str, parameters: Any) -> dict[str, Any]:
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"policy {name}: parameters are written as {{parameter: value}}")
+    return {str(key): value for key, value in parameters.items()}
+
+
+def _class(name: str) -> type[Policy]:
+    if name in POLICIES:
+        module, _, attribute = POLICIES[name].partition(":")
+        found: type[Policy] = getattr(importlib.import_module(module), attribute)
+        return found
+    if ":" in name or name.endswith(".py"):
+        return foreign_class(name)
+    hint = nearest(name.lower(), list(POLICIES))
+    raise ConfigError(f"unknown policy '{name}'; {hint} (one of your own: FILE.py:Class)")
+
+
+def _defaults(kind: type[Policy]) -> dict[str, Any]:
+    """Parameters of a policy and their defaults; `empty` for those that must be given."""
+    known = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = inspect.signature(kind).parameters.values()
+    return {each.name: each.default for each in found if each.kind in known}
+
+
+def _value(key: str, value: Any, default: Any) -> Any:
+    """The value as the kind of thing that its default is."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key} is {value!r}; write true or false")
+    elif isinstance(default, float | int):
+        try:
+            found = float(value)  # YAML takes 1e-3 for a word
+        except (TypeError, ValueError):
+            found = math.nan
+        if isinstance(value, bool) or not math.isfinite(found):
+            raise ConfigError(f"{key} is {value!r}; give a number")
+        if isinstance(default, int) and found != int(found):
+            raise ConfigError(f"{key} is {value!r}; give a whole number")
+        return type(default)(found)
+    return value
+
+
+def _label(name: str, parameters: Mapping[str, Any]) -> str:
+    """A name that tells two settings of one policy apart."""
+    said = ", ".join(f"{key}: {value}" for key, value in parameters.items())
+    return f"{name}{{{said}}}" if said else name
+
+
+def _split(text: str) -> list[str]:
+    """At the commas outside of braces."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _card(name: str, kind: type[Policy]) -> PolicyCard:
+    module = inspect.getmodule(kind)
+    summary = (inspect.getdoc(module) or "").partition("\n")[0]
+    formula = (inspect.getdoc(kind) or "").partition("\n")[0]
+    return PolicyCard(name, summary, formula, _defaults(kind))

@@ -1,0 +1,111 @@
+"""Promises of the campaign's figures: means of the seeds, the budget, GPUs by their jobs."""
+
+from typing import Any
+
+import pytest
+
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.schedule.engine import Result, Settings, Simulation
+from wattloop.schedule.metrics.curves import power_curve
+from wattloop.schedule.metrics.stretches import gpu_stretches
+from wattloop.schedule.policies.fifo import Fifo
+from wattloop.schedule.steps import Steps
+
+pytest.importorskip("altair", reason="Altair is not installed")
+
+from wattloop.report.figures.campaign import (
+    fairness_figure,
+    load_figure,
+    miss_figure,
+    trade_off_figure,
+)
+from wattloop.report.figures.cluster_power import gantt_figure, power_figure
+
+CLUSTER = small_cluster(nodes=2)
+TRUTH = PlainOracle(CLUSTER)
+
+
+def row(policy: str, seed: int, **figures: float | None) -> dict[str, Any]:
+    """One cell of a campaign."""
+    usual = {"energy_kwh": 10.0, "throughput_per_h": 5.0, "jct_mean_s": 60.0, "miss_rate": 0.1}
+    return {"policy": policy, "seed": seed, "jain_jct": 1.0, "jain_share": 0.5, **usual, **figures}
+
+
+def simulated(**settings: Any) -> Result:
+    """Three jobs on two nodes with two GPUs each."""
+    jobs = jobs_of([(0.0, 3_600.0), (0.0, 1_800.0), (60.0, 1_800.0)])
+    return Simulation(CLUSTER, jobs, Fifo(), truth=TRUTH, settings=Settings(**settings)).run()
+
+
+def values(chart: Any) -> list[dict[str, Any]]:
+    """The rows that a chart draws."""
+    spec = chart.to_dict()
+    layer = spec["layer"][0] if "layer" in spec else spec
+    found = (layer.get("data") or spec["data"])["values"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_point_is_the_mean_of_its_seeds_with_one_standard_deviation() -> None:
+    """10 and 14 kWh: mean 12, sd 2.83 both ways."""
+    rows = [row("zeus", 0), row("zeus", 1, energy_kwh=14.0), row("fifo", 0)]
+    points = values(trade_off_figure(rows, "toy"))
+    zeus = next(point for point in points if point["policy"] == "zeus")
+    assert zeus["energy_kwh"] == pytest.approx(12.0)
+    assert zeus["energy_kwh_high"] - zeus["energy_kwh"] == pytest.approx(2.828, abs=1e-3)
+    assert len(points) == 2
+
+
+def test_a_setting_splits_policies() -> None:
+    """Rigid and malleable jobs of one policy are two points with the setting in their names."""
+    rows = [row("fifo", 0) | {"jobs": "rigid"}, row("fifo", 0) | {"jobs": "malleable"}]
+    labels = {point["label"] for point in values(trade_off_figure(rows, "toy", setting="jobs"))}
+    assert labels == {"fifo (rigid)", "fifo (malleable)"}
+
+
+def test_policies_without_deadlines_have_no_bar() -> None:
+    """Missing is not zero: no deadline, no share of missed ones."""
+    bars = values(miss_figure([row("fifo", 0, miss_rate=None), row("zeus", 0)], "toy"))
+    assert [bar["policy"] for bar in bars] == ["zeus"]
+
+
+def test_fairness_is_drawn_both_ways() -> None:
+    """Of completion times and of GPU seconds."""
+    bars = values(fairness_figure([row("fifo", 0)], "toy"))
+    assert {bar["of"]: bar["value"] for bar in bars} == {"Completion time": 1.0, "GPU seconds": 0.5}
+
+
+def test_completion_time_is_drawn_against_the_rate_in_minutes() -> None:
+    """60 s are one minute; one point per policy and rate."""
+    rows = [row("fifo", 0) | {"rate_per_s": 0.001}, row("fifo", 0) | {"rate_per_s": 0.002}]
+    points = values(load_figure(rows, "toy"))
+    assert [(point["setting"], point["jct_min"]) for point in points] == [
+        (0.001, 1.0),
+        (0.002, 1.0),
+    ]
+
+
+def test_the_budget_is_drawn_where_there_is_one() -> None:
+    """A dashed line that follows its steps; none without a budget."""
+    steps = Steps((0.0, 1_800.0), (700.0, 400.0))
+    with_budget = power_figure({"fifo": power_curve(simulated(budget_w=steps), 10)}, "toy")
+    layers = with_budget.to_dict()["layer"]
+    assert {point["kw"] for point in layers[1]["data"]["values"]} == {0.7, 0.4}
+    without = power_figure({"fifo": power_curve(simulated(), 10)}, "toy").to_dict()
+    assert len(without["layer"]) == 1
+
+
+def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
+    """Replaying the events finds who had which GPU, and no GPU twice at once."""
+    result = simulated(horizon_s=3_000.0)
+    found = gpu_stretches(result, TRUTH)
+    had_s = [sum(e.end_s - e.begin_s for e in found if e.job == job) for job in range(3)]
+    assert had_s == pytest.approx(result.gpu_s.tolist())
+    assert {(e.job, e.end) for e in found} == {
+        (0, "still running"),
+        (1, "finished"),
+        (2, "finished"),
+    }
+    assert len({(each.node, each.gpu) for each in found}) == 3
+    bars = values(gantt_figure(result, TRUTH, "toy"))
+    assert sorted(bar["job"] for bar in bars) == [0, 1, 2]

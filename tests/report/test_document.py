@@ -1,0 +1,82 @@
+"""Promises of reports: whole without a network, texts shown as texts, pages that say all."""
+
+import re
+from typing import Any
+
+import pytest
+
+from wattloop.report.document import (
+    Badge,
+    Badges,
+    Chart,
+    Document,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Table,
+)
+
+pytest.importorskip("altair", reason="Altair is not installed")
+
+from wattloop.report.html import document_html
+from wattloop.report.pdf import document_pdf
+
+NASTY = '<script>alert(1)</script> & #let x "quoted" \\ $math$ *bold*'
+
+
+def chart() -> Any:
+    """Two bars."""
+    import altair as alt
+
+    data = alt.Data(values=[{"x": "</script>", "y": 1}, {"x": "b", "y": 2}])
+    return alt.Chart(data).mark_bar().encode(x="x:N", y="y:Q")
+
+
+def nasty_document() -> Document:
+    """Every kind of block, with a text that means something to HTML and to Typst."""
+    blocks = (
+        Paragraph(NASTY),
+        Note(NASTY, tone="warning", title=NASTY, command=NASTY, source=NASTY),
+        Facts((Fact(NASTY, NASTY, NASTY),)),
+        Badges((Badge(NASTY, NASTY, "good", NASTY),)),
+        Table((NASTY, "n"), ((NASTY, "1"), ("b", "2")), NASTY, frozenset((1,)), (NASTY,)),
+        Chart("bars", chart(), NASTY),
+    )
+    return Document(NASTY, NASTY, (Section(NASTY, blocks),), 0.0, "0")
+
+
+def test_texts_are_shown_and_never_run() -> None:
+    """A tag or name with markup in it is text on the page."""
+    page = document_html(nasty_document())
+    body, _, scripts = page.partition("<script>")
+    assert "alert(1)" in body
+    assert "<script" not in body
+    assert scripts.count("</script>") == 2  # of the two that we wrote
+
+
+def test_a_page_asks_nobody() -> None:
+    """No element loads anything from anywhere."""
+    body = document_html(nasty_document()).partition("<script>")[0]
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", body)
+
+
+def test_every_chart_has_words_for_those_who_cannot_see_it() -> None:
+    """The alternative text is the chart's label."""
+    page = document_html(nasty_document())
+    assert 'role="img" aria-label="&lt;script&gt;' in page
+
+
+def test_the_same_parts_are_typeset() -> None:
+    """Typst takes every kind of block, whatever the texts are."""
+    pytest.importorskip("typst", reason="typst is not installed")
+    assert document_pdf(nasty_document()).startswith(b"%PDF-")
+
+
+def test_a_page_without_charts_needs_no_scripts() -> None:
+    """Words alone stay small."""
+    plain = Document("t", "s", (Section("h", (Paragraph("p"),)),), 0.0, "0")
+    page = document_html(plain)
+    assert "<script" not in page
+    assert len(page) < 10_000
