@@ -8,7 +8,7 @@ from wattloop.characterize import sweep_tables as tables
 from wattloop.characterize.point_result import gpu_count
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import print_table
-from wattloop.cli.sweep_cells import kinds_of, setting_text, title_of, with_interval, with_sd
+from wattloop.report.sweep_cells import kinds_of, setting_text, title_of, with_interval, with_sd
 
 __all__ = ["print_powers", "print_scaling", "print_synthesis", "print_techniques"]
 

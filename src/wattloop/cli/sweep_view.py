@@ -7,15 +7,6 @@ from typing import TYPE_CHECKING, Any
 from wattloop.characterize import sweep_tables as tables
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import print_table, say
-from wattloop.cli.sweep_cells import (
-    gain_text,
-    mean_only,
-    noise_text,
-    runs_text,
-    setting_text,
-    title_of,
-    with_interval,
-)
 from wattloop.cli.sweep_comparisons import (
     print_powers,
     print_scaling,
@@ -24,6 +15,15 @@ from wattloop.cli.sweep_comparisons import (
 )
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.lined_yaml import nearest
+from wattloop.report.sweep_cells import (
+    gain_text,
+    mean_only,
+    noise_text,
+    runs_text,
+    setting_text,
+    title_of,
+    with_interval,
+)
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
 from wattloop.store.trial_records import TrialRecord

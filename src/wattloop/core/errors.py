@@ -7,6 +7,8 @@
     ├── LeverError           a lever cannot be read, set or restored
     │   └── DeviceBusy       another process holds the device's levers
     ├── StrategyError        a strategy cannot go on from what it is given
+    ├── ImpossibleAction     a scheduling policy asked for what cannot be done
+    ├── InvariantBroken      a simulation no longer adds up
     └── StoreError           runs cannot be kept or found
         ├── StoreUnwritable
         ├── StoreTooNew
@@ -23,6 +25,8 @@ __all__ = [
     "ConfigError",
     "DeviceBusy",
     "ExperimentNotFound",
+    "ImpossibleAction",
+    "InvariantBroken",
     "LeverError",
     "MeterUnavailable",
     "RunNotFound",
@@ -85,6 +89,14 @@ class DeviceBusy(LeverError):
 
 class StrategyError(WattloopError):
     """A strategy cannot go on from what it is given, such as the events of another search."""
+
+
+class ImpossibleAction(WattloopError):
+    """A scheduling policy asked for what cannot be done; the message says who, when and why."""
+
+
+class InvariantBroken(WattloopError):
+    """A simulation no longer adds up: what was lost or used twice, and after which event."""
 
 
 class StoreError(WattloopError):

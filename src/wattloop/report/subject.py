@@ -5,13 +5,18 @@ from collections.abc import Callable
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.report.document import Document
 from wattloop.report.of_run import report_of_run
+from wattloop.report.of_search import report_of_search
+from wattloop.report.of_sweep import report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.runs import find_run
 
 __all__ = ["report_of"]
 
-EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {}
+EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
+    "sweep": report_of_sweep,
+    "search": report_of_search,
+}
 """Kind of experiment -> what makes its report."""
 
 

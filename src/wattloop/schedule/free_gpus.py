@@ -43,7 +43,7 @@ class FreeGpus:
         type_index, gpus, spread = shape
         if self.by_type[type_index] < gpus:
             return False
-        if spread:
+        if spread or gpus == 1:
             return True
         counts = self.nodes_with[type_index]
         largest = len(counts) - 1
@@ -64,6 +64,12 @@ class FreeGpus:
         if not self.fits(shape):
             raise ValueError(f"{gpus} GPUs of type {type_index} are not free")
         counts = self.nodes_with[type_index]
+        self.by_type[type_index] -= gpus
+        for had in range(gpus, len(counts)):
+            if counts[had]:
+                counts[had] -= 1
+                counts[had - gpus] += 1
+                return [had]
         taken: list[int] = []
         left = gpus
         while left:
@@ -73,7 +79,6 @@ class FreeGpus:
             counts[had - part] += 1
             taken.append(had)
             left -= part
-        self.by_type[type_index] -= gpus
         return taken
 
     def give(self, type_index: int, gpus: int, free_before: int) -> None:

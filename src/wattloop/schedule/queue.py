@@ -85,11 +85,11 @@ class Queue:
         self._waiting[job] = self._unread[job] = work
         heapq.heappush(self._heads, job)
 
-    def remove(self, job: int) -> None:
-        """A job waits no longer."""
-        del self._waiting[job]
+    def remove(self, job: int) -> float:
+        """A job waits no longer; the samples it had still to train on."""
+        work = self._waiting.pop(job)
         if self._unread.pop(job, None) is not None:
-            return
+            return work
         row, last = self._row.pop(job), len(self._row)
         if row != last:
             for column in self._columns:
@@ -97,6 +97,7 @@ class Queue:
             for costs in self._costs.values():
                 costs[:, row] = costs[:, last]
             self._row[int(self._columns.job[row])] = row
+        return work
 
     def head(self) -> int | None:
         """The job that came first; None when nobody waits."""

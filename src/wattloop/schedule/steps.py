@@ -46,10 +46,10 @@ class Steps:
         """When the next step begins, after `time_s`; infinite when there is none."""
         if len(self.values) == 1:
             return math.inf
-        start_s, step = self._step(time_s)
+        turn, step = self._step(time_s)
         if step + 1 < len(self.times_s):
-            return start_s + self.times_s[step + 1]
-        return start_s + self.period_s
+            return self._start_s(turn) + self.times_s[step + 1]
+        return self._start_s(turn + 1)
 
     def least(self, begin_s: float, end_s: float) -> float:
         """The least value between two times, both ends included."""
@@ -73,21 +73,25 @@ class Steps:
             time_s = self.next_change_s(time_s)
         return Steps(tuple(times_s), tuple(values), self.period_s)
 
-    def _step(self, time_s: float) -> tuple[float, int]:
-        """Where the period around `time_s` begins, and the number of the step.
+    def _step(self, time_s: float) -> tuple[int, int]:
+        """How many periods are over at `time_s`, and the number of the step.
 
-        The time is compared with `start + times_s`, as `next_change_s` gives them: whatever floats
-        do to a remainder, a step has begun when its time has come, and the next one is later.
+        The time is compared with the very sums that `next_change_s` gives: whatever floats do to
+        a remainder, a step has begun when its time has come, and the next one is later.
         """
-        start_s = 0.0
+        turn = 0
         if not math.isinf(self.period_s):
             turn = math.floor(time_s / self.period_s)
-            turn -= turn * self.period_s > time_s
-            turn += turn * self.period_s + self.period_s <= time_s
-            start_s = turn * self.period_s
+            turn -= self._start_s(turn) > time_s
+            turn += self._start_s(turn + 1) <= time_s
+        start_s = self._start_s(turn)
         step = max(0, bisect_right(self.times_s, time_s - start_s) - 1)
         while step + 1 < len(self.times_s) and start_s + self.times_s[step + 1] <= time_s:
             step += 1
         while step > 0 and start_s + self.times_s[step] > time_s:
             step -= 1
-        return start_s, step
+        return turn, step
+
+    def _start_s(self, turn: int) -> float:
+        """When a period begins."""
+        return turn * self.period_s if turn else 0.0

@@ -194,3 +194,16 @@ def test_sizes_must_be_positive() -> None:
     """Promise: no batch of nothing."""
     with pytest.raises(ConfigError, match="batch 0"):
         Sizes(batch=0)
+
+
+def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
+    """scripts/make_workloads.py was run after the tracer changed last."""
+    from wattloop.predict.asked_workload import asked_workload
+    from wattloop.predict.workload.files import load_workload
+    from wattloop.schedule.jobs import JobKind
+    from wattloop.schedule.oracle.workloads import question_of, shipped_workload
+
+    vit = JobKind("hf:google/vit-base-patch16-224", "tf32")
+    traced, saved = asked_workload(question_of(vit, 64)), load_workload(shipped_workload(vit, 64))
+    assert saved.operations == traced.operations
+    assert (saved.peak_bytes, saved.gradient_bytes) == (traced.peak_bytes, traced.gradient_bytes)

@@ -15,7 +15,6 @@ from wattloop.schedule.oracle.cached import CachedOracle, options_folder
 from wattloop.schedule.oracle.noisy import NoisyOracle
 from wattloop.schedule.oracle.options import Options
 
-
 SMALLER_NODES = (NodeGroup("a", "a100", 2, 4), NodeGroup("h", "h100", 1, 8))
 
 

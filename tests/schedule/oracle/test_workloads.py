@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.schedule.oracle.clusters import VIT
-from wattloop.predict.asked_workload import asked_workload
 from wattloop.predict.workload.files import load_workload
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle import workloads
-from wattloop.schedule.oracle.workloads import SHIPPED, question_of, shipped_workload
+from wattloop.schedule.oracle.workloads import SHIPPED, shipped_workload
 
 TEMPLATES = Path(workloads.__file__).parents[1] / "scenarios" / "thesis_templates.yaml"
 
@@ -36,13 +34,3 @@ def test_other_names_of_a_model_share_its_file() -> None:
     )
     assert not shipped_workload(JobKind(VIT.model, "bf16"), 64).exists()
     assert not shipped_workload(JobKind(VIT.model, "tf32", sequence=64), 64).exists()
-
-
-def test_what_is_shipped_is_what_tracing_gives() -> None:
-    """scripts/make_workloads.py was run after the tracer changed last."""
-    pytest.importorskip("torch", reason="tracing needs torch")
-    pytest.importorskip("transformers", reason="the model is one of Transformers")
-    traced = asked_workload(question_of(VIT, 64))
-    saved = load_workload(shipped_workload(VIT, 64))
-    assert saved.operations == traced.operations
-    assert (saved.peak_bytes, saved.gradient_bytes) == (traced.peak_bytes, traced.gradient_bytes)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 __all__ = ["Event", "EventLog", "What"]
 
+PENDING = 20_000
+
 
 class What(IntEnum):
     """Kinds of events."""
@@ -33,9 +35,14 @@ class Event(NamedTuple):
 
 
 class EventLog:
-    """Events in the order they happened, in arrays."""
+    """Events in the order they happened, in arrays.
+
+    Attributes:
+        pending: the latest, as tuples; the quickest way to add one is to append it here.
+    """
 
     def __init__(self) -> None:
+        self.pending: list[tuple[float, int, int, int]] = []
         self._times_s = array("d")
         self._whats = array("b")
         self._jobs = array("q")
@@ -43,21 +50,39 @@ class EventLog:
 
     def add(self, time_s: float, what: int, job: int, detail: int = 0) -> None:
         """Something happens."""
-        self._times_s.append(time_s)
-        self._whats.append(what)
-        self._jobs.append(job)
-        self._details.append(detail)
+        self.pending.append((time_s, what, job, detail))
+
+    def fold(self, least: int = 1) -> None:
+        """Put what is pending into the arrays, an eighth of the size, once there is enough."""
+        if len(self.pending) < least:
+            return
+        times_s, whats, jobs, details = zip(*self.pending, strict=True)
+        self._times_s.extend(times_s)
+        self._whats.extend(whats)
+        self._jobs.extend(jobs)
+        self._details.extend(details)
+        self.pending.clear()
 
     def __len__(self) -> int:
-        return len(self._times_s)
+        return len(self._times_s) + len(self.pending)
 
     def __iter__(self) -> Iterator[Event]:
+        self.fold()
         columns = (self._times_s, self._whats, self._jobs, self._details)
         for time_s, what, job, detail in zip(*columns, strict=True):
             yield Event(time_s, What(what), job, detail)
 
+    def last(self) -> Event | None:
+        """The latest event; None before the first."""
+        if not len(self):
+            return None
+        self.fold()
+        last = self._times_s[-1], What(self._whats[-1]), self._jobs[-1], self._details[-1]
+        return Event(*last)
+
     def digest(self) -> str:
         """A hash of all events and their times."""
+        self.fold()
         found = hashlib.sha256()
         for column in (self._times_s, self._whats, self._jobs, self._details):
             found.update(column.tobytes())

@@ -4,13 +4,18 @@ from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.oracle.options import Shape
 
-__all__ = ["Machines"]
+__all__ = ["Machines", "Nodes"]
 
 Nodes = tuple[tuple[int, int], ...]
+"""(node, bit mask of GPUs there), in the order they were taken."""
 
 
 class Machines:
     """Nodes of a cluster; GPUs of a node are bits of a mask.
+
+    Nodes are kept by how many of their GPUs are free, which is all that choosing one needs. The
+    counts in `free` are what policies see; nothing here is decided by them, so that a policy that
+    takes from them instead of from a copy misleads itself only.
 
     Args:
         cluster: as built; all of it is free and up at first.
@@ -18,65 +23,108 @@ class Machines:
 
     def __init__(self, cluster: Cluster) -> None:
         self.node_type = cluster.node_types
-        sizes = [group.gpus_per_node for group in cluster.node_groups]
-        self.free_mask = [(1 << size) - 1 for size in sizes]
-        self.is_up = [True] * len(sizes)
+        self.sizes = [group.gpus_per_node for group in cluster.node_groups]
+        self.free_mask = [(1 << size) - 1 for size in self.sizes]
+        self.is_up = [True] * len(self.sizes)
         largest = [cluster.gpus_per_node(index) for index in range(len(cluster.types))]
-        # Dictionaries keep the order of insertion: the same events give the same machines.
-        self._with: list[list[dict[int, None]]] = [
+        # Dictionaries keep the order of insertion: the same events give the same machines. The
+        # last one in is the first one out, at no cost; so the first nodes are put in last.
+        self.nodes_with: list[list[dict[int, None]]] = [
             [{} for _ in range(size + 1)] for size in largest
         ]
-        for node, size in enumerate(sizes):
-            self._with[self.node_type[node]][size][node] = None
-        self.free = FreeGpus([[len(nodes) for nodes in each] for each in self._with])
+        for node in reversed(range(len(self.sizes))):
+            self.nodes_with[self.node_type[node]][self.sizes[node]][node] = None
+        self.free = FreeGpus([[len(nodes) for nodes in each] for each in self.nodes_with])
 
     def take(self, shape: Shape) -> Nodes:
-        """GPUs for a placement: (node, mask of its GPUs there) for each node.
+        """GPUs for a placement, by the rule of `FreeGpus`.
 
         Raises:
             ValueError: they are not free.
         """
-        type_index, left, _ = shape
-        nodes_with = self._with[type_index]
-        taken = []
-        for had in self.free.take(shape):
-            node = next(iter(nodes_with[had]))
-            part = min(had, left)
-            left -= part
-            mask = self.free_mask[node]
-            rest = mask
-            for _ in range(part):
-                rest &= rest - 1  # clears the lowest bit
-            self.free_mask[node] = rest
-            del nodes_with[had][node]
-            nodes_with[had - part][node] = None
-            taken.append((node, mask ^ rest))
-        return tuple(taken)
+        nodes = self.take_if_free(shape)
+        if nodes is None:
+            raise ValueError(f"{shape[1]} GPUs of type {shape[0]} are not free")
+        return nodes
+
+    def take_if_free(self, shape: Shape) -> Nodes | None:
+        """GPUs for a placement; None, with nothing changed, when they cannot be had."""
+        type_index, gpus, spread = shape
+        nodes_with = self.nodes_with[type_index]
+        for had in range(gpus, len(nodes_with)):
+            if nodes_with[had]:
+                break
+        else:
+            return self._take_several(shape) if spread or gpus >= len(nodes_with) else None
+        node, _ = nodes_with[had].popitem()
+        nodes_with[had - gpus][node] = None
+        free = self.free
+        counts = free.nodes_with[type_index]
+        counts[had] -= 1
+        counts[had - gpus] += 1
+        free.by_type[type_index] -= gpus
+        mask = self.free_mask[node]
+        self.free_mask[node] = rest = _without(mask, gpus) if gpus < had else 0
+        return ((node, mask ^ rest),)
 
     def give(self, nodes: Nodes) -> None:
         """GPUs that are free again. Those of a node that is down stay away until it is back."""
         for node, mask in nodes:
-            before = self.free_mask[node].bit_count()
-            self.free_mask[node] |= mask
+            free_mask = self.free_mask[node]
+            before, after = free_mask.bit_count(), (free_mask | mask).bit_count()
+            self.free_mask[node] = free_mask | mask
             if self.is_up[node]:
-                after = self.free_mask[node].bit_count()
-                nodes_with = self._with[self.node_type[node]]
+                type_index = self.node_type[node]
+                nodes_with = self.nodes_with[type_index]
                 del nodes_with[before][node]
                 nodes_with[after][node] = None
-                self.free.give(self.node_type[node], after - before, before)
+                self.free.give(type_index, after - before, before)
 
     def put_down(self, node: int) -> None:
-        """A node dies; whoever ran there has to be stopped."""
-        free = self.free_mask[node].bit_count()
-        self.is_up[node] = False
-        del self._with[self.node_type[node]][free][node]
-        self.free.nodes_with[self.node_type[node]][free] -= 1
-        self.free.by_type[self.node_type[node]] -= free
+        """A node dies; whoever ran there has been stopped."""
+        self._move(node, is_up=False)
 
     def put_up(self, node: int) -> None:
         """A node is back."""
-        free = self.free_mask[node].bit_count()
-        self.is_up[node] = True
-        self._with[self.node_type[node]][free][node] = None
-        self.free.nodes_with[self.node_type[node]][free] += 1
-        self.free.by_type[self.node_type[node]] += free
+        self._move(node, is_up=True)
+
+    def _move(self, node: int, *, is_up: bool) -> None:
+        free, type_index = self.free_mask[node].bit_count(), self.node_type[node]
+        self.is_up[node] = is_up
+        sign = 1 if is_up else -1
+        if is_up:
+            self.nodes_with[type_index][free][node] = None
+        else:
+            del self.nodes_with[type_index][free][node]
+        self.free.nodes_with[type_index][free] += sign
+        self.free.by_type[type_index] += sign * free
+
+    def _take_several(self, shape: Shape) -> Nodes | None:
+        """GPUs of more than one node."""
+        type_index, left, _ = shape
+        nodes_with = self.nodes_with[type_index]
+        # From counts of its own: those in `free` may have been tampered with.
+        plan = FreeGpus([[]] * type_index + [[len(each) for each in nodes_with]])
+        if not plan.fits(shape):
+            return None
+        taken = []
+        for had in plan.take(shape):
+            node, _ = nodes_with[had].popitem()
+            part = min(had, left)
+            left -= part
+            mask = self.free_mask[node]
+            self.free_mask[node] = rest = _without(mask, part) if part < had else 0
+            nodes_with[had - part][node] = None
+            counts = self.free.nodes_with[type_index]
+            counts[had] -= 1
+            counts[had - part] += 1
+            self.free.by_type[type_index] -= part
+            taken.append((node, mask ^ rest))
+        return tuple(taken)
+
+
+def _without(mask: int, gpus: int) -> int:
+    """The mask less its lowest bits."""
+    for _ in range(gpus):
+        mask &= mask - 1  # clears the lowest bit
+    return mask

@@ -1,7 +1,8 @@
 """What a simulation leaves behind."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,24 @@ from wattloop.schedule.engine.log import EventLog
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.steps import Steps
 
-__all__ = ["Result"]
+__all__ = ["Ended", "Result"]
 
 Floats = NDArray[np.float64]
+
+
+class Ended(StrEnum):
+    """Why a simulation went no further."""
+
+    NOT_YET = "not yet"
+    """It was asked to stop here, and can go on."""
+    DONE = "done"
+    """All jobs that can run at all are done."""
+    HORIZON = "horizon"
+    """Its time was up; jobs may wait or run."""
+    STUCK = "stuck"
+    """Jobs wait, nothing runs, and nothing to come will change that: see `left`."""
+    STALLED = "stalled"
+    """Many events went by (`Settings.patience`) and no job came or ended: see `left`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +42,7 @@ class Result:
         end_s: when the simulation ended.
         started_s, finished_s: of each job, first start and end; NaN for never.
         energy_j: of each job's GPUs while it had them.
-        wasted_j: the part of it whose work was lost.
+        wasted_j: the part of it whose work was lost, or that went into restarts.
         gpu_s: GPU seconds of each job.
         preemptions: how often each was stopped by the policy.
         interruptions: how often each was stopped by a node that died.
@@ -42,6 +58,8 @@ class Result:
         refusals: how many there were.
         log: all events.
         wall_s, policy_s: time this simulation took, and the policy's part of it.
+        ended: why it went no further.
+        left: jobs that still waited when it was stuck or stalled -> why.
     """
 
     policy: str
@@ -75,6 +93,8 @@ class Result:
     log: EventLog
     wall_s: float
     policy_s: float
+    ended: Ended = Ended.DONE
+    left: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def total_j(self) -> float:

@@ -1,7 +1,7 @@
 """One stretch of a job on its machines: what it has done, drawn, and would lose."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.running import Running
@@ -10,73 +10,93 @@ from wattloop.schedule.view import Loss
 __all__ = ["Stretch"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Stretch(Running):
     """A running job as it truly goes.
 
+    Most jobs run in one go at one speed: what only others need is a default of the class, not set
+    for each.
+
     Attributes:
-        user: its owner's number.
         sample_s: seconds per sample, undisturbed.
         step_work: samples of one iteration.
         trains_from_s: when it begins to train, after a restart.
-        slowdown: by others on its nodes and by checkpoints; 1 for none.
-        since_s: up to when `done`, `saved` and `energy_j` hold.
+        since_s: up to when the figures below hold.
+        slowdown: by others on its nodes; 1 for none.
         done: samples trained on in this stretch.
         saved: those up to the last checkpoint.
         energy_j: drawn in this stretch.
+        restart_j: the part of it before training began.
         version: how often its end was moved; older ends in the heap are void.
     """
 
-    user: int
     sample_s: float
     step_work: float
     trains_from_s: float
-    slowdown: float
     since_s: float
-    done: float = 0.0
-    saved: float = 0.0
-    energy_j: float = 0.0
-    version: int = 0
+    slowdown: float = field(default=1.0, init=False)
+    done: float = field(default=0.0, init=False)
+    saved: float = field(default=0.0, init=False)
+    energy_j: float = field(default=0.0, init=False)
+    restart_j: float = field(default=0.0, init=False)
+    version: int = field(default=0, init=False)
 
-    def end_s(self) -> float:
+    def end_s(self, rules: Preemption) -> float:
         """When it will have done its work, if all stays as it is."""
-        begin_s = max(self.since_s, self.trains_from_s)
-        return begin_s + (self.work_at_start - self.done) * self.sample_s * self.slowdown
+        left_s = (self.work_at_start - self.done) * self.sample_s * self.slowdown
+        if not rules.pauses:
+            return max(self.since_s, self.trains_from_s) + left_s
+        trained_s = rules.trained_s(self.since_s - self.trains_from_s)
+        return self.trains_from_s + rules.elapsed_s(trained_s + left_s)
 
-    def done_at(self, now_s: float) -> float:
+    def done_at(self, now_s: float, rules: Preemption) -> float:
         """Samples trained on in this stretch by then."""
-        trained_s = now_s - max(self.since_s, self.trains_from_s)
+        begin_s = self.trains_from_s
+        if rules.pauses:
+            trained_s = rules.trained_s(now_s - begin_s) - rules.trained_s(self.since_s - begin_s)
+        else:
+            trained_s = now_s - max(self.since_s, begin_s)
         if trained_s <= 0.0:
             return self.done
         return min(self.done + trained_s / (self.sample_s * self.slowdown), self.work_at_start)
 
-    def kept_at(self, now_s: float, preemption: Preemption) -> float:
+    def kept_at(self, now_s: float, rules: Preemption) -> float:
         """Samples of this stretch that would not have to be trained on again."""
-        if preemption.keeps is Keeps.NOTHING:
+        if rules.keeps is Keeps.NOTHING:
             return 0.0
-        if preemption.keeps is Keeps.ITERATIONS:
-            return math.floor(self.done_at(now_s) / self.step_work) * self.step_work
-        return self._checkpointed_at(now_s, preemption)
+        if rules.keeps is Keeps.CHECKPOINTS:
+            return self._saved_at(now_s, rules)
+        done = self.done_at(now_s, rules)
+        # A share of an iteration that is only rounding still makes it whole.
+        return min(math.floor(done / self.step_work + 1e-9) * self.step_work, done)
 
-    def loss_at(self, now_s: float, preemption: Preemption) -> Loss:
-        """What stopping now throws away: energy in proportion to the work."""
-        done = self.done_at(now_s)
-        energy_j = self.energy_j + self.power_w * (now_s - self.since_s)
-        lost = done - self.kept_at(now_s, preemption)
-        return Loss(lost, energy_j * (lost / done) if done > 0.0 else energy_j)
+    def loss_at(self, now_s: float, rules: Preemption) -> Loss:
+        """What stopping now throws away: lost work with its share of the energy, and restarts."""
+        done = self.done_at(now_s, rules)
+        energy_j, restart_j = self.energy_at_j(now_s), self.restart_at_j(now_s)
+        lost = max(done - self.kept_at(now_s, rules), 0.0)
+        share = lost / done if done > 0.0 else 1.0
+        return Loss(lost, restart_j + (energy_j - restart_j) * share)
 
-    def settle(self, now_s: float, preemption: Preemption) -> None:
+    def energy_at_j(self, now_s: float) -> float:
+        """Drawn in this stretch by then."""
+        return self.energy_j + self.power_w * (now_s - self.since_s)
+
+    def restart_at_j(self, now_s: float) -> float:
+        """Drawn in this stretch before it trained."""
+        waited_s = min(now_s, self.trains_from_s) - self.since_s
+        return self.restart_j + self.power_w * waited_s if waited_s > 0.0 else self.restart_j
+
+    def settle(self, now_s: float, rules: Preemption) -> None:
         """Bring everything up to now, before the speed or the power changes."""
-        if preemption.keeps is Keeps.CHECKPOINTS:
-            self.saved = self._checkpointed_at(now_s, preemption)
-        self.done = self.done_at(now_s)
-        self.energy_j += self.power_w * (now_s - self.since_s)
+        if rules.keeps is Keeps.CHECKPOINTS:
+            self.saved = self._saved_at(now_s, rules)
+        self.done = self.done_at(now_s, rules)
+        self.restart_j = self.restart_at_j(now_s)
+        self.energy_j = self.energy_at_j(now_s)
         self.since_s = now_s
 
-    def _checkpointed_at(self, now_s: float, preemption: Preemption) -> float:
-        cycle_s = preemption.checkpoint_period_s + preemption.checkpoint_cost_s
-        trained_s = now_s - self.trains_from_s
-        if trained_s < cycle_s:
-            return 0.0
-        last_s = self.trains_from_s + math.floor(trained_s / cycle_s) * cycle_s
-        return self.done_at(last_s) if last_s > self.since_s else self.saved
+    def _saved_at(self, now_s: float, rules: Preemption) -> float:
+        """Samples up to the last checkpoint that was complete."""
+        last_s = self.trains_from_s + rules.last_checkpoint_s(now_s - self.trains_from_s)
+        return self.done_at(last_s, rules) if last_s > self.since_s else self.saved

@@ -1,6 +1,7 @@
 """Every placement a kind of job may take on a cluster, with its time and power, as arrays."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +46,14 @@ class Options:
 
     def shape(self, option: int) -> Shape:
         """What option number `option` needs of the machines."""
-        return int(self.type_index[option]), int(self.gpus[option]), bool(self.spread[option])
+        return self._shapes[option]
 
     def shapes(self) -> list[Shape]:
-        """The shape of every option."""
+        """The shape of every option; the same list every time."""
+        return self._shapes
+
+    @cached_property
+    def _shapes(self) -> list[Shape]:
         columns = (self.type_index.tolist(), self.gpus.tolist(), self.spread.tolist())
         return list(zip(*columns, strict=True))
 

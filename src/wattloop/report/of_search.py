@@ -1,0 +1,141 @@
+"""A report on a search: what it found, what that saves, and what depends on what.
+
+The tables and figures of GreenScreen (document 001): best runs by quality, power and quotient, the
+front, the regression over levels, the configuration matrix, and the families of runs.
+"""
+
+import time
+from typing import Any
+
+from wattloop.core.units import format_duration, format_energy
+from wattloop.report.document import Block, Document, Fact, Facts, Paragraph, Section, Table
+from wattloop.report.findings_blocks import analysis_section
+from wattloop.report.stored import looked_at, with_status_now
+from wattloop.report.tables.of_search import search_table
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.tune.history import CandidateResult, SearchSummary, parameter_columns
+from wattloop.version import __version__
+
+__all__ = ["report_of_search"]
+
+ROWS_SHOWN = 25
+
+
+def report_of_search(store: Store, experiment: Experiment) -> Document:
+    """Everything a search found."""
+    experiment = with_status_now(store, experiment)
+    candidates, summary = looked_at(store, experiment)
+    sections = [
+        Section("In short", tuple(_short(summary))),
+        Section("Configurations", (_configurations(candidates, summary, experiment),)),
+    ]
+    if candidates:
+        sections += _analyses(store, experiment)
+    name = experiment.name or experiment.experiment_id
+    return Document(
+        title=f"Search {name}",
+        subtitle=_subtitle(summary),
+        sections=tuple(sections),
+        made_wall_s=time.time(),
+        version=__version__,
+        about={"kind": "search", "id": experiment.experiment_id},
+    )
+
+
+def _subtitle(summary: SearchSummary) -> str:
+    spent = "unknown energy" if summary.energy_j is None else format_energy(summary.energy_j)
+    return (
+        f"{summary.candidates} configurations for {spent} ({summary.scope or 'no scope'}, "
+        f"{summary.provenance}) in {format_duration(summary.elapsed_s)}; {summary.status}"
+    )
+
+
+def _short(summary: SearchSummary) -> list[Block]:
+    facts = []
+    if summary.best is not None:
+        facts.append(Fact("Best", _setting(summary.best), summary.why))
+        if summary.best.to_target_j is not None:
+            facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
+    else:
+        facts.append(Fact("Best", "none yet", summary.why))
+    if summary.saved_j is not None and summary.default is not summary.best:
+        share = _saved_share(summary)
+        facts.append(Fact("Saved against the default", format_energy(summary.saved_j), share))
+    if summary.energy_j is not None:
+        sure = f"± {format_energy(summary.uncertainty_j).partition(' (')[0]}, {summary.provenance}"
+        facts.append(Fact("Spent on the search", format_energy(summary.energy_j), sure))
+    blocks: list[Block] = [Facts(tuple(facts))]
+    if summary.failed:
+        blocks.append(Paragraph(f"{summary.failed} configurations failed; they are kept as such."))
+    return blocks
+
+
+def _saved_share(summary: SearchSummary) -> str:
+    default_j = None if summary.default is None else summary.default.to_target_j
+    if not default_j or summary.saved_j is None:
+        return ""
+    return f"{summary.saved_j / default_j:.1%} of the default's"
+
+
+def _configurations(
+    candidates: list[CandidateResult], summary: SearchSummary, experiment: Experiment
+) -> Table:
+    names = list(parameter_columns(candidates))
+    quality: dict[str, Any] = experiment.facts.get("quality") or {}
+    metric = quality.get("metric") or "quality"
+    ordered = sorted(candidates, key=lambda c: (c is not summary.best, c.to_target_j or 1e300))
+    rows = [
+        (
+            c.candidate + (" (best)" if c is summary.best else ""),
+            *(str(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
+            "–" if c.best is None else f"{c.best:.4g}",
+            "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
+            "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
+            format_duration(c.time_s),
+            "good enough" if c.reached else c.status.replace("_", " "),
+        )
+        for c in ordered[:ROWS_SHOWN]
+    ]
+    more = len(candidates) - len(rows)
+    last = len(names) + 1
+    return Table(
+        ("trial", *names, metric, "energy", "to target", "time", "status"),
+        tuple(rows),
+        caption=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
+        numbers=frozenset(range(last, last + 4)),
+        notes=(f"and {more} more; 'wattloop tune export' has all",) if more > 0 else (),
+    )
+
+
+def _analyses(store: Store, experiment: Experiment) -> list[Section]:
+    from wattloop.analyze.clusters import clusters
+    from wattloop.analyze.matrix import configuration_matrix
+    from wattloop.analyze.ols import regression
+    from wattloop.analyze.pareto import pareto_front
+    from wattloop.analyze.quotient import quotients
+    from wattloop.analyze.roles import usual_target, with_energy
+    from wattloop.analyze.top import top_runs
+    from wattloop.report.figures.clusters import cluster_figures
+    from wattloop.report.figures.matrix import matrix_figures
+    from wattloop.report.figures.pareto import pareto_figures
+    from wattloop.report.figures.quotient import top_figures
+    from wattloop.report.figures.regression import regression_figures
+
+    table = with_energy(search_table(store, experiment))
+    return [
+        analysis_section("Best runs", lambda: top_runs(table, found=quotients(table)), top_figures),
+        analysis_section("Pareto front", lambda: pareto_front(table), pareto_figures),
+        analysis_section("Regression over levels", lambda: regression(table), regression_figures),
+        analysis_section(
+            "Configuration matrix",
+            lambda: configuration_matrix(table, usual_target(table)),
+            matrix_figures,
+        ),
+        analysis_section("Families of runs", lambda: clusters(table, "hybrid"), cluster_figures),
+    ]
+
+
+def _setting(candidate: CandidateResult) -> str:
+    pairs = {**candidate.parameters, **candidate.levers}
+    return ", ".join(f"{name} {value}" for name, value in pairs.items()) or candidate.candidate

@@ -1,0 +1,163 @@
+"""Asking a policy, and doing what it says as far as that is possible."""
+
+import time
+from collections.abc import Iterable
+from heapq import heappush
+from operator import index
+
+from wattloop.core.errors import ImpossibleAction
+from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
+from wattloop.schedule.engine.execution import Execution
+from wattloop.schedule.engine.log import What
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.view import ClusterView
+
+__all__ = ["WAKE", "Decisions"]
+
+WAKE = 3
+REFUSALS_KEPT = 100
+ASKED_AT_ONCE = 100
+
+
+class Decisions:
+    """One policy, and what became of its actions.
+
+    Args:
+        policy: who decides.
+        world: what it decides about.
+    """
+
+    def __init__(self, policy: Policy, world: Execution) -> None:
+        self.policy = policy
+        self._world = world
+        settings = world.settings
+        self.view = ClusterView(
+            cluster=world.cluster,
+            jobs=world.jobs,
+            queue=world.queue,
+            free=world.machines.free,
+            running=world.running,
+            use=world.use,
+            budget_w=settings.budget_w,
+            power_error=world.oracle.power_error,
+            time_error=world.oracle.time_error,
+            loss=world.loss,
+            preemptions=world.accounts.preemptions,
+            is_up=world.machines.is_up,
+            carbon_g_per_kwh=settings.carbon_g_per_kwh,
+            price_per_kwh=settings.price_per_kwh,
+        )
+        self._needs_free_gpus = policy.needs_free_gpus
+        self.refused: list[str] = []
+        self.refusals = 0
+        self.wakes = 0
+        self.policy_s = 0.0
+
+    def ask_until_quiet(self, now_s: float) -> None:
+        """Ask as long as the policy finds something to do."""
+        asked = 0
+        while self.ask(now_s):
+            asked += 1
+            if asked > ASKED_AT_ONCE:
+                # Every job may be started and stopped once: more than that is a circle.
+                world = self._world
+                if asked > ASKED_AT_ONCE + 2 * (len(world.queue) + len(world.running)):
+                    why = f"{self.policy.name} does not come to an end at {now_s:g} s"
+                    self._refuse(now_s, -1, why)
+                    return
+
+    def ask(self, now_s: float) -> bool:
+        """One round; whether it changed anything, so that another one may find more to do."""
+        world = self._world
+        if self._needs_free_gpus and not (len(world.queue) and any(world.machines.free.by_type)):
+            return False
+        view = self.view
+        view.now_s = now_s
+        view.power_w = world.ledger.power_w
+        begun_s = time.perf_counter()
+        actions: object = self.policy.decide(view)
+        self.policy_s += time.perf_counter() - begun_s
+        changed = False
+        if not isinstance(actions, Iterable):
+            self._refuse(now_s, -1, f"{self.policy.name}: {actions!r} are no actions")
+            return False
+        for action in actions:
+            why = (
+                self._start(now_s, action) if type(action) is Start else self._other(now_s, action)
+            )
+            if why:
+                job = getattr(action, "job", -1)
+                why = f"{self.policy.name}: {action}: {why}"
+                self._refuse(now_s, job if type(job) is int else -1, why)
+            elif type(action) is not Wake:
+                changed = True
+        return changed
+
+    def _start(self, now_s: float, action: Start) -> str:
+        """Start a job; why not, in words, when that is impossible."""
+        world = self._world
+        job, option = action
+        if type(job) is not int or type(option) is not int:
+            try:
+                job, option = index(job), index(option)
+            except TypeError:
+                return "a job and an option are whole numbers"
+        if job not in world.queue:
+            return f"job {job} does not wait"
+        choices = world.choices[world.kind[job]]
+        if not 0 <= option < len(choices):
+            return f"job {job} has {len(choices)} options"
+        if world.start(now_s, job, option):
+            return ""
+        type_index, gpus, spread = choices[option].shape
+        name = world.cluster.types[type_index].name
+        free = sum(
+            count * len(nodes) for count, nodes in enumerate(world.machines.nodes_with[type_index])
+        )
+        together = "" if spread else " together"
+        return f"needs {gpus} {name}{together}, {free} are free"
+
+    def _other(self, now_s: float, action: Action) -> str:
+        """Do anything but start a job; why not, in words, when that is impossible."""
+        world = self._world
+        try:
+            if isinstance(action, Preempt):
+                stretch = world.running.get(index(action.job))
+                if stretch is None:
+                    return f"job {action.job} does not run"
+                world.stop(now_s, stretch, What.PREEMPT)
+                return ""
+            if isinstance(action, Recap):
+                return self._recap(now_s, index(action.job), index(action.option))
+            if isinstance(action, Wake):
+                if not now_s < action.at_s < float("inf"):
+                    return f"it is {now_s:g} s, and a time to come was asked for"
+                heappush(world.heap, (float(action.at_s), WAKE, 0, 0))
+                self.wakes += 1
+                return ""
+        except TypeError:
+            return "jobs and options are whole numbers, times are seconds"
+        return "is no action"
+
+    def _recap(self, now_s: float, job: int, option: int) -> str:
+        world = self._world
+        stretch = world.running.get(job)
+        if stretch is None:
+            return f"job {job} does not run"
+        choices = world.choices[world.kind[job]]
+        if not 0 <= option < len(choices):
+            return f"job {job} has {len(choices)} options"
+        old, new = choices[stretch.option], choices[option]
+        if new.shape != old.shape or new.step_work != old.step_work:
+            return f"option {option} differs from option {stretch.option} by more than its cap"
+        world.recap(now_s, stretch, option)
+        return ""
+
+    def _refuse(self, now_s: float, job: int, why: str) -> None:
+        self.refusals += 1
+        self._world.log.add(now_s, What.REFUSE, job)
+        why = f"at {now_s:g} s: {why}"
+        if self._world.settings.strict:
+            raise ImpossibleAction(why)
+        if len(self.refused) < REFUSALS_KEPT:
+            self.refused.append(why)

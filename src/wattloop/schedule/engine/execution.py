@@ -1,0 +1,216 @@
+"""Jobs on machines: starts, ends, stops, changes of cap, and what each does to the watts."""
+
+from heapq import heappush
+
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.engine.accounts import Accounts
+from wattloop.schedule.engine.choices import choices_of
+from wattloop.schedule.engine.ledger import Ledger
+from wattloop.schedule.engine.log import EventLog, What
+from wattloop.schedule.engine.machines import Machines, Nodes
+from wattloop.schedule.engine.neighbours import Neighbours
+from wattloop.schedule.engine.settings import Settings
+from wattloop.schedule.engine.stretch import Stretch
+from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.queue import Queue
+from wattloop.schedule.running import Running
+from wattloop.schedule.use import Use
+from wattloop.schedule.view import Loss
+
+__all__ = ["END", "Entry", "Execution"]
+
+Entry = tuple[float, int, int, int]
+"""An event to come: time, what, about which job or node, and which version of it."""
+
+END = 0
+START, FINISH = int(What.START), int(What.FINISH)
+
+
+class Execution:
+    """What is true of a simulated cluster, and the only place that changes it.
+
+    Args:
+        cluster: the machines.
+        jobs: all jobs there will be.
+        truth, oracle: time and power as they turn out, and as policies are told.
+        settings: rules of this world.
+    """
+
+    def __init__(
+        self, cluster: Cluster, jobs: JobTable, truth: Oracle, oracle: Oracle, settings: Settings
+    ) -> None:
+        self.cluster, self.jobs, self.settings = cluster, jobs, settings
+        self.oracle = oracle
+        self.choices = [choices_of(kind, truth, oracle, cluster) for kind in jobs.kinds]
+        self.machines = Machines(cluster)
+        self.ledger = Ledger(cluster, settings)
+        self.log = EventLog()
+        self.use = Use(len(jobs.users))
+        self.accounts = Accounts(len(jobs), len(cluster.types))
+        self.queue = Queue(jobs, oracle, [each.idle_w for each in cluster.types])
+        self.running: dict[int, Stretch] = {}
+        self.heap: list[Entry] = []
+        self._versions: dict[int, int] = {}
+        self.down_gpu_s = [0.0] * len(cluster.types)
+        self.down_since_s: dict[int, float] = {}
+        self.kind: list[int] = jobs.kind.tolist()
+        self._user: list[int] = jobs.user.tolist()
+        self._rules = settings.preemption
+        self._neighbours = (
+            Neighbours(len(cluster.node_groups), settings.interference)
+            if settings.interference or settings.node_events
+            else None
+        )
+        self._host_busy_w = [group.host_busy_w_per_gpu for group in cluster.node_groups]
+        self._has_busy_hosts = any(self._host_busy_w)
+
+    def start(self, now_s: float, job: int, option: int) -> bool:
+        """Start a waiting job; False, with nothing changed, when its GPUs cannot be had."""
+        kind = self.kind[job]
+        shape, power_w, sample_s, believed_s, step_work, idle_w = self.choices[kind][option]
+        nodes = self.machines.take_if_free(shape)
+        if nodes is None:
+            return False
+        work = self.queue.remove(job)
+        started_s = self.accounts.started_s
+        trains_from_s, version = now_s, 0
+        if started_s[job] == started_s[job]:  # NaN, for never, is not itself
+            trains_from_s += self._rules.restart_s
+            version = self._versions.pop(job)
+        else:
+            started_s[job] = now_s
+        factors = self.oracle.factors(job, self.jobs.kinds[kind])
+        if factors is not None:
+            believed_s *= float(factors.time[option])
+        type_index, gpus, _ = shape
+        self.running[job] = stretch = Stretch(
+            job,
+            option,
+            type_index,
+            gpus,
+            nodes,
+            now_s,
+            power_w,
+            trains_from_s + work * believed_s,
+            work,
+            sample_s,
+            step_work,
+            trains_from_s,
+            now_s,
+        )
+        if version:
+            stretch.version = version
+        ledger = self.ledger
+        ledger.active_w += power_w
+        ledger.idle_w -= idle_w
+        if self._has_busy_hosts:
+            ledger.add_host_w(self._hosts_w(nodes))
+        self.use.start(self._user[job], gpus, now_s)
+        self.log.pending.append((now_s, START, job, option))
+        if self._neighbours is not None:
+            self._disturb(now_s, self._neighbours.join(stretch, self.running))
+        end_s = trains_from_s + work * sample_s
+        if self._neighbours is not None or self._rules.pauses:
+            end_s = stretch.end_s(self._rules)
+        heappush(self.heap, (end_s, END, job, version))
+        return True
+
+    def finish(self, now_s: float, stretch: Stretch) -> None:
+        """A job has done its work."""
+        job = stretch.job
+        if stretch.trains_from_s > stretch.started_s:
+            self.accounts.wasted_j[job] += stretch.restart_at_j(now_s)
+        self._release(now_s, stretch)
+        self.accounts.finished_s[job] = now_s
+        self.log.pending.append((now_s, FINISH, job, 0))
+
+    def stop(self, now_s: float, stretch: Stretch, what: What) -> None:
+        """A job is stopped before its end, and waits again."""
+        job = stretch.job
+        counts = self.accounts.preemptions
+        if what is What.INTERRUPT:
+            counts = self.accounts.interruptions
+        counts[job] += 1
+        self.accounts.wasted_j[job] += stretch.loss_at(now_s, self._rules).energy_j
+        left = stretch.work_at_start - stretch.kept_at(now_s, self._rules)
+        self._release(now_s, stretch)
+        self._versions[job] = stretch.version + 1  # its end in the heap is void
+        self.queue.add(job, left)
+        self.log.add(now_s, what, job, stretch.option)
+
+    def recap(self, now_s: float, stretch: Stretch, option: int) -> None:
+        """A job goes on under another power limit."""
+        kind = self.kind[stretch.job]
+        choice = self.choices[kind][option]
+        stretch.settle(now_s, self._rules)
+        self.ledger.active_w += choice.power_w - stretch.power_w
+        stretch.option, stretch.power_w = option, choice.power_w
+        stretch.sample_s = choice.sample_s
+        factors = self.oracle.factors(stretch.job, self.jobs.kinds[kind])
+        believed_s = choice.believed_sample_s * (1.0 if factors is None else factors.time[option])
+        left = stretch.work_at_start - stretch.done
+        stretch.expected_end_s = float(max(now_s, stretch.trains_from_s) + left * believed_s)
+        self.log.add(now_s, What.RECAP, stretch.job, option)
+        self._move_end(stretch)
+
+    def move_node(self, now_s: float, node: int, *, is_up: bool) -> bool:
+        """A node dies, or is back; False when it already was."""
+        machines, ledger = self.machines, self.ledger
+        if machines.is_up[node] == is_up:
+            return False
+        group, type_index = self.cluster.node_groups[node], machines.node_type[node]
+        gpus_w = group.gpus_per_node * self.cluster.types[type_index].idle_w
+        if is_up:
+            machines.put_up(node)
+            since_s = self.down_since_s.pop(node)
+            self.down_gpu_s[type_index] += group.gpus_per_node * (now_s - since_s)
+            ledger.idle_w += gpus_w
+            ledger.add_host_w(group.host_w)
+        else:
+            for job in self._neighbours.on(node) if self._neighbours is not None else ():
+                self.stop(now_s, self.running[job], What.INTERRUPT)
+            machines.put_down(node)
+            self.down_since_s[node] = now_s
+            ledger.idle_w -= gpus_w
+            ledger.add_host_w(-group.host_w)
+        self.log.add(now_s, What.NODE_UP if is_up else What.NODE_DOWN, -1, node)
+        return True
+
+    def loss(self, running: Running) -> Loss:
+        """What stopping a running job now would throw away."""
+        return self.running[running.job].loss_at(self.ledger.now_s, self._rules)
+
+    def _release(self, now_s: float, stretch: Stretch) -> None:
+        """A job leaves its machines."""
+        job, gpus = stretch.job, stretch.gpus
+        running, ledger, accounts = self.running, self.ledger, self.accounts
+        del running[job]
+        self.machines.give(stretch.nodes)
+        # With nobody left the sum is known: rounding does not pile up.
+        ledger.active_w = ledger.active_w - stretch.power_w if running else 0.0
+        ledger.idle_w += self.choices[self.kind[job]][stretch.option].idle_w
+        if self._has_busy_hosts:
+            ledger.add_host_w(-self._hosts_w(stretch.nodes))
+        self.use.stop(self._user[job], gpus, now_s)
+        gpu_s = gpus * (now_s - stretch.started_s)
+        accounts.energy_j[job] += stretch.energy_j + stretch.power_w * (now_s - stretch.since_s)
+        accounts.gpu_s[job] += gpu_s
+        accounts.busy_gpu_s[stretch.type_index] += gpu_s
+        if self._neighbours is not None:
+            self._disturb(now_s, self._neighbours.leave(stretch, running))
+
+    def _disturb(self, now_s: float, slowdowns: list[tuple[Stretch, float]]) -> None:
+        """Neighbours of a job that came or went change their speed."""
+        for stretch, slowdown in slowdowns:
+            stretch.settle(now_s, self._rules)
+            stretch.slowdown = slowdown
+            self._move_end(stretch)
+
+    def _move_end(self, stretch: Stretch) -> None:
+        stretch.version += 1
+        end_s = stretch.end_s(self._rules)
+        heappush(self.heap, (end_s, END, stretch.job, stretch.version))
+
+    def _hosts_w(self, nodes: Nodes) -> float:
+        return sum(mask.bit_count() * self._host_busy_w[node] for node, mask in nodes)

@@ -1,0 +1,188 @@
+"""A scenario, checked, and the worlds it makes: one per seed."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.engine.settings import NodeEvent, Settings
+from wattloop.schedule.jobs.spec import JobsSpec
+from wattloop.schedule.jobs.table import JobTable
+from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.scenarios.oracle_spec import OracleSpec
+from wattloop.schedule.scenarios.spec import EngineSpec
+from wattloop.schedule.steps import Steps
+from wattloop.schedule.steps_file import Written
+
+__all__ = ["Scenario", "World", "budget_fault"]
+
+
+class World(NamedTuple):
+    """What a simulation needs but a policy.
+
+    Attributes:
+        cluster: the machines.
+        jobs: who comes when.
+        truth: time and power as they turn out.
+        oracle: what policies are told of them.
+        settings: the rules.
+    """
+
+    cluster: Cluster
+    jobs: JobTable
+    truth: Oracle
+    oracle: Oracle
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Machines, jobs and rules of a campaign, with the policies and seeds it proposes.
+
+    Attributes:
+        name: for tables and files.
+        description: what it is, in a line.
+        cluster: the machines.
+        jobs: where jobs come from.
+        oracle: where time and power come from, and how well policies know them.
+        engine: rounds, horizon, preemption, interference.
+        budget: most power of the whole cluster, over time; None without one.
+        price: of a kilowatt-hour, over time; None where nobody said.
+        carbon: grams per kilowatt-hour, over time; None where nobody said.
+        starts_at_s: time of the day at which the simulation starts.
+        policies: as written: names, or names with parameters.
+        seeds: one simulation each.
+        variants: name -> the same scenario with something changed.
+    """
+
+    name: str
+    description: str
+    cluster: Cluster
+    jobs: JobsSpec
+    oracle: OracleSpec = field(default_factory=OracleSpec)
+    engine: EngineSpec = field(default_factory=EngineSpec)
+    budget: Written | None = None
+    price: Written | None = None
+    carbon: Written | None = None
+    starts_at_s: float = 0.0
+    policies: tuple[str | Mapping[str, Any], ...] = ()
+    seeds: tuple[int, ...] = tuple(range(10))
+    variants: Mapping[str, "Scenario"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fault = budget_fault(self.budget, self.cluster)
+        if fault:
+            raise ConfigError(f"scenario {self.name}: budget: {fault}")
+
+    def world(self, seed: int) -> World:
+        """Everything random drawn from one seed.
+
+        Raises:
+            ConfigError: a trace, table or model that it names cannot be used.
+        """
+        truth = self.truth
+        return World(
+            cluster=self.cluster,
+            jobs=self.jobs.table(seed, self.cluster, truth),
+            truth=truth,
+            oracle=self.oracle.seen(truth, seed),
+            settings=self.settings(seed),
+        )
+
+    @cached_property
+    def truth(self) -> Oracle:
+        """What jobs truly take and draw: the same for all seeds, so built once."""
+        return self.oracle.truth(self.cluster)
+
+    def settings(self, seed: int) -> Settings:
+        """The rules, with the failures of one seed."""
+        engine, failures = self.engine, self.cluster.failures
+        horizon_s = math.inf if engine.horizon_s is None else engine.horizon_s
+        events: tuple[NodeEvent, ...] = ()
+        if failures is not None:
+            try:
+                events = failures.events(len(self.cluster.node_groups), horizon_s, seed)
+            except ValueError as error:
+                raise ConfigError(f"scenario {self.name}: {error}") from None
+        return Settings(
+            round_s=engine.rounds_s,
+            horizon_s=horizon_s,
+            preemption=engine.preemption.preemption(),
+            interference=engine.interference,
+            budget_w=self._seen(self.budget) or Steps.constant(math.inf),
+            carbon_g_per_kwh=self._seen(self.carbon),
+            price_per_kwh=self._seen(self.price),
+            node_events=events,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for the store and for people; no variants."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "cluster": asdict(self.cluster),
+            "jobs": self.jobs.model_dump(mode="json", by_alias=True),
+            "oracle": self.oracle.model_dump(mode="json", by_alias=True),
+            "engine": self.engine.model_dump(mode="json", by_alias=True),
+            **{name: _plain(getattr(self, name)) for name in ("budget", "price", "carbon")},
+            "starts_at_s": self.starts_at_s,
+            "policies": list(self.policies),
+            "seeds": list(self.seeds),
+        }
+
+    def digest(self) -> str:
+        """A hash of all that a simulation depends on but policy, seed and code; of files, too.
+
+        Names, descriptions, sources and proposals (policies, seeds) do not count.
+        """
+        said = self.to_dict()
+        for key in ("name", "description", "policies", "seeds"):
+            del said[key]
+        for key in ("name", "sources"):
+            del said["cluster"][key]
+        files = {*self.oracle.files(), *_trace_files(self.jobs)}
+        said["files"] = sorted(hashlib.sha256(_content(path)).hexdigest() for path in files)
+        text = json.dumps(said, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _seen(self, written: Written | None) -> Steps | None:
+        return None if written is None else written.steps.shifted(self.starts_at_s)
+
+
+def budget_fault(budget: Written | None, cluster: Cluster) -> str:
+    """What is wrong with a budget that not even an idle cluster keeps; empty when nothing."""
+    if budget is None:
+        return ""
+    least_w, idle_w = min(budget.steps.values), cluster.idle_w
+    if least_w >= idle_w:
+        return ""
+    return (
+        f"{least_w:g} W is below the {idle_w:g} W that cluster {cluster.name} draws with nothing "
+        "to do: no job could ever run; raise it, or take nodes away"
+    )
+
+
+def _plain(written: Written | None) -> dict[str, Any] | None:
+    return None if written is None else {**asdict(written.steps), "source": written.source}
+
+
+def _trace_files(jobs: JobsSpec) -> list[Path]:
+    if jobs.trace is None:
+        return []
+    form = jobs.trace.format
+    own_form = [form] if form.endswith((".yaml", ".yml")) else []
+    return [user_path(file) for file in (jobs.trace.file, *own_form)]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,122 @@
+"""Promises of scenarios: worlds by seed, hashes that tell worlds apart, the thesis as fixed."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.engine.settings import Keeps
+from wattloop.schedule.engine.simulation import Simulation
+from wattloop.schedule.policies.zeus import Zeus
+from wattloop.schedule.scenarios.file import load_scenario
+from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.schedule.steps import Steps
+from wattloop.schedule.steps_file import Written
+
+
+@pytest.fixture(scope="module")
+def thesis() -> Scenario:
+    return load_scenario("thesis")
+
+
+def test_a_world_is_ready_to_be_simulated(thesis: Scenario) -> None:
+    """One seed of the thesis with one policy, checked event by event, for an hour."""
+    world, policy = thesis.world(0), Zeus()
+    settings = replace(world.settings, horizon_s=3_600.0, checks=True, strict=True)
+    result = Simulation(
+        world.cluster,
+        world.jobs,
+        policy,
+        truth=world.truth,
+        oracle=world.oracle,
+        settings=settings,
+    ).run()
+    assert result.is_done.sum() > 5
+    assert result.refusals == 0
+
+
+def test_seeds_make_worlds_that_repeat_and_differ(thesis: Scenario) -> None:
+    """Jobs and what is believed of them come from the seed; the machines and the truth do not."""
+    first, again, other = thesis.world(1), thesis.world(1), thesis.world(2)
+    assert np.array_equal(first.jobs.arrival_s, again.jobs.arrival_s)
+    assert not np.array_equal(first.jobs.arrival_s[:50], other.jobs.arrival_s[:50])
+    kind = first.jobs.kinds[0]
+    believed = [world.oracle.factors(0, kind) for world in (first, again, other)]
+    assert all(each is not None for each in believed)
+    times = [each.time.tolist() for each in believed if each is not None]
+    assert times[0] == times[1] != times[2]
+    assert first.truth is other.truth
+
+
+def test_the_thesis_scenario_is_as_adr_0031_fixes_it(thesis: Scenario) -> None:
+    """Nobody changes a line of it unawares."""
+    assert thesis.cluster.name == "thesis"
+    assert [kind.idle_w for kind in thesis.cluster.types] == [55, 70]
+    settings = thesis.settings(seed=0)
+    assert (settings.round_s, settings.horizon_s) == (1, 36_000)
+    assert settings.preemption.keeps is Keeps.NOTHING
+    assert thesis.oracle.noise == 0.1
+    jobs = thesis.world(0).jobs
+    assert [kind.precision for kind in jobs.kinds] == ["tf32", "bf16", "tf32"]
+    assert {kind.gpus for kind in jobs.kinds} == {(1, 2, 4, 8)}
+    assert sorted(set(jobs.work.tolist())) == [1_683_725, 2_500_000]
+    assert len(jobs.users) == 5
+    assert len(thesis.seeds) == 10
+    urgent, count = 0, 0
+    for seed in range(20):
+        table = thesis.world(seed).jobs
+        urgent, count = urgent + int(table.urgent.sum()), count + len(table)
+    assert count == pytest.approx(20 * 180, rel=0.1)
+    assert urgent / count == pytest.approx(0.1, abs=0.025)
+
+
+def test_rigid_jobs_have_one_gpu_count_and_the_batch_of_table_4_1() -> None:
+    """Counts alike, batches 256, 128 and 256."""
+    rigid = load_scenario("thesis-malleability").variants["rigid"].world(0).jobs
+    assert all(len(kind.gpus) == len(kind.batches) == 1 for kind in rigid.kinds)
+    assert {(kind.model, kind.batches[0]) for kind in rigid.kinds} == {
+        ("hf:google/vit-base-patch16-224", 256),
+        ("hf:albert-base-v2", 128),
+        ("hf:microsoft/resnet-50", 256),
+    }
+    counts = Counter(rigid.kinds[kind].gpus[0] for kind in rigid.kind.tolist())
+    assert set(counts) == {1, 2, 4, 8}
+
+
+def test_the_other_experiments_change_one_thing_each(thesis: Scenario) -> None:
+    """Budget, deadlines, users, rate; all else is the thesis's."""
+    budget = load_scenario("thesis-budget")
+    assert budget.budget is not None
+    assert replace(budget, budget=None).digest() == thesis.digest()
+    factors = [each.jobs.deadlines for each in load_scenario("thesis-sla").variants.values()]
+    assert [each.factor for each in factors if each is not None] == [3.5, 2.5, 2.0]
+    heavy = load_scenario("thesis-imbalanced").world(0).jobs
+    assert np.mean(heavy.user == 0) == pytest.approx(0.5, abs=0.12)
+    sweep = load_scenario("thesis-load").variants.values()
+    rates = [each.jobs.generate.rate_per_s for each in sweep if each.jobs.generate is not None]
+    assert rates == [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01]
+    assert load_scenario("thesis-pareto").digest() == thesis.digest()
+
+
+def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
+    """Name, description, policies and seeds do not change a world; everything else does."""
+    same = replace(thesis, name="x", description="y", policies=("fifo",), seeds=(3,))
+    assert same.digest() == thesis.digest()
+    budget = Written(Steps.constant(5_000.0), "stated")
+    others = [
+        replace(thesis, budget=budget),
+        replace(thesis, starts_at_s=3_600.0),
+        replace(thesis, cluster=replace(thesis.cluster, network_w=1.0)),
+        replace(thesis, engine=thesis.engine.model_copy(update={"interference": 0.1})),
+        replace(thesis, oracle=thesis.oracle.model_copy(update={"noise": 0.2})),
+        replace(thesis, jobs=thesis.jobs.model_copy(update={"rigid": True})),
+    ]
+    assert len({thesis.digest(), *(other.digest() for other in others)}) == len(others) + 1
+
+
+def test_a_budget_below_idle_power_is_refused_in_programs_too(thesis: Scenario) -> None:
+    """Also when machines are added to a scenario that had one."""
+    with pytest.raises(ConfigError, match=r"budget: 900 W is below the 1000 W"):
+        replace(thesis, budget=Written(Steps.constant(900.0), "stated"))
