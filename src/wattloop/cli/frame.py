@@ -33,6 +33,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.calibrate",
         "Measure a GPU in minutes, and fit the constants predict uses.",
     ),
+    "simulate": (
+        "wattloop.cli.simulate",
+        "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
+    ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

@@ -14,7 +14,7 @@ from wattloop.hardware.lined_yaml import nearest
 from wattloop.schedule.policies.foreign import foreign_class
 from wattloop.schedule.policies.policy import Policy
 
-__all__ = ["POLICIES", "PolicyCard", "describe", "policies_from", "policy_from"]
+__all__ = ["POLICIES", "PolicyCard", "describe", "policies_from", "policy_from", "split_policies"]
 
 POLICIES: Mapping[str, str] = {
     "fifo": "wattloop.schedule.policies.fifo:Fifo",
@@ -84,7 +84,7 @@ def policies_from(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[Polic
     Raises:
         ConfigError: as `policy_from`, or none, or the same one twice.
     """
-    parts = _split(given) if isinstance(given, str) else list(given)
+    parts = split_policies(given) if isinstance(given, str) else list(given)
     found = tuple(policy_from(part) for part in parts)
     if not found:
         raise ConfigError(f"no policy is named; known are {', '.join(POLICIES)}")
@@ -93,6 +93,18 @@ def policies_from(given: str | Iterable[str | Mapping[str, Any]]) -> tuple[Polic
         if names.count(name) > 1:
             raise ConfigError(f"policy {name} is given twice; name it once")
     return found
+
+
+def split_policies(text: str) -> list[str]:
+    """Each policy as written, of a list such as `fifo,pollux{age_weight: 0.2},zeus`."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
 
 
 def describe() -> list[PolicyCard]:
@@ -174,18 +186,6 @@ def _label(name: str, parameters: Mapping[str, Any]) -> str:
     """A name that tells two settings of one policy apart."""
     said = ", ".join(f"{key}: {value}" for key, value in parameters.items())
     return f"{name}{{{said}}}" if said else name
-
-
-def _split(text: str) -> list[str]:
-    """At the commas outside of braces."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _card(name: str, kind: type[Policy]) -> PolicyCard:

@@ -1,0 +1,236 @@
+"""Doing what `wattloop simulate` was asked to do."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from wattloop.cli.output import say, write_json
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+
+if TYPE_CHECKING:
+    from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
+    from wattloop.schedule.campaigns.changes import Changes
+    from wattloop.schedule.campaigns.whatif import WhatIf
+    from wattloop.schedule.scenarios.scenario import Scenario
+    from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
+
+__all__ = ["SimulateRequest", "execute", "execute_whatif", "scenario_of"]
+
+
+FLAGS = {
+    "budget": "--budget ",
+    "engine.horizon": "--horizon ",
+    "jobs.trace.file": "--trace ",
+    "oracle.throughputs": "--throughputs ",
+    "oracle.cap_curves": "--cap-curves ",
+}
+"""Field that an option changes -> that option."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SimulateRequest:
+    """Options as they were given; None or empty means not given."""
+
+    scenario: str
+    settings: Settings
+    policies: str | None = None
+    seeds: str | None = None
+    workers: int | None = None
+    variant: str | None = None
+    trace: str | None = None
+    budget: str | None = None
+    horizon: str | None = None
+    throughputs: str | None = None
+    cap_curves: str | None = None
+    changes: list[str] = field(default_factory=list)
+    check: bool = False
+    plot: str | None = None
+    new: bool = False
+    json_file: str | None = None
+
+
+def execute(request: SimulateRequest) -> None:
+    """Carry out a campaign and show what came of it."""
+    from wattloop.cli.simulate_view import campaign_dict, print_outcomes
+    from wattloop.schedule.campaigns.campaign import Campaign
+    from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
+
+    if request.plot is not None:
+        from wattloop.report.figures.render import needs_libraries, writable_folder
+
+        needs_libraries()
+        writable_path(_path(request.plot))
+    scenario = scenario_of(request)
+    campaign = Campaign(
+        scenario, _choices(request, scenario), _seeds(request, scenario), request.check
+    )
+    with open_store(request.settings.store_location) as store:
+        experiment, outcomes = _carried_out(campaign, store, request)
+        experiment = find_experiment(store, experiment.experiment_id)
+    if request.json_file is not None:
+        write_json(campaign_dict(experiment, outcomes), request.json_file)
+    if request.json_file != "-":
+        print_outcomes(experiment, outcomes)
+    if request.plot is not None:
+        from wattloop.cli.simulate_figures import draw
+
+        draw(campaign, outcomes, _path(request.plot))
+    if any("error" in outcome for outcome in outcomes.values()):
+        raise typer.Exit(1)
+
+
+def execute_whatif(request: SimulateRequest, changes: "Changes") -> "WhatIf":
+    """Both worlds, and what the change is worth."""
+    from wattloop.schedule.campaigns.campaign import Campaign
+    from wattloop.schedule.campaigns.whatif import changed_scenario, whatif_of
+    from wattloop.store.database import open_store
+
+    scenario = scenario_of(request)
+    then = changed_scenario(scenario, changes)
+    if request.policies is None:
+        request.policies = "charon" if then.budget is not None else "zeus"
+    choices = _choices(request, scenario)
+    if len(choices) > 1:
+        raise ConfigError(f"--policy {request.policies}: one policy; what-if compares two worlds")
+    seeds = _seeds(request, scenario)
+    worlds = [Campaign(each, choices, seeds, request.check) for each in (scenario, then)]
+    with open_store(request.settings.store_location) as store:
+        before, after = (_carried_out(each, store, request)[1] for each in worlds)
+    failed = [
+        each["error"] for found in (before, after) for each in found.values() if "error" in each
+    ]
+    if failed:
+        say(f"wattloop: {len(failed)} simulations failed; the first: {failed[0]}")
+        raise typer.Exit(1)
+    return whatif_of(worlds[0], changes, before, after)
+
+
+def scenario_of(request: SimulateRequest) -> "Scenario":
+    """The scenario that file and options make.
+
+    Raises:
+        ConfigError: not there, or wrong; names file, line and field, or the option.
+    """
+    from wattloop.schedule.scenarios.file import load_scenario
+
+    if request.cap_curves is not None and request.throughputs is None:
+        raise ConfigError("--cap-curves goes with --throughputs: caps of which throughputs?")
+    fields = _fields(request)
+    try:
+        scenario = load_scenario(request.scenario, fields)
+    except ConfigError as error:
+        if fields and _is_fine(request.scenario):
+            raise ConfigError(_of_options(str(error), fields)) from None
+        raise
+    if request.variant is None:
+        return scenario
+    if request.variant not in scenario.variants:
+        from wattloop.hardware.lined_yaml import nearest
+
+        known = list(scenario.variants)
+        said = nearest(request.variant, known) if known else "it has none"
+        raise ConfigError(
+            f"--variant {request.variant}: {scenario.name} has no such variant; {said}"
+        )
+    return scenario.variants[request.variant]
+
+
+def _is_fine(name: str) -> bool:
+    """Whether the file alone could be used: then an option is at fault."""
+    from wattloop.schedule.scenarios.file import load_scenario
+
+    try:
+        load_scenario(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def _of_options(message: str, fields: Mapping[str, Any]) -> str:
+    """Faults by what was given on the command line; the lines of a file that is right mislead."""
+    given = " ".join(
+        f"{FLAGS.get(name, '--set ' + name + '=')}{value}" for name, value in fields.items()
+    )
+    faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
+    return f"{given}: " + "; ".join(faults)
+
+
+def _fields(request: SimulateRequest) -> dict[str, Any]:
+    """Dotted field -> value, from all options that change one."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for change in request.changes:
+        name, equals, value = change.partition("=")
+        if not (name.strip() and equals):
+            raise ConfigError(f"--set {change}: write FIELD=VALUE, such as engine.horizon=10h")
+        try:
+            found[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {change}: {value!r} is not a YAML value") from None
+    given: Mapping[str, Any] = {
+        "budget": request.budget,
+        "engine.horizon": request.horizon,
+        "jobs.trace.file": _here(request.trace),
+        "oracle.kind": None if request.throughputs is None else "table",
+        "oracle.throughputs": _here(request.throughputs),
+        "oracle.cap_curves": _here(request.cap_curves),
+    }
+    return found | {name: value for name, value in given.items() if value is not None}
+
+
+def _here(name: str | None) -> str | None:
+    """A path given on the command line starts here, not at the scenario's file."""
+    return None if name is None else str(_path(name).absolute())
+
+
+def _choices(request: SimulateRequest, scenario: "Scenario") -> tuple[Any, ...]:
+    from wattloop.schedule.campaigns.cell import PolicyChoice
+    from wattloop.schedule.policies.registry import POLICIES, split_policies
+
+    if request.policies is None:
+        return tuple(PolicyChoice.named(given) for given in scenario.policies)
+    if request.policies.strip() == "all":
+        return tuple(PolicyChoice.named(name) for name in POLICIES)
+    return tuple(PolicyChoice.named(given) for given in split_policies(request.policies))
+
+
+def _seeds(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:
+    from wattloop.schedule.campaigns.seeds import seeds_from
+
+    return scenario.seeds if request.seeds is None else seeds_from(request.seeds)
+
+
+def _carried_out(
+    campaign: "Campaign", store: "Store", request: SimulateRequest
+) -> "tuple[Experiment, Outcomes]":
+    from wattloop.cli.simulate_progress import progress
+    from wattloop.schedule.campaigns.running import run_campaign
+
+    workers = _processors() if request.workers is None else request.workers
+    try:
+        with progress() as listener:
+            return run_campaign(
+                campaign, store, workers=workers, new=request.new, listener=listener
+            )
+    except KeyboardInterrupt:
+        say("wattloop: interrupted; the same command goes on, what has ended is kept")
+        raise
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _path(text: str) -> Path:
+    from wattloop.core.user_path import user_path
+
+    return user_path(text)

@@ -1,0 +1,83 @@
+"""`simulate --plot FOLDER`: what came of a campaign, drawn as in the thesis."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.analyze_view import working
+from wattloop.cli.output import say
+from wattloop.report.figures.campaign import (
+    fairness_figure,
+    load_figure,
+    miss_figure,
+    trade_off_figure,
+)
+from wattloop.report.figures.cluster_power import gantt_figure, power_figure
+from wattloop.report.figures.render import save
+from wattloop.schedule.campaigns.cell_outcome import simulated
+from wattloop.schedule.campaigns.summary import per_cell
+from wattloop.schedule.metrics.curves import power_curve
+
+if TYPE_CHECKING:
+    from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
+
+__all__ = ["draw"]
+
+Rows = list[dict[str, Any]]
+
+
+def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
+    """Write all figures that there is data for."""
+    rows = [row for row in per_cell(outcomes) if row.get("error") is None]
+    if not rows:
+        say("wattloop: nothing to draw")
+        return
+    said = f"{campaign.scenario.name}, simulated"
+    setting = "variant" if campaign.scenario.variants else None
+    with working("drawing"):
+        charts = {"throughput-energy": trade_off_figure(rows, said, setting=setting)}
+        charts |= _by_load(campaign, rows, said)
+        for variant in campaign.scenarios:
+            own = [row for row in rows if row.get("variant", "") == variant]
+            charts |= _of_variant(campaign, variant, own)
+        notes = [campaign.scenario.description] if campaign.scenario.description else []
+        written = save(charts, folder, title=campaign.scenario.name, notes=notes)
+    say(f"wattloop: {len(charts)} figures in {folder}: see {written[-1]}")
+
+
+def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
+    """Completion time against the arrival rate, where variants differ in that."""
+    made = {name: each.jobs.generate for name, each in campaign.scenarios.items()}
+    rates = {name: each.rate_per_s for name, each in made.items() if each is not None}
+    if len(set(rates.values())) < 2 or len(rates) < len(made):
+        return {}
+    with_rates = [
+        row | {"rate_per_s": rates[row["variant"]]} for row in rows if row["jct_mean_s"] is not None
+    ]
+    return {"completion-load": load_figure(with_rates, said)}
+
+
+def _of_variant(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
+    """Deadlines, fairness, and the first seed over time."""
+    end = f"-{variant}" if variant else ""
+    scenario = campaign.scenarios[variant]
+    said = f"{scenario.name}, simulated"
+    charts: dict[str, Any] = {}
+    if any(row["miss_rate"] is not None for row in rows):
+        charts[f"misses{end}"] = miss_figure(rows, said)
+    if any(row["jain_share"] is not None for row in rows):
+        charts[f"fairness{end}"] = fairness_figure(rows, said)
+    seed = campaign.seeds[0]
+    world = scenario.world(seed)
+    failed = {choice.label for choice in campaign.choices} - {row["policy"] for row in rows}
+    results = {
+        choice.label: simulated(world, choice)
+        for choice in campaign.choices
+        if choice.label not in failed
+    }
+    said = f"{said}, seed {seed}"
+    curves = {label: power_curve(result) for label, result in results.items()}
+    charts[f"power{end}"] = power_figure(curves, said)
+    for label, result in results.items():
+        name = "".join(each if each.isalnum() else "-" for each in label).strip("-")
+        charts[f"gpus-{name}{end}"] = gantt_figure(result, world.truth, said)
+    return charts

@@ -1,0 +1,69 @@
+"""How far a campaign is, with the time that is left."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from wattloop.cli.output import is_terminal, say
+from wattloop.core.units import format_duration
+from wattloop.schedule.campaigns.cell import Cell
+from wattloop.schedule.campaigns.running import Listener
+from wattloop.store.experiments import Experiment
+
+__all__ = ["progress"]
+
+
+@contextmanager
+def progress() -> Iterator[Listener]:
+    """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
+    if not is_terminal(sys.stderr):
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
+
+
+class _Lines(Listener):
+    """Says what begins, and what went wrong."""
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        """How much there is to do."""
+        what = f"{cells} simulation{'s' * (cells != 1)}"
+        if known == cells:
+            say(f"wattloop: {experiment.experiment_id}: all {what} are known already")
+            return
+        verb = "going on with" if resumed else "beginning"
+        had = f", {known} of them known already" if known else ""
+        say(f"wattloop: {verb} {experiment.experiment_id}: {what}{had}")
+
+    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+        """Failures."""
+        if "error" in outcome:
+            say(f"wattloop: {cell.label}: failed: {outcome['error']}")
+
+
+class _OnTerminal(_Lines):
+    def __init__(self, bar: Any, task: Any) -> None:
+        self._bar, self._task = bar, task
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        """How long the bar is."""
+        super().begins(experiment, cells, known, resumed=resumed)
+        self._bar.update(self._task, total=cells, completed=known)
+
+    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+        """One more."""
+        super().ended(cell, outcome, left_s)
+        left = f"left: {format_duration(left_s)}"
+        self._bar.update(self._task, advance=1, left=left, description=cell.label)

@@ -1,0 +1,75 @@
+"""What is to be simulated: policies x seeds on a scenario, and on each of its variants."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
+from wattloop.schedule.campaigns.seeds import seeds_text
+from wattloop.schedule.scenarios.scenario import Scenario
+
+__all__ = ["Campaign", "Outcomes", "fingerprint"]
+
+Outcomes = Mapping[tuple[str, str, int], Mapping[str, Any]]
+"""(variant, label of the policy, seed) -> what came of that cell."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Cells to be simulated.
+
+    Attributes:
+        scenario: cluster, jobs, oracle and rules.
+        choices: the policies; the first is what others are compared with.
+        seeds: the same for all policies, so that differences are paired.
+        checks: look after every event whether the invariants hold.
+    """
+
+    scenario: Scenario
+    choices: tuple[PolicyChoice, ...]
+    seeds: tuple[int, ...]
+    checks: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise ConfigError(
+                "which policies? Name some with --policies; 'wattloop simulate policies' lists them"
+            )
+        labels = [choice.label for choice in self.choices]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ConfigError(f"--policies: {label} is given twice; once is enough")
+
+    @property
+    def scenarios(self) -> dict[str, Scenario]:
+        """Variant -> scenario; the scenario itself, without a name, where it has no variants."""
+        return dict(self.scenario.variants) or {"": self.scenario}
+
+    def cells(self) -> list[Cell]:
+        """All of them, world by world."""
+        found = []
+        for variant, scenario in self.scenarios.items():
+            world = scenario.digest() + (" checked" if self.checks else "")
+            found += [
+                Cell(key_of(world, choice, seed), choice, seed, variant)
+                for seed in self.seeds
+                for choice in self.choices
+            ]
+        return found
+
+    def spec(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "scenario": self.scenario.to_dict(),
+            "variants": list(self.scenario.variants),
+            "policies": [choice.label for choice in self.choices],
+            "seeds": seeds_text(self.seeds),
+            "checks": self.checks,
+        }
+
+
+def fingerprint(cells: list[Cell]) -> str:
+    """The same for the same cells."""
+    return hashlib.sha256("".join(sorted(cell.key for cell in cells)).encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""What comes of a cell: its figures, and what the policy could not do."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.campaigns.cell import Cell, PolicyChoice
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.engine.simulation import Simulation
+from wattloop.schedule.metrics.metrics import metrics_of
+from wattloop.schedule.scenarios.scenario import Scenario, World
+
+__all__ = ["Simulator", "outcome_of", "simulated"]
+
+REFUSED_KEPT = 3
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Simulates cells; what all seeds of a scenario share is built once.
+
+    Attributes:
+        scenarios: variant -> the world it makes.
+        checks: look after every event whether the invariants hold.
+    """
+
+    scenarios: Mapping[str, Scenario]
+    checks: bool = False
+
+    def __call__(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Each cell of one world with what came of it."""
+        world = self.scenarios[cells[0].variant].world(cells[0].seed)
+        for cell in cells:
+            yield cell, self._outcome(world, cell)
+
+    def _outcome(self, world: World, cell: Cell) -> dict[str, Any]:
+        try:
+            return outcome_of(simulated(world, cell.choice, checks=self.checks))
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a policy's fault is the result of its cell
+            return {"error": f"{type(error).__name__}: {error}"}
+
+
+def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Result:
+    """A policy in a world, to its end."""
+    policy = choice.policy()
+    return Simulation(
+        world.cluster,
+        world.jobs,
+        policy,
+        truth=world.truth,
+        oracle=world.oracle,
+        settings=replace(world.settings, checks=True) if checks else world.settings,
+    ).run()
+
+
+def outcome_of(result: Result) -> dict[str, Any]:
+    """Plain data for the store: all metrics, jobs that can never run by reason, refusals."""
+    return {
+        **metrics_of(result).to_dict(),
+        "policy_s": result.policy_s,
+        "never": dict(Counter(result.never.values())),
+        "refused": list(result.refused[:REFUSED_KEPT]),
+    }

@@ -1,0 +1,164 @@
+"""What a campaign says: each policy over its seeds, and how it differs from the first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.analyze.intervals import Estimate
+from wattloop.schedule.campaigns.campaign import Outcomes
+from wattloop.schedule.metrics.comparison import Difference, compare, spread
+
+__all__ = ["PER_CELL", "Summary", "by_variant", "per_cell", "summary_of"]
+
+Found = Mapping[tuple[str, int], Mapping[str, Any]]
+"""(label of the policy, seed) -> what came of it, in one variant."""
+PER_CELL = (
+    "jobs_done",
+    "throughput_per_h",
+    "energy_kwh",
+    "idle_kwh",
+    "wasted_kwh",
+    "jct_mean_s",
+    "jct_p95_s",
+    "miss_rate",
+    "peak_power_w",
+    "over_budget_s",
+    "jain_jct",
+    "jain_share",
+    "preemptions",
+    "event_hash",
+    "wall_s",
+)
+"""What every cell has in JSON, first and in this order; all other metrics follow."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A campaign over its seeds.
+
+    Attributes:
+        labels: the policies, in the order in which they were asked for.
+        seeds: of the campaign.
+        spreads: policy -> metric -> mean and deviation; None where no seed has the figure.
+        differences: policy -> metric -> against the first policy, seed by seed.
+        failed: (policy, seed) -> what went wrong.
+        never: reason -> most jobs of one seed that can never run for it.
+        refused: policy -> (impossible actions in all, the first in words).
+    """
+
+    labels: tuple[str, ...]
+    seeds: tuple[int, ...]
+    spreads: Mapping[str, Mapping[str, Estimate | None]]
+    differences: Mapping[str, Mapping[str, Difference | None]]
+    failed: Mapping[tuple[str, int], str]
+    never: Mapping[str, int]
+    refused: Mapping[str, tuple[int, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "policies": {
+                label: {
+                    name: None if found is None else found.to_dict()
+                    for name, found in self.spreads[label].items()
+                }
+                for label in self.labels
+            },
+            "differences": {
+                label: {
+                    name: None if found is None else found.to_dict()
+                    for name, found in differences.items()
+                }
+                for label, differences in self.differences.items()
+            },
+            "compared_with": self.labels[0],
+            "failed": [
+                {"policy": label, "seed": seed, "error": error}
+                for (label, seed), error in self.failed.items()
+            ],
+            "never": dict(self.never),
+            "refused": {
+                label: {"actions": count, "first": first}
+                for label, (count, first) in self.refused.items()
+            },
+        }
+
+
+def by_variant(outcomes: Outcomes) -> dict[str, dict[tuple[str, int], Mapping[str, Any]]]:
+    """What came of each variant on its own, in their order."""
+    found: dict[str, dict[tuple[str, int], Mapping[str, Any]]] = {}
+    for (variant, label, seed), outcome in outcomes.items():
+        found.setdefault(variant, {})[label, seed] = outcome
+    return found
+
+
+def summary_of(outcomes: Found) -> Summary:
+    """Means, deviations and paired differences of all figures."""
+    labels = tuple(dict.fromkeys(label for label, _ in outcomes))
+    seeds = tuple(dict.fromkeys(seed for _, seed in outcomes))
+    good = {cell: found for cell, found in outcomes.items() if "error" not in found}
+    names = _figures(good)
+    columns = {
+        label: {name: [_figure(good.get((label, seed)), name) for seed in seeds] for name in names}
+        for label in labels
+    }
+    return Summary(
+        labels=labels,
+        seeds=seeds,
+        spreads={label: {name: spread(columns[label][name]) for name in names} for label in labels},
+        differences={
+            label: {name: compare(columns[labels[0]][name], columns[label][name]) for name in names}
+            for label in labels[1:]
+        },
+        failed={cell: found["error"] for cell, found in outcomes.items() if "error" in found},
+        never=_never(good),
+        refused=_refused(good),
+    )
+
+
+def per_cell(outcomes: Outcomes) -> list[dict[str, Any]]:
+    """A row per policy and seed: `PER_CELL`, then all else that is known."""
+    rows = []
+    for (variant, label, seed), outcome in outcomes.items():
+        row: dict[str, Any] = {"variant": variant} if variant else {}
+        row |= {"policy": label, "seed": seed}
+        row |= {name: outcome.get(name) for name in PER_CELL}
+        rows.append(row | {name: value for name, value in outcome.items() if name not in row})
+    return rows
+
+
+def _figure(outcome: Mapping[str, Any] | None, name: str) -> float | None:
+    """A figure of a cell; `utilisation.h100` looks inside."""
+    value: Any = outcome
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _figures(good: Found) -> list[str]:
+    """Names of all that is a number in some cell, utilisation by type among them."""
+    names: dict[str, None] = {}
+    for outcome in good.values():
+        for name, value in outcome.items():
+            if isinstance(value, int | float):
+                names[name] = None
+            elif name == "utilisation":
+                names |= {f"utilisation.{kind}": None for kind in value}
+    return list(names)
+
+
+def _never(good: Found) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for outcome in good.values():
+        for reason, count in (outcome.get("never") or {}).items():
+            most[reason] = max(count, most.get(reason, 0))
+    return most
+
+
+def _refused(good: Found) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for (label, _), outcome in good.items():
+        if outcome.get("refusals"):
+            count, first = found.get(label, (0, outcome["refused"][0]))
+            found[label] = count + outcome["refusals"], first
+    return found
