@@ -125,7 +125,7 @@ def _found(like: str, own: LinedData, shipped: Mapping[str, Path], where: str) -
     if beside.is_file():
         return str(beside)
     raise ConfigError(
-        f"{where}: like: no scenario or file '{like}'; {nearest(like, list(shipped))}"
+        f"{where}: like: no scenario or file '{like}'; {nearest(like, sorted(shipped))}"
     )
 
 
