@@ -60,6 +60,18 @@ def test_the_value_stays_until_the_next_change(steps: Steps, time_s: float) -> N
     assert steps.at(max(before_s, time_s)) == steps.at(time_s)
 
 
+@pytest.mark.parametrize("period_s", [0.7, 3.05, 11.11, 86_400.1])
+def test_up_to_a_change_the_old_value_holds_to_the_last_moment(period_s: float) -> None:
+    """Remainders of floats are off by a hair after many periods; the value is not."""
+    steps = Steps((0.0, period_s / 3, period_s / 1.7), (1.0, 2.0, 3.0), period_s)
+    for turn in range(0, 20_000, 7):
+        time_s = turn * period_s
+        for value in (1.0, 2.0, 3.0):
+            time_s = steps.next_change_s(time_s)
+            assert steps.at(math.nextafter(time_s, 0)) == value
+            assert steps.at(time_s) == value % 3 + 1
+
+
 @given(any_steps(), TIMES)
 def test_following_changes_visits_the_values_in_order(steps: Steps, time_s: float) -> None:
     """Whatever floats do, no step is skipped and none is visited twice."""

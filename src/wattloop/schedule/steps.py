@@ -85,11 +85,10 @@ class Steps:
             turn -= self._start_s(turn) > time_s
             turn += self._start_s(turn + 1) <= time_s
         start_s = self._start_s(turn)
+        # exact: the time is between one and two times the start, or the start is 0
         step = max(0, bisect_right(self.times_s, time_s - start_s) - 1)
         while step + 1 < len(self.times_s) and start_s + self.times_s[step + 1] <= time_s:
             step += 1
-        while step > 0 and start_s + self.times_s[step] > time_s:
-            step -= 1
         return turn, step
 
     def _start_s(self, turn: int) -> float:

@@ -103,7 +103,8 @@ def test_the_other_experiments_change_one_thing_each(thesis: Scenario) -> None:
 
 def test_the_hash_tells_worlds_apart_and_nothing_else(thesis: Scenario) -> None:
     """Name, description, policies and seeds do not change a world; everything else does."""
-    same = replace(thesis, name="x", description="y", policies=("fifo",), seeds=(3,))
+    renamed = replace(thesis.cluster, name="z", sources={})
+    same = replace(thesis, name="x", policies=("fifo",), seeds=(3,), cluster=renamed)
     assert same.digest() == thesis.digest()
     budget = Written(Steps.constant(5_000.0), "stated")
     others = [
