@@ -1,0 +1,10 @@
+"""The data of the pages as JSON, under /api/v1."""
+
+from fastapi import APIRouter
+
+from wattloop.serve.api.jobs import router as jobs
+from wattloop.serve.api.runs import router as runs
+
+__all__ = ["ROUTERS"]
+
+ROUTERS: tuple[APIRouter, ...] = (jobs, runs)
