@@ -28,8 +28,6 @@ FLAGS = {
     "budget": "--budget ",
     "engine.horizon": "--horizon ",
     "jobs.trace.file": "--trace ",
-    "oracle.throughputs": "--throughputs ",
-    "oracle.cap_curves": "--cap-curves ",
 }
 """Field that an option changes -> that option."""
 
@@ -156,11 +154,14 @@ def _is_fine(name: str) -> bool:
 
 def _of_options(message: str, fields: Mapping[str, Any]) -> str:
     """Faults by what was given on the command line; the lines of a file that is right mislead."""
-    given = " ".join(
-        f"{FLAGS.get(name, '--set ' + name + '=')}{value}" for name, value in fields.items()
-    )
+    words = []
+    for name, value in fields.items():
+        if name == "oracle":
+            words.append(f"--throughputs {value['throughputs']}")
+        elif value is not None:
+            words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
     faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
-    return f"{given}: " + "; ".join(faults)
+    return f"{' '.join(words)}: {'; '.join(faults)}"
 
 
 def _fields(request: SimulateRequest) -> dict[str, Any]:
@@ -180,11 +181,21 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
         "budget": request.budget,
         "engine.horizon": request.horizon,
         "jobs.trace.file": _here(request.trace),
-        "oracle.kind": None if request.throughputs is None else "table",
-        "oracle.throughputs": _here(request.throughputs),
-        "oracle.cap_curves": _here(request.cap_curves),
     }
-    return found | {name: value for name, value in given.items() if value is not None}
+    found |= {name: value for name, value in given.items() if value is not None}
+    if request.trace is not None:
+        found["jobs.generate"] = None
+    if request.throughputs is not None:
+        from wattloop.schedule.scenarios.file import load_scenario
+
+        known = load_scenario(request.scenario).oracle
+        found["oracle"] = {
+            "kind": "table",
+            "noise": known.noise,
+            "throughputs": _here(request.throughputs),
+            **({} if request.cap_curves is None else {"cap_curves": _here(request.cap_curves)}),
+        }
+    return found
 
 
 def _here(name: str | None) -> str | None:
