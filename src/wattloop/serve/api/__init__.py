@@ -3,8 +3,9 @@
 from fastapi import APIRouter
 
 from wattloop.serve.api.jobs import router as jobs
+from wattloop.serve.api.live import router as live
 from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: tuple[APIRouter, ...] = (jobs, runs)
+ROUTERS: tuple[APIRouter, ...] = (jobs, live, runs)

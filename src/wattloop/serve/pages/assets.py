@@ -26,6 +26,12 @@ def script() -> Response:
     return Response(static_text("wattloop.js"), media_type="text/javascript", headers=KEEP)
 
 
+@router.get("/curves.js")
+def curves() -> Response:
+    """What draws the power of a run, also while it goes on."""
+    return Response(static_text("curves.js"), media_type="text/javascript", headers=KEEP)
+
+
 @router.get("/vega.js")
 def vega() -> Response:
     """The scripts that draw charts."""
