@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.traces.cells import parser_of
@@ -68,8 +68,8 @@ def detected(
     return best
 
 
-def rows_of(lines: Iterable[str], separator: str) -> "csv._reader":
-    """The rows of a table; tabs and pipes come from programs that quote nothing."""
+def rows_of(lines: Iterable[str], separator: str) -> Any:
+    """A `csv.reader`, whose type has no name; tabs and pipes come from programs that quote nothing."""
     if separator in ",;":
         return csv.reader(lines, delimiter=separator)
     return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
