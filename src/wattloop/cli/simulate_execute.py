@@ -1,8 +1,10 @@
 """Doing what `wattloop simulate` was asked to do."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from wattloop.store.experiments import Experiment
 
 __all__ = ["SimulateRequest", "execute", "execute_whatif", "scenario_of"]
+
+
+FLAGS = {
+    "budget": "--budget ",
+    "engine.horizon": "--horizon ",
+    "jobs.trace.file": "--trace ",
+}
+"""Field that an option changes -> that option."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +65,7 @@ def execute(request: SimulateRequest) -> None:
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
-        writable_folder(_folder(request.plot))
+        writable_path(_path(request.plot))
     scenario = scenario_of(request)
     campaign = Campaign(
         scenario, _choices(request, scenario), _seeds(request, scenario), request.check
@@ -70,7 +80,7 @@ def execute(request: SimulateRequest) -> None:
     if request.plot is not None:
         from wattloop.cli.simulate_figures import draw
 
-        draw(campaign, outcomes, _folder(request.plot))
+        draw(campaign, outcomes, _path(request.plot))
     if any("error" in outcome for outcome in outcomes.values()):
         raise typer.Exit(1)
 
@@ -111,7 +121,13 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
 
     if request.cap_curves is not None and request.throughputs is None:
         raise ConfigError("--cap-curves goes with --throughputs: caps of which throughputs?")
-    scenario = load_scenario(request.scenario, _fields(request))
+    fields = _fields(request)
+    try:
+        scenario = load_scenario(request.scenario, fields)
+    except ConfigError as error:
+        if fields and _is_fine(request.scenario):
+            raise ConfigError(_of_options(str(error), fields)) from None
+        raise
     if request.variant is None:
         return scenario
     if request.variant not in scenario.variants:
@@ -123,6 +139,29 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
             f"--variant {request.variant}: {scenario.name} has no such variant; {said}"
         )
     return scenario.variants[request.variant]
+
+
+def _is_fine(name: str) -> bool:
+    """Whether the file alone could be used: then an option is at fault."""
+    from wattloop.schedule.scenarios.file import load_scenario
+
+    try:
+        load_scenario(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def _of_options(message: str, fields: Mapping[str, Any]) -> str:
+    """Faults by what was given on the command line; the lines of a file that is right mislead."""
+    words = []
+    for name, value in fields.items():
+        if name == "oracle":
+            words.append(f"--throughputs {value['throughputs']}")
+        elif value is not None:
+            words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
+    faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
+    return f"{' '.join(words)}: {'; '.join(faults)}"
 
 
 def _fields(request: SimulateRequest) -> dict[str, Any]:
@@ -141,15 +180,27 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
     given: Mapping[str, Any] = {
         "budget": request.budget,
         "engine.horizon": request.horizon,
-        "jobs.trace.file": request.trace,
+        "jobs.trace.file": _here(request.trace),
     }
     found |= {name: value for name, value in given.items() if value is not None}
+    if request.trace is not None:
+        found["jobs.generate"] = None
     if request.throughputs is not None:
-        found["oracle.kind"] = "table"
-        found["oracle.throughputs"] = request.throughputs
-    if request.cap_curves is not None:
-        found["oracle.cap_curves"] = request.cap_curves
+        from wattloop.schedule.scenarios.file import load_scenario
+
+        known = load_scenario(request.scenario).oracle
+        found["oracle"] = {
+            "kind": "table",
+            "noise": known.noise,
+            "throughputs": _here(request.throughputs),
+            **({} if request.cap_curves is None else {"cap_curves": _here(request.cap_curves)}),
+        }
     return found
+
+
+def _here(name: str | None) -> str | None:
+    """A path given on the command line starts here, not at the scenario's file."""
+    return None if name is None else str(_path(name).absolute())
 
 
 def _choices(request: SimulateRequest, scenario: "Scenario") -> tuple[Any, ...]:
@@ -190,7 +241,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _folder(text: str) -> Any:
+def _path(text: str) -> Path:
     from wattloop.core.user_path import user_path
 
     return user_path(text)

@@ -107,7 +107,7 @@ def change_text(found: "Difference | None", column: Column) -> str:
     else:
         unit, mean = "%", found.relative * 100
         half = None if found.relative_half_width is None else found.relative_half_width * 100
-    text = f"{mean:+.1f}" if mean else "0"
+    text = f"{mean:+.1f}" if abs(mean) >= 0.05 else "0.0"
     if half is None:
         return text + unit
     return f"{text} ± {half:.1f}{unit}" + (UNSURE if mean and abs(mean) <= half else "")

@@ -17,6 +17,7 @@ Fault = tuple[tuple[str | int, ...], str]
 WORDS = {
     "missing": "it is missing",
     "dict_type": "write 'key: value' lines",
+    "model_type": "write 'key: value' lines",
     "list_type": "write a list such as [1, 2]",
 }
 """Pydantic's name of a fault -> what we say."""

@@ -1,5 +1,6 @@
 """Watts, times, bandwidths and shares as people write them in cluster and scenario files."""
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ __all__ = [
     "Strict",
     "Watts",
     "bytes_per_second",
+    "not_negative",
     "number",
     "seconds",
     "watts",
@@ -55,6 +57,17 @@ def seconds(value: Any) -> Any:
 def number(value: Any) -> Any:
     """`1e-3` as the number it is, where YAML has made a text of it; `10%` as 0.1."""
     return _scaled(value, {"": 1.0, "%": 0.01}, "a number")
+
+
+def not_negative(value: Any, what: str) -> float:
+    """The value as a finite number of 0 or more.
+
+    Raises:
+        ValueError: with `what` to write.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"write {what}, not {value!r}")
+    return float(value)
 
 
 def _scaled(value: Any, units: dict[str, float], what: str) -> Any:

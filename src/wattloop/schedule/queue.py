@@ -43,6 +43,7 @@ class _Kind(NamedTuple):
     idle_w: Floats
     begins: Ints
     shapes: Ints
+    shape_of: Ints
 
 
 class Queue:
@@ -149,6 +150,10 @@ class Queue:
         """The placements of a job."""
         return self._kinds[int(self._jobs.kind[job])].options
 
+    def shape_of(self, job: int) -> Ints:
+        """The shape of each option of a job, as an index into `shapes`."""
+        return self._kinds[int(self._jobs.kind[job])].shape_of
+
     def best_option(self, objective: Objective, job: int, shape: Shape) -> int:
         """The option of least cost within a shape; the first of equals."""
         kept = self._kinds[self._jobs.kind[job]]
@@ -178,7 +183,7 @@ class Queue:
     def _kept(self, options: Options, idle_w: Floats) -> _Kind:
         numbers = np.array([self._shape_number[shape] for shape in options.shapes()], dtype=int)
         shapes, begins = np.unique(numbers, return_index=True)
-        return _Kind(options, idle_w[options.type_index] * options.gpus, begins, shapes)
+        return _Kind(options, idle_w[options.type_index] * options.gpus, begins, shapes, numbers)
 
     def _read(self) -> None:
         """Give rows to jobs that came since the last look."""

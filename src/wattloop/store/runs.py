@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.database import Store
+from wattloop.store.run_facts import insert_run_facts_in
 from wattloop.store.schema import run_tags, runs
 from wattloop.store.text import json_text, plain
 
@@ -25,6 +26,7 @@ __all__ = [
     "insert_run",
     "insert_run_in",
     "list_runs",
+    "read_record",
 ]
 
 
@@ -142,6 +144,7 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
             for key, value in record.tags.items()
         ]
         connection.execute(insert(run_tags), rows)
+    insert_run_facts_in(connection, record)
     return True
 
 
@@ -181,6 +184,11 @@ def list_runs(
         query = query.limit(limit)
     with store.reading() as connection:
         return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+
+
+def read_record(body: str) -> RunRecord:
+    """A record from the text that is kept of it."""
+    return RunRecord.from_dict(json.loads(body))
 
 
 def child_runs(store: Store, run_id: str) -> list[RunRecord]:

@@ -36,6 +36,7 @@ __all__ = [
     "experiments",
     "metadata",
     "prepare",
+    "run_facts",
     "run_tags",
     "runs",
     "sample_chunks",
@@ -89,6 +90,26 @@ run_tags = Table(
     Column("key", String, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+run_facts = Table(
+    "run_facts",
+    metadata,
+    _run_id(),
+    Column("cluster", String, nullable=False),
+    Column("partition", String, nullable=False),
+    Column("project", String, nullable=False),
+    Column("exclusive", Boolean),
+    Column("device", String, nullable=False),
+    Column("label", String, nullable=False),
+    Column("insights", Text, nullable=False),
+    Column("provenance", String, nullable=False),
+    Column("complete", Boolean, nullable=False),
+    Column("facility_j", Double),
+    Column("carbon_g", Double),
+    Index("run_facts_by_cluster", "cluster"),
+    Index("run_facts_by_project", "project"),
+)
+"""What lists and totals need of a run without reading its body."""
 
 windows = Table(
     "windows",

@@ -112,10 +112,13 @@ def test_a_typical_host_is_an_estimate(tmp_path: Path) -> None:
         ),
         ("groups:\n  - {gpu: a40, nodes: 1.5, gpus_per_node: 8, host_w: 0}", r"nodes: .*integer"),
         ("groups:\n  - {gpu: a40, nodes: true, gpus_per_node: 8, host_w: 0}", r"nodes: .*integer"),
-        ("groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8, host_w: .nan}", r"host_w: .*finite"),
+        (
+            "groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8, host_w: .nan}",
+            r"host_w: write watts, 0 or more, or 'typical', not nan$",
+        ),
         (
             "groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8, host_w: -5}",
-            r"host_w: .*or equal to 0",
+            r"host_w: write watts.*not -5",
         ),
         (
             "groups:\n  - {gpu: a40, nodes: 1, gpus_per_node: 8, host_w: 5 A}",

@@ -115,6 +115,18 @@ def test_a_file_like_another_changes_what_it_says(tmp_path: Path) -> None:
     assert not night.variants
 
 
+def test_a_section_written_as_one_value_can_be_built_on(tmp_path: Path) -> None:
+    """`oracle: table` and `noise: 10%` on top of it are both meant."""
+    (tmp_path / "base.yaml").write_text(
+        CLUSTER + JOBS + "oracle: table\nengine: {preemption: nothing}\n"
+    )
+    text = "like: base.yaml\noracle: {noise: 10%}\nengine: {preemption: {restart: 5 s}}\n"
+    scenario = read(tmp_path, text)
+    assert (scenario.oracle.kind, scenario.oracle.noise) == ("table", 0.1)
+    preemption = scenario.engine.preemption
+    assert (preemption.keeps, preemption.restart_s) == ("nothing", 5)
+
+
 def test_changes_come_on_top(tmp_path: Path) -> None:
     """As the command line makes them; through lists by number."""
     path = tmp_path / "ours.yaml"
@@ -169,6 +181,13 @@ def test_a_cluster_file_lies_beside_the_scenario(tmp_path: Path) -> None:
             CLUSTER + JOBS + "policies:\n  - fifo\n  - pollux: {age: 3}",
             r":5: policies\.1: policy pollux: unknown parameter 'age'",
         ),
+        (CLUSTER + JOBS + "policies: [fifo, fifo]", r":3: policies\.1: fifo is given twice"),
+        (CLUSTER + JOBS + "policies: [3]", r":3: policies\.0: write a name"),
+        (CLUSTER + JOBS + "policies: 3", r":3: policies: write names such as \[fifo, zeus\]"),
+        (CLUSTER + JOBS + "engine: 3", r":3: engine: write 'key: value' lines$"),
+        (CLUSTER + JOBS + "seeds: some", r":3: seeds: write how many, such as 10"),
+        ("cluster: 3\n" + JOBS, r":1: cluster: write a name, or 'key: value' lines, not 3$"),
+        (CLUSTER + JOBS + "variants:\n  a: {jobs.models.7.gpus: 3}", r":4: variants\.a: jobs.*'7'"),
         (CLUSTER + JOBS + "seeds: 0", r":3: seeds: write how many, 1 to"),
         (CLUSTER + JOBS + "seeds: [1, 1]", r":3: seeds: a seed is given twice"),
         (CLUSTER + JOBS + "seeds: [-1]", r"seeds\.0: .*greater than or equal to 0"),

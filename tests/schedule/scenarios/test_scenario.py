@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,3 +121,34 @@ def test_a_budget_below_idle_power_is_refused_in_programs_too(thesis: Scenario) 
     """Also when machines are added to a scenario that had one."""
     with pytest.raises(ConfigError, match=r"budget: 900 W is below the 1000 W"):
         replace(thesis, budget=Written(Steps.constant(900.0), "stated"))
+
+
+def test_a_trace_is_named_by_whoever_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found from where they are; its content is hashed; without one, the remedy is said."""
+    with pytest.raises(ConfigError, match=r"philly\.yaml:\d+: jobs\.trace: .*Give --trace FILE"):
+        load_scenario("philly")
+    (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,600,b\n")
+    monkeypatch.chdir(tmp_path)
+    philly = load_scenario("philly", {"jobs.trace.file": "mine.csv"})
+    jobs = philly.world(0).jobs
+    assert (len(jobs), jobs.users) == (2, ("a", "b"))
+    before = philly.digest()
+    (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,900,b\n")
+    assert philly.digest() != before
+
+
+def test_a_trace_takes_the_place_of_generated_jobs(tmp_path: Path) -> None:
+    """`simulate thesis --trace FILE` runs one's own jobs on the thesis's cluster."""
+    (tmp_path / "mine.csv").write_text("arrival_s,gpus,duration_s,vc\n0,1,60,a\n5,8,600,b\n")
+    scenario = load_scenario("thesis", {"jobs.trace.file": str(tmp_path / "mine.csv")})
+    assert scenario.jobs.generate is None
+    assert len(scenario.world(0).jobs) == 2
+
+
+def test_a_file_that_is_gone_is_said_not_hashed(tmp_path: Path) -> None:
+    """With its name."""
+    scenario = load_scenario("philly", {"jobs.trace.file": str(tmp_path / "none.csv")})
+    with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
+        scenario.digest()

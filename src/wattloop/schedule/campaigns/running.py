@@ -11,6 +11,7 @@ from wattloop.schedule.campaigns.cell import Cell
 from wattloop.schedule.campaigns.cell_outcome import Simulator
 from wattloop.schedule.campaigns.crew import each_outcome
 from wattloop.schedule.campaigns.record import FAILED, FINISHED, CampaignRecord, open_campaign
+from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.claim import claimed
@@ -88,7 +89,9 @@ def _compute(
     todo = [cell for cell in cells if cell.key not in found]
     numbers = {cell.key: number for number, cell in enumerate(cells)}
     pace = _Pace([cell.choice.label for cell in todo], min(workers, len(todo)))
-    simulator = Simulator(campaign.scenarios, campaign.checks)
+    scenarios = campaign.scenarios
+    share_truth(scenarios.values())
+    simulator = Simulator(scenarios, campaign.checks)
     for cell, outcome in each_outcome(simulator, todo, workers):
         record.keep(numbers[cell.key], cell, outcome)
         found[cell.key] = outcome

@@ -9,6 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED, answer
 from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
 from wattloop.schedule.campaigns.changes import Changes, with_budget
+from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.scenarios.scenario import Scenario, World
@@ -35,10 +36,10 @@ class ChangedScenario(Scenario):
     def world(self, seed: int) -> World:
         """The base's jobs on these machines."""
         assert self.base is not None
-        jobs = self.base.jobs.table(seed, self.base.cluster, self.base.truth)
-        return World(
+        world = self.base.world(seed)
+        return world._replace(
             cluster=self.cluster,
-            jobs=_renamed(jobs, self.names),
+            jobs=_renamed(world.jobs, self.names),
             truth=self.truth,
             oracle=self.oracle.seen(self.truth, seed),
             settings=self.settings(seed),
@@ -103,8 +104,7 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
     own = {each.name: getattr(scenario, each.name) for each in fields(Scenario)}
     own |= {"cluster": cluster, "budget": budget, "name": f"{scenario.name}/whatif"}
     found = ChangedScenario(**own, base=scenario, names=changes.names())
-    if cluster == scenario.cluster:
-        found.__dict__["truth"] = scenario.truth  # the same machines need not be predicted again
+    share_truth((scenario, found))
     return found
 
 

@@ -1,8 +1,8 @@
 """A cluster as people write it."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from wattloop.schedule.amounts import (
     BytesPerSecond,
@@ -11,6 +11,7 @@ from wattloop.schedule.amounts import (
     Seconds,
     Strict,
     Watts,
+    not_negative,
     watts,
 )
 
@@ -20,10 +21,37 @@ NETWORK_BYTES_S = 25e9
 """200 Gbit/s, one InfiniBand HDR port, where a file says nothing."""
 
 
+def _host(value: Any) -> Any:
+    if value is None:
+        raise ValueError(
+            "what does a node draw beside its GPUs? Give watts, 'typical' for an estimate, or 0 to "
+            "count GPUs only"
+        )
+    if value == "typical":
+        return value
+    return not_negative(watts(value), "watts, 0 or more, or 'typical'")
+
+
+def _limit(value: Any) -> Any:
+    """`75%` stays a text: whose watts it is a share of is not known here."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        share = watts(value.strip().removesuffix("%"))
+        if not 0 < share <= 100:
+            raise ValueError(f"{value!r} is not between 0% and 100%")
+        return f"{share:g}%"
+    return None if value is None else not_negative(watts(value), "watts, or a share such as 75%")
+
+
+def _node(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"write the name or number of a node, not {value!r}")
+    return value
+
+
 class OutageSpec(Strict):
     """A node that is away for a while."""
 
-    node: int | str
+    node: Annotated[int | str, BeforeValidator(_node)]
     at_s: Annotated[Seconds, Field(alias="at")]
     for_s: Annotated[PositiveSeconds, Field(alias="for")]
 
@@ -43,20 +71,6 @@ class FailuresSpec(Strict):
         return self
 
 
-def _host(value: Any) -> Any:
-    return value if value == "typical" else watts(value)
-
-
-def _limit(value: Any) -> Any:
-    """`75%` stays a text: whose watts it is a share of is not known here."""
-    if isinstance(value, str) and value.strip().endswith("%"):
-        share = watts(value.strip().removesuffix("%"))
-        if not 0 < share <= 100:
-            raise ValueError(f"{value!r} is not between 0% and 100%")
-        return f"{share:g}%"
-    return watts(value)
-
-
 class GroupSpec(Strict):
     """Like nodes."""
 
@@ -65,7 +79,7 @@ class GroupSpec(Strict):
     type: Annotated[str | None, Field(min_length=1)] = None
     nodes: Annotated[Count, Field(le=1_000_000)]
     gpus_per_node: Annotated[Count, Field(le=1_024)]
-    host_w: Annotated[Watts | Literal["typical"], BeforeValidator(_host)]
+    host_w: Annotated[float | str, BeforeValidator(_host)]
     host_busy_w_per_gpu: Watts | None = None
     idle_w: Watts | None = None
     limit_w: Annotated[float | str | None, BeforeValidator(_limit)] = None
@@ -76,23 +90,6 @@ class GroupSpec(Strict):
     def _host_said(cls, value: Any) -> Any:
         if isinstance(value, dict) and value.keys() <= cls.model_fields.keys():
             value.setdefault("host_w", None)  # so that its own message is given
-        return value
-
-    @field_validator("host_w", mode="before")
-    @classmethod
-    def _host_missing(cls, value: Any) -> Any:
-        if value is None:
-            raise ValueError(
-                "what does a node draw beside its GPUs? Give watts, 'typical' for an estimate, "
-                "or 0 to count GPUs only"
-            )
-        return value
-
-    @field_validator("limit_w")
-    @classmethod
-    def _limit_above_0(cls, value: float | str | None) -> float | str | None:
-        if isinstance(value, float) and value <= 0:
-            raise ValueError("must be above 0 W")
         return value
 
 

@@ -55,7 +55,8 @@ class PackingPolicy(Policy):
         chosen = np.argmin(costs, axis=0)
         best = costs[chosen, np.arange(costs.shape[1])]
         waiting = queue.columns()
-        scores = np.where(np.isfinite(best), self.rank(view, waiting, best), np.inf)
+        with np.errstate(invalid="ignore"):  # infinite costs of jobs that find no place now
+            scores = np.where(best < np.inf, self.rank(view, waiting, best), np.inf)
         tiers = _tiers(waiting.priority, self.tier(view, waiting))
         if np.isnan(scores.min()):
             job = waiting.job[np.isnan(scores)].min()

@@ -1,6 +1,6 @@
 """Scenarios from YAML files, and those that are shipped."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,11 @@ from pydantic import ValidationError
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
-from wattloop.hardware.yaml_faults import Fault, faults_of, said
-from wattloop.schedule.cluster.built import built, failures_of
-from wattloop.schedule.cluster.cluster import Cluster
-from wattloop.schedule.cluster.file import load_cluster
-from wattloop.schedule.cluster.spec import ClusterSpec
-from wattloop.schedule.policies.registry import policy_from
+from wattloop.hardware.yaml_faults import faults_of, said
+from wattloop.schedule.scenarios.built import built
 from wattloop.schedule.scenarios.layers import changed, read_layers
-from wattloop.schedule.scenarios.scenario import Scenario, budget_fault
+from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.scenarios.spec import ScenarioSpec
-from wattloop.schedule.steps_file import (
-    StepsError,
-    Written,
-    budget_steps,
-    carbon_steps,
-    clock_s,
-    price_steps,
-)
 
 __all__ = ["load_scenario", "scenario_from", "shipped_scenarios"]
 
@@ -89,10 +77,10 @@ def scenario_from(
         spec = ScenarioSpec.model_validate(_with_horizon(data))
     except ValidationError as error:
         raise ConfigError(said(faults_of(error, ScenarioSpec), source, otherwise=name)) from None
-    reader = _Reader(spec, source, name)
-    whole = reader.scenario()
+    folder = None if source is None else Path(source.path).parent
+    whole, faults = built(spec, name=name, folder=folder)
     if whole is None:
-        raise ConfigError(said(reader.faults, source, otherwise=name))
+        raise ConfigError(said(faults, source, otherwise=name))
     plain = {key: value for key, value in data.items() if key != "variants"}
     variants = {
         variant: _variant(plain, source, whole.name, variant, changes)
@@ -108,11 +96,10 @@ def _variant(
     variant: str,
     changes: Mapping[str, Any],
 ) -> Scenario:
-    for place, value in changes.items():
-        data = changed(data, place, value)
-    data = changed(data, "name", f"{name}/{variant}")
     try:
-        return scenario_from(data, source, name=name)
+        for place, value in changes.items():
+            data = changed(data, place, value)
+        return scenario_from({**data, "name": f"{name}/{variant}"}, source, name=name)
     except ConfigError as error:
         where = name if source is None else source.where(("variants", variant))
         raise ConfigError(f"{where}: variants.{variant}: {error}") from None
@@ -135,97 +122,3 @@ def _with_horizon(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if horizon is None or not isinstance(made, Mapping) or {"horizon", "count"} & made.keys():
         return data
     return changed(data, "jobs.generate.horizon", horizon)
-
-
-class _Reader:
-    """The parts of a scenario that fields alone do not make, with all their faults."""
-
-    def __init__(self, spec: ScenarioSpec, source: LinedData | None, name: str) -> None:
-        self.spec = spec
-        self.name = spec.name or name
-        self.folder = None if source is None else Path(source.path).parent
-        self.faults: list[Fault] = []
-
-    def scenario(self) -> Scenario | None:
-        """The scenario; None when there are faults."""
-        spec = self.spec
-        cluster = self._cluster()
-        starts_at_s = self._starts_at_s()
-        steps = {
-            "budget": self._steps("budget", budget_steps),
-            "price": self._steps("price", price_steps),
-            "carbon": self._steps("carbon", carbon_steps),
-        }
-        for number, policy in enumerate(spec.policies):
-            try:
-                policy_from(policy)
-            except ConfigError as error:
-                self.faults.append((("policies", number), str(error)))
-        if cluster is None or self.faults:
-            return None
-        fault = budget_fault(steps["budget"], cluster)
-        if fault:
-            self.faults.append((("budget",), fault))
-            return None
-        return Scenario(
-            name=self.name,
-            description=spec.description,
-            cluster=cluster,
-            jobs=spec.jobs if self.folder is None else spec.jobs.located(self.folder),
-            oracle=spec.oracle if self.folder is None else spec.oracle.located(self.folder),
-            engine=spec.engine,
-            budget=steps["budget"],
-            price=steps["price"],
-            carbon=steps["carbon"],
-            starts_at_s=starts_at_s,
-            policies=tuple(spec.policies),
-            seeds=tuple(spec.seeds),
-        )
-
-    def _cluster(self) -> Cluster | None:
-        given = self.spec.cluster
-        try:
-            cluster = self._inline(given) if isinstance(given, dict) else self._named(given)
-        except ConfigError as error:
-            self.faults.append((("cluster",), str(error)))
-            return None
-        failures = self.spec.engine.failures
-        if cluster is None or failures is None:
-            return cluster
-        found, faults = failures_of(failures, cluster, ("engine", "failures"))
-        self.faults += faults
-        return cluster.with_failures(found)
-
-    def _named(self, text: str) -> Cluster:
-        beside = None if self.folder is None else self.folder / text
-        return load_cluster(str(beside) if beside is not None and beside.is_file() else text)
-
-    def _inline(self, data: Mapping[str, Any]) -> Cluster | None:
-        try:
-            spec = ClusterSpec.model_validate(data)
-        except ValidationError as error:
-            faults = faults_of(error, ClusterSpec)
-            self.faults += [(("cluster", *place), message) for place, message in faults]
-            return None
-        cluster, faults = built(spec, name=self.name.partition("/")[0], folder=self.folder)
-        self.faults += [(("cluster", *place), message) for place, message in faults]
-        return cluster
-
-    def _starts_at_s(self) -> float:
-        if self.spec.starts_at is None:
-            return 0.0
-        try:
-            return clock_s(self.spec.starts_at)
-        except StepsError as error:
-            self.faults.append((("starts_at",), str(error)))
-            return 0.0
-
-    def _steps(self, name: str, read: Callable[[Any, Path | None], Written]) -> Written | None:
-        value = getattr(self.spec, name)
-        if value is None:
-            return None
-        try:
-            return read(value, self.folder)
-        except StepsError as error:
-            self.faults.append(((name, *error.place), str(error)))
-            return None

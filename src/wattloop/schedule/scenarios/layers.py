@@ -11,6 +11,13 @@ from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
 __all__ = ["Layered", "changed", "read_layers"]
 
 MOST_LAYERS = 10
+SHORT = {
+    ("oracle",): "kind",
+    ("engine", "preemption"): "keeps",
+    ("jobs", "trace"): "file",
+    ("jobs", "users"): "count",
+}
+"""Sections that may be written as one value -> the field it is, so that others can be merged in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,10 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
     data = dict(own.data)
     like = data.pop("like", None)
     data = _with_models(data, own)
+    for place, name in SHORT.items():
+        value = _at(data, place)
+        if value is not None and not isinstance(value, Mapping | list):
+            data = changed(data, ".".join(place), {name: value})
     if like is None:
         return Layered(own.path, data, own.lines)
     where = own.where(("like",))
@@ -85,10 +96,16 @@ def _changed(data: Any, parts: Sequence[str], value: Any, path: str) -> Any:
     return fields
 
 
+def _at(data: Any, place: Sequence[str]) -> Any:
+    """What stands there; None when nothing does."""
+    for part in place:
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
 def _with_models(data: dict[str, Any], own: LinedData) -> dict[str, Any]:
     """`jobs.models` may be a file that several scenarios share."""
-    jobs = data.get("jobs")
-    name = jobs.get("models") if isinstance(jobs, Mapping) else None
+    name = _at(data, ("jobs", "models"))
     if not isinstance(name, str) or not name.endswith((".yaml", ".yml")):
         return data
     where = own.where(("jobs", "models"))
@@ -108,7 +125,7 @@ def _found(like: str, own: LinedData, shipped: Mapping[str, Path], where: str) -
     if beside.is_file():
         return str(beside)
     raise ConfigError(
-        f"{where}: like: no scenario or file '{like}'; {nearest(like, list(shipped))}"
+        f"{where}: like: no scenario or file '{like}'; {nearest(like, sorted(shipped))}"
     )
 
 

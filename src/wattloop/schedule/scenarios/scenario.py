@@ -16,7 +16,7 @@ from wattloop.schedule.engine.settings import NodeEvent, Settings
 from wattloop.schedule.jobs.spec import JobsSpec
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.oracle.oracle import Oracle
-from wattloop.schedule.scenarios.oracle_spec import OracleSpec
+from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.spec import EngineSpec
 from wattloop.schedule.steps import Steps
 from wattloop.schedule.steps_file import Written

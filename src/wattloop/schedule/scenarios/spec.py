@@ -9,7 +9,8 @@ from wattloop.schedule.amounts import PositiveSeconds, Seconds, Share, Strict, s
 from wattloop.schedule.cluster.spec import FailuresSpec
 from wattloop.schedule.engine.settings import Keeps, Preemption
 from wattloop.schedule.jobs.spec import JobsSpec
-from wattloop.schedule.scenarios.oracle_spec import OracleSpec
+from wattloop.schedule.oracle.spec import OracleSpec
+from wattloop.schedule.policies.registry import split_policies
 
 __all__ = ["EngineSpec", "PreemptionSpec", "ScenarioSpec"]
 
@@ -59,6 +60,12 @@ def _horizon(value: Any) -> Any:
     return None if value == "none" else seconds(value)
 
 
+def _name_or_fields(value: Any) -> Any:
+    if not isinstance(value, str | dict):
+        raise ValueError(f"write a name, or 'key: value' lines, not {value!r}")
+    return value
+
+
 class EngineSpec(Strict):
     """Rules of the simulation, whatever the policy."""
 
@@ -78,7 +85,7 @@ class ScenarioSpec(Strict):
 
     name: str = ""
     description: str = ""
-    cluster: str | dict[str, Any]
+    cluster: Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]
     jobs: JobsSpec
     oracle: OracleSpec = OracleSpec()
     engine: EngineSpec = EngineSpec()
@@ -86,14 +93,20 @@ class ScenarioSpec(Strict):
     budget: Any = None
     price: Any = None
     carbon: Any = None
-    policies: list[str | dict[str, Any]] = Field(default_factory=list)
+    policies: list[Annotated[str | dict[str, Any], BeforeValidator(_name_or_fields)]] = Field(
+        default_factory=list
+    )
     seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=lambda: list(range(10)))
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     @field_validator("policies", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if isinstance(value, str):
+            return split_policies(value)
+        if not isinstance(value, list):
+            raise ValueError(f"write names such as [fifo, zeus], not {value!r}")
+        return value
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -102,6 +115,8 @@ class ScenarioSpec(Strict):
             if not 1 <= value <= MOST_SEEDS:
                 raise ValueError(f"write how many, 1 to {MOST_SEEDS:,}, or a list; not {value}")
             return list(range(value))
+        if not isinstance(value, list):
+            raise ValueError(f"write how many, such as 10, or a list; not {value!r}")
         return value
 
     @field_validator("seeds")

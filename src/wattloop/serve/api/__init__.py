@@ -1,0 +1,11 @@
+"""The data of the pages as JSON, under /api/v1."""
+
+from fastapi import APIRouter
+
+from wattloop.serve.api.jobs import router as jobs
+from wattloop.serve.api.live import router as live
+from wattloop.serve.api.runs import router as runs
+
+__all__ = ["ROUTERS"]
+
+ROUTERS: tuple[APIRouter, ...] = (jobs, live, runs)
