@@ -76,6 +76,15 @@ def test_columns_can_be_mapped_with_their_units(tmp_path) -> None:
     assert trace.user.values == ("u",)
 
 
+def test_a_column_named_otherwise_has_its_usual_unit(tmp_path) -> None:
+    """Slurm's elapsed time is a clock, a column of the user's own is in seconds."""
+    text = "Submit|secs|AllocTRES\n2024-01-05T10:00:00|90|gres/gpu=1\n"
+    trace = read(tmp_path, text, form="sacct", columns={"duration": "secs"})
+    assert trace.duration_s.tolist() == [90]
+    clock = read(tmp_path, text.replace("secs", "Elapsed").replace("|90|", "|01:30|"))
+    assert clock.duration_s.tolist() == [90]
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

@@ -2,14 +2,14 @@
 
 import csv
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.traces.cells import parser_of
 from wattloop.schedule.jobs.traces.format import TraceFormat, with_columns
 from wattloop.schedule.jobs.traces.format_files import format_named, known_formats
 
-__all__ = ["Layout", "detected"]
+__all__ = ["Layout", "detected", "rows_of"]
 
 SEPARATORS = (",", "\t", "|", ";")
 MOST_NAMES = 20
@@ -68,6 +68,13 @@ def detected(
     return best
 
 
+def rows_of(lines: Iterable[str], separator: str) -> Any:
+    """A `csv.reader`, whose type has no name; tabs and pipes come from programs that quote nothing."""
+    if separator in ",;":
+        return csv.reader(lines, delimiter=separator)
+    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+
+
 def _layouts(form: TraceFormat, first_line: str) -> Iterable[Layout]:
     """Ways to read the line that give all columns which are needed."""
     for separator in dict.fromkeys((form.separator, *SEPARATORS)):
@@ -100,7 +107,7 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
 
 def _split(line: str, separator: str) -> tuple[str, ...]:
     try:
-        return tuple(next(csv.reader([line.rstrip("\r\n")], delimiter=separator), []))
+        return tuple(next(rows_of([line.rstrip("\r\n")], separator), []))
     except csv.Error:
         return ()
 
