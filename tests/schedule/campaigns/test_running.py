@@ -1,22 +1,23 @@
 """Promises of campaigns: nothing is computed twice, nothing depends on who computes it."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.schedule.campaigns.dying import die
 from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
 from wattloop.schedule.campaigns.crew import each_outcome, shares
 from wattloop.schedule.campaigns.record import with_status_now
+from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
@@ -63,8 +64,9 @@ def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: S
     """Nor are cells that another campaign has: only the new policy and seed are."""
     scenario = tiny(tmp_path)
     first, outcomes = run_campaign(campaign(scenario, "fifo"), store)
-    again, same = Heard(), run_campaign(campaign(scenario, "fifo"), store, listener=(a := Heard()))
-    assert a.computed == again.computed == []
+    again = Heard()
+    same = run_campaign(campaign(scenario, "fifo"), store, listener=again)
+    assert again.computed == []
     assert same == (find_experiment(store, first.experiment_id), outcomes)
     more = Heard()
     _, larger = run_campaign(campaign(scenario, "fifo sjf", seeds=3), store, listener=more)
@@ -148,7 +150,7 @@ def test_a_worker_that_dies_is_named_with_its_cell() -> None:
     """No waiting for ever for an answer that nobody will give."""
     cells = [Cell(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
     with pytest.raises(WattloopError, match=r"zeus on seed \d died \(exit code -9\)"):
-        list(each_outcome(_die, cells, 2))
+        list(each_outcome(die, cells, 2))
 
 
 def test_a_policy_that_fails_is_the_result_of_its_cell(tmp_path: Path, store: Store) -> None:
@@ -190,7 +192,7 @@ def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
     one = [cell for cell in many if cell.seed == 0]
     assert [len(each) for each in shares(one, 2)] == [2] * 4
     assert shares(one, 1) == [one]
-    assert sum(shares(many, 3), []) == many
+    assert [cell for part in shares(many, 3) for cell in part] == many
 
 
 def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
@@ -202,15 +204,6 @@ def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
         campaign(scenario, "zeus zeus")
 
 
-def _die(cells: Any) -> Iterator[Any]:
-    """A simulator that is killed in the middle of its first cell."""
-    time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-    yield cells[0], {}
-
-
 def _children() -> list[int]:
     """Living processes that this one has started by spawning."""
-    import multiprocessing
-
     return [process.pid or 0 for process in multiprocessing.active_children()]
