@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,10 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
 
 
 def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
-    """A real process, killed between two cells: what has ended is there, the rest is computed."""
+    """A real process, killed between two cells: what has ended is there, its workers are not."""
     path = tiny_file(tmp_path)
     script = (
-        "import os, signal, sys\n"
+        "import multiprocessing, os, signal, sys\n"
         "from tests.schedule.campaigns.worlds import campaign, tiny\n"
         "from pathlib import Path\n"
         "from wattloop.schedule.campaigns.running import Listener, run_campaign\n"
@@ -107,17 +108,24 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
         "    count = 0\n"
         "    def ended(self, cell, outcome, left_s):\n"
         "        Killer.count += 1\n"
-        "        if Killer.count == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
-        "listener=Killer())\n"
+        "        if Killer.count == 2:\n"
+        "            print(*(p.pid for p in multiprocessing.active_children()), flush=True)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
+        "workers=2, listener=Killer())\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script, str(path.parent), store.where],
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL
+    workers = [int(word) for word in ended.stdout.split()]
+    assert len(workers) == 2
+    assert all(_is_gone(worker) for worker in workers)
     (experiment,) = list_experiments(store, "campaign")
     assert experiment.status == "running"
     assert with_status_now(store, experiment).status == "interrupted"
@@ -207,3 +215,16 @@ def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
 def _children() -> list[int]:
     """Living processes that this one has started by spawning."""
     return [process.pid or 0 for process in multiprocessing.active_children()]
+
+
+def _is_gone(number: int) -> bool:
+    """Whether a process that nobody waits for ends within half a minute."""
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]
+        except OSError:
+            return True
+        if state == "Z":  # ended; whose child it became has not noticed yet
+            return True
+        time.sleep(0.05)
+    return False
