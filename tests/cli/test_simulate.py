@@ -49,12 +49,12 @@ def test_policies_are_compared_on_the_same_seeds(
     """Mean and deviation of each, the best marked, differences to the first with confidence."""
     assert simulate("tiny.yaml", "--policies", "fifo,sjf,zeus", "--seeds", "3") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "tiny, simulated, mean ± sd of 3 seeds; * best"
+    assert lines[0] == "tiny, simulated, energy of the GPUs, mean ± sd of 3 seeds; * best"
     assert lines[1].split()[:3] == ["policy", "jobs", "done"]
     assert [line.split()[0] for line in lines[2:5]] == ["fifo", "sjf", "zeus"]
     assert all("±" in line for line in lines[2:5])
     assert any("*" in line for line in lines[2:5])
-    assert lines[6] == "against fifo, 95% interval over 3 paired seeds"
+    assert lines[6] == "against fifo, 95% interval over 3 paired seeds; ? may be chance"
     assert [line.split()[0] for line in lines[8:10]] == ["sjf", "zeus"]
 
 
@@ -75,7 +75,7 @@ def test_json_has_a_row_per_policy_and_seed_with_every_promised_field(scenario: 
         assert row["jobs_done"] > 0
         assert 0 < row["idle_kwh"] < row["energy_kwh"]
         assert len(row["event_hash"]) == 64
-    assert found["provenance"] == "simulated"
+    assert (found["provenance"], found["scope"]) == ("simulated", "gpu")
     assert set(found["summary"]["differences"]) == {"zeus"}
     assert simulate(*words, "b.json") == 0
     assert read("b.json")["results"] == rows  # wall_s too: nothing was computed

@@ -41,7 +41,7 @@ class _Lines(Listener):
         """How much there is to do."""
         what = f"{cells} simulation{'s' * (cells != 1)}"
         if known == cells:
-            say(f"wattloop: {experiment.experiment_id}: all {what} are known already")
+            say(f"wattloop: {experiment.experiment_id}: {what}, known already")
             return
         verb = "going on with" if resumed else "beginning"
         had = f", {known} of them known already" if known else ""
