@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Machine
+from tests.cli.conftest import Machine, without_escapes
 from tests.schedule.campaigns.worlds import FAILING, TINY
 from wattloop.cli.main import main
 
@@ -49,12 +51,12 @@ def test_policies_are_compared_on_the_same_seeds(
     """Mean and deviation of each, the best marked, differences to the first with confidence."""
     assert simulate("tiny.yaml", "--policies", "fifo,sjf,zeus", "--seeds", "3") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "tiny, simulated, mean ± sd of 3 seeds; * best"
+    assert lines[0] == "tiny, simulated, energy of the GPUs, mean ± sd of 3 seeds; * best"
     assert lines[1].split()[:3] == ["policy", "jobs", "done"]
     assert [line.split()[0] for line in lines[2:5]] == ["fifo", "sjf", "zeus"]
     assert all("±" in line for line in lines[2:5])
     assert any("*" in line for line in lines[2:5])
-    assert lines[6] == "against fifo, 95% interval over 3 paired seeds"
+    assert lines[6] == "against fifo, 95% interval over 3 paired seeds; ? may be chance"
     assert [line.split()[0] for line in lines[8:10]] == ["sjf", "zeus"]
 
 
@@ -75,7 +77,7 @@ def test_json_has_a_row_per_policy_and_seed_with_every_promised_field(scenario: 
         assert row["jobs_done"] > 0
         assert 0 < row["idle_kwh"] < row["energy_kwh"]
         assert len(row["event_hash"]) == 64
-    assert found["provenance"] == "simulated"
+    assert (found["provenance"], found["scope"]) == ("simulated", "gpu")
     assert set(found["summary"]["differences"]) == {"zeus"}
     assert simulate(*words, "b.json") == 0
     assert read("b.json")["results"] == rows  # wall_s too: nothing was computed
@@ -264,10 +266,29 @@ def test_ctrl_c_keeps_what_has_ended(bare: Machine) -> None:
     assert 3 <= listed[0]["simulations"] < 500
 
 
+def test_a_terminal_shows_how_far_it_is_and_how_long_it_takes(bare: Machine) -> None:
+    """Simulations done of all, the time that is left, and what ended last."""
+    (bare.folder / "tiny.yaml").write_text(TINY)
+    ours, theirs = os.openpty()
+    words = ("simulate", "tiny.yaml", "--policies", "fifo", "--seeds", "20", "--workers", "1")
+    ended = subprocess.run(
+        bare.command(*words),
+        env={**bare.environment, "TERM": "xterm"},
+        cwd=bare.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    text = without_escapes(os.read(ours, 65536).decode())
+    os.close(ours)
+    assert ended.returncode == 0, text
+    assert re.search(r"\d+/20 .*left: .*fifo on seed \d+", text)
+
+
 def _kept(machine: Machine) -> int:
     """Simulations in the store so far."""
-    import sqlite3
-
     try:
         with sqlite3.connect(f"file:{machine.store}?mode=ro", uri=True) as connection:
             return int(connection.execute("SELECT count(*) FROM trials").fetchone()[0])

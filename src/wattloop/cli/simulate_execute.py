@@ -45,8 +45,8 @@ class SimulateRequest:
     trace: str | None = None
     budget: str | None = None
     horizon: str | None = None
-    throughputs: str | None = None
-    cap_curves: str | None = None
+    throughputs: list[str] = field(default_factory=list)
+    cap_curves: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     check: bool = False
     plot: str | None = None
@@ -119,7 +119,7 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
     """
     from wattloop.schedule.scenarios.file import load_scenario
 
-    if request.cap_curves is not None and request.throughputs is None:
+    if request.cap_curves and not request.throughputs:
         raise ConfigError("--cap-curves goes with --throughputs: caps of which throughputs?")
     fields = _fields(request)
     try:
@@ -157,7 +157,7 @@ def _of_options(message: str, fields: Mapping[str, Any]) -> str:
     words = []
     for name, value in fields.items():
         if name == "oracle":
-            words.append(f"--throughputs {value['throughputs']}")
+            words += [f"--throughputs {file}" for file in value["throughputs"]]
         elif value is not None:
             words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
     faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
@@ -185,15 +185,14 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
     found |= {name: value for name, value in given.items() if value is not None}
     if request.trace is not None:
         found["jobs.generate"] = None
-    if request.throughputs is not None:
+    if request.throughputs:
         from wattloop.schedule.scenarios.file import load_scenario
 
-        known = load_scenario(request.scenario).oracle
         found["oracle"] = {
             "kind": "table",
-            "noise": known.noise,
-            "throughputs": _here(request.throughputs),
-            **({} if request.cap_curves is None else {"cap_curves": _here(request.cap_curves)}),
+            "noise": load_scenario(request.scenario, found).oracle.noise,
+            "throughputs": [_here(name) for name in request.throughputs],
+            "cap_curves": [_here(name) for name in request.cap_curves],
         }
     return found
 

@@ -51,6 +51,13 @@ def test_a_budget_alone_leaves_the_machines_as_they_were(tmp_path: Path) -> None
         changed_scenario(base, Changes(budget="-95%"))
 
 
+def test_gpus_that_no_job_could_use_are_refused(tmp_path: Path) -> None:
+    """A batch that fits an A100 and not a P4: idle GPUs would be all that is compared."""
+    changed = changed_scenario(tiny(tmp_path), Changes(("a100=p4",)))
+    with pytest.raises(ConfigError, match="no job of tiny/whatif could use p4"):
+        changed.world(0)
+
+
 def test_more_machines_are_worth_what_both_worlds_differ_by(tmp_path: Path) -> None:
     """The difference of each figure is that of its seeds, and JSON has both worlds."""
     base = tiny(tmp_path)

@@ -37,13 +37,25 @@ class ChangedScenario(Scenario):
         """The base's jobs on these machines."""
         assert self.base is not None
         world = self.base.world(seed)
+        jobs = _renamed(world.jobs, self.names)
+        self._check_used(jobs)
         return world._replace(
             cluster=self.cluster,
-            jobs=_renamed(world.jobs, self.names),
+            jobs=jobs,
             truth=self.truth,
             oracle=self.oracle.seen(self.truth, seed),
             settings=self.settings(seed),
         )
+
+    def _check_used(self, jobs: JobTable) -> None:
+        """GPUs that no job can run on would only idle: that is no answer to anybody's question."""
+        for old, new in self.names.items():
+            index = [kind.name for kind in self.cluster.types].index(new)
+            if not any(index in self.truth.options(kind).type_index for kind in jobs.kinds):
+                raise ConfigError(
+                    f"--replace {old}={new}: no job of {self.name} could use {new}: the oracle "
+                    "knows none of their models on it, or none fits into its memory"
+                )
 
     def digest(self) -> str:
         """Of both worlds."""
