@@ -48,7 +48,7 @@ def test_a_wrong_row_is_refused_by_line_and_column_or_left_out_and_counted(
     """Both on request; the good rows around it stay."""
     text = f"{HEAD}0,1,5,u\n{row}\n2,1,5,u\n"
     message = refusal(tmp_path, text)
-    assert message.startswith(said) and "unusable: leave_out" in message
+    assert message.startswith(said) and "(jobs.trace.unusable=leave_out)" in message
     trace = read(tmp_path, text, unusable="leave_out")
     assert trace.arrival_s.tolist() == [0, 2]
     assert "2 jobs of 3 rows" in trace.notes[0] and trace.notes[1].startswith("left out: 1 with ")
@@ -59,7 +59,10 @@ def test_missing_columns_are_named_with_those_found_and_expected(tmp_path) -> No
     said = refusal(tmp_path, "when,gpus,length\n0,1,5\n")
     assert said.startswith(":1: no column for arrival (expected as arrival_s or arrival or")
     assert "and duration (expected as duration_s" in said
-    assert "the file has when, gpus, length. Say which it is (arrival=COLUMN)" in said
+    assert (
+        "the file has when, gpus, length. Say which it is (jobs.trace.columns.arrival=COLUMN)"
+        in said
+    )
     assert "philly" in said
     said = refusal(tmp_path, "Submit|Elapsed|User\nx|y|z\n", form="sacct")
     assert said.startswith(

@@ -69,7 +69,7 @@ def detected(
 
 
 def rows_of(lines: Iterable[str], separator: str) -> Any:
-    """A `csv.reader`, whose type has no name; tabs and pipes come from programs that quote nothing."""
+    """A `csv.reader` (its type has no name); who writes tabs or pipes quotes nothing."""
     if separator in ",;":
         return csv.reader(lines, delimiter=separator)
     return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
@@ -121,7 +121,7 @@ def _refusal(place: str, first_line: str, form: TraceFormat, form_name: str) -> 
     first = missing[0].partition(" ")[0]
     return (
         f"{place}:1: {which}no column for {' and '.join(missing)}; the file has "
-        f"{_listed(header)}. Say which it is ({first}=COLUMN){known}"
+        f"{_listed(header)}. Say which it is (jobs.trace.columns.{first}=COLUMN){known}"
     )
 
 

@@ -42,7 +42,8 @@ def trace_of(name: str, found: Gathered, layout: Layout) -> Trace:
     if arrival_s[-1] > LONGEST_S:
         raise ConfigError(
             f"{name}: from the first arrival to the last pass {arrival_s[-1] / 31_557_600:.0f} "
-            "years; is its unit right? Say which it is, such as arrival=COLUMN:ms"
+            "years; is its unit right? Say which it is, such as "
+            "jobs.trace.columns.arrival=COLUMN:ms"
         )
     model, batch = _model_and_batch(found, columns, layout)
     gpus = columns.pop("gpus").astype(np.int64)

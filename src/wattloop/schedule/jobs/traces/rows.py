@@ -184,7 +184,7 @@ class _Chunk:
             shown = f" '{cell[:40]}'" if cell else ""
             raise ConfigError(
                 f"{self._where(row)}: column {column}:{shown} {why}. Correct it, or have such rows "
-                "left out and counted (unusable: leave_out)"
+                "left out and counted (jobs.trace.unusable=leave_out)"
             )
         self._leave_out(rows, f"{column} that {why}")
 
@@ -196,7 +196,7 @@ class _Chunk:
             count = len(self.chunk.rows[odd[0]])
             raise ConfigError(
                 f"{self._line(odd[0])}: {count} values for {width} columns. Correct it, or have "
-                "such rows left out and counted (unusable: leave_out)"
+                "such rows left out and counted (jobs.trace.unusable=leave_out)"
             )
         if odd:
             self.found.left_out["another number of values"] += len(odd)
