@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces.cells import parser_of
+from wattloop.schedule.jobs.traces.cells import FAULTS, parser_of
 from wattloop.schedule.jobs.traces.format import TraceFormat, with_columns
 from wattloop.schedule.jobs.traces.format_files import format_named, known_formats
 
@@ -100,7 +100,7 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
         try:
             if cell.strip() or name not in form.empty:
                 parser_of(form.unit(name))(cell)
-        except ValueError:
+        except FAULTS:
             return False
     return True
 

@@ -16,7 +16,7 @@ from wattloop.schedule.jobs.traces.detection import Layout
 
 __all__ = ["Chunk", "Gathered", "gather"]
 
-MOST_GPUS, MOST_S = 1e6, 1e10
+MOST_GPUS, MOST_S, MOST = 1e6, 1e10, 1e15
 MOST_NAMED = 1_000_000
 """Names of more jobs than this are not kept: they would take more memory than all the rest."""
 OPTIONAL = ("steps", "batch", "deadline", "priority")
@@ -87,8 +87,13 @@ class _Chunk:
         arrival_s = self._number("arrival")
         duration_s = self._duration()
         optional = {n: self._number(n, needed=False) for n in OPTIONAL if n in self.at}
+        for name in ("steps", "batch"):
+            if name in optional:
+                self._wrong(name, optional[name] <= 0, "is 0 or less")
+        for name in ("steps", "batch", "priority"):
+            if name in optional:
+                self._wrong(name, np.abs(optional[name]) > MOST, f"is more than {MOST:g}")
         if "duration" not in self.at and "end" not in self.at:
-            self._wrong("steps", optional["steps"] <= 0, "is 0 or less")
             self._wrong("steps", np.isnan(optional["steps"]), "is empty")
         self._leave_out(duration_s == 0, "a duration of 0")
         kept = {"arrival": arrival_s, "gpus": np.ceil(gpus - 1e-9), "duration": duration_s}
