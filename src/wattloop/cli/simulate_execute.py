@@ -65,7 +65,7 @@ def execute(request: SimulateRequest) -> None:
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
-        writable_path(_path(request.plot))
+        writable_folder(_path(request.plot))
     scenario = scenario_of(request)
     campaign = Campaign(
         scenario, _choices(request, scenario), _seeds(request, scenario), request.check

@@ -1,5 +1,6 @@
 """Promises of campaigns: nothing is computed twice, nothing depends on who computes it."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.schedule.campaigns.dying import die
 from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
 from wattloop.schedule.campaigns.crew import each_outcome, shares
 from wattloop.schedule.campaigns.record import with_status_now
+from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
@@ -63,8 +65,9 @@ def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: S
     """Nor are cells that another campaign has: only the new policy and seed are."""
     scenario = tiny(tmp_path)
     first, outcomes = run_campaign(campaign(scenario, "fifo"), store)
-    again, same = Heard(), run_campaign(campaign(scenario, "fifo"), store, listener=(a := Heard()))
-    assert a.computed == again.computed == []
+    again = Heard()
+    same = run_campaign(campaign(scenario, "fifo"), store, listener=again)
+    assert again.computed == []
     assert same == (find_experiment(store, first.experiment_id), outcomes)
     more = Heard()
     _, larger = run_campaign(campaign(scenario, "fifo sjf", seeds=3), store, listener=more)
@@ -93,10 +96,10 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
 
 
 def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
-    """A real process, killed between two cells: what has ended is there, the rest is computed."""
+    """A real process, killed between two cells: what has ended is there, its workers are not."""
     path = tiny_file(tmp_path)
     script = (
-        "import os, signal, sys\n"
+        "import multiprocessing, os, signal, sys\n"
         "from tests.schedule.campaigns.worlds import campaign, tiny\n"
         "from pathlib import Path\n"
         "from wattloop.schedule.campaigns.running import Listener, run_campaign\n"
@@ -105,17 +108,24 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
         "    count = 0\n"
         "    def ended(self, cell, outcome, left_s):\n"
         "        Killer.count += 1\n"
-        "        if Killer.count == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
-        "listener=Killer())\n"
+        "        if Killer.count == 2:\n"
+        "            print(*(p.pid for p in multiprocessing.active_children()), flush=True)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
+        "workers=2, listener=Killer())\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script, str(path.parent), store.where],
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
         check=False,
     )
     assert ended.returncode == -signal.SIGKILL
+    workers = [int(word) for word in ended.stdout.split()]
+    assert len(workers) == 2
+    assert all(_is_gone(worker) for worker in workers)
     (experiment,) = list_experiments(store, "campaign")
     assert experiment.status == "running"
     assert with_status_now(store, experiment).status == "interrupted"
@@ -148,7 +158,7 @@ def test_a_worker_that_dies_is_named_with_its_cell() -> None:
     """No waiting for ever for an answer that nobody will give."""
     cells = [Cell(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
     with pytest.raises(WattloopError, match=r"zeus on seed \d died \(exit code -9\)"):
-        list(each_outcome(_die, cells, 2))
+        list(each_outcome(die, cells, 2))
 
 
 def test_a_policy_that_fails_is_the_result_of_its_cell(tmp_path: Path, store: Store) -> None:
@@ -190,7 +200,7 @@ def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
     one = [cell for cell in many if cell.seed == 0]
     assert [len(each) for each in shares(one, 2)] == [2] * 4
     assert shares(one, 1) == [one]
-    assert sum(shares(many, 3), []) == many
+    assert [cell for part in shares(many, 3) for cell in part] == many
 
 
 def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
@@ -202,15 +212,19 @@ def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
         campaign(scenario, "zeus zeus")
 
 
-def _die(cells: Any) -> Iterator[Any]:
-    """A simulator that is killed in the middle of its first cell."""
-    time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-    yield cells[0], {}
-
-
 def _children() -> list[int]:
     """Living processes that this one has started by spawning."""
-    import multiprocessing
-
     return [process.pid or 0 for process in multiprocessing.active_children()]
+
+
+def _is_gone(number: int) -> bool:
+    """Whether a process that nobody waits for ends within half a minute."""
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]
+        except OSError:
+            return True
+        if state == "Z":  # ended; whose child it became has not noticed yet
+            return True
+        time.sleep(0.05)
+    return False

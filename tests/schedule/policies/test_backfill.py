@@ -48,6 +48,14 @@ def test_a_job_on_gpus_that_are_not_needed_goes_ahead() -> None:
     assert starts("backfill", tables, jobs, cluster)[2:] == [(3, 20.0, 1), (2, 100.0, 2)]
 
 
+def test_what_one_job_leaves_over_is_not_given_away_twice() -> None:
+    """Four GPUs, two busy until 100 s; three are promised then, so one long job may go ahead."""
+    tables = {**TABLES, "three": [(3, 1.0, 900.0)]}
+    jobs = [Job("pair", 0, 200), Job("three", 10, 50), Job("solo", 20, 900), Job("solo", 20, 900)]
+    found = starts("backfill", tables, jobs, small_cluster(1, 4))
+    assert found == [(0, 0.0, 2), (2, 20.0, 1), (1, 100.0, 3), (3, 150.0, 1)]
+
+
 class Noted(Backfill):
     """Remembers what it promised."""
 

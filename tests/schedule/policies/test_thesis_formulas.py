@@ -95,7 +95,7 @@ def test_priority_goes_before_tier_and_score(
     policy: str, first: int, expected: list[tuple[int, float, int]]
 ) -> None:
     """Whatever the formula says, and even before a deadline."""
-    jobs = [job._replace(priority=3 * (n == first)) for n, job in enumerate(JOBS)]
+    jobs = [job._replace(priority=int(n == first)) for n, job in enumerate(JOBS)]
     jobs[3 - first] = jobs[3 - first]._replace(deadline_s=250.0)
     assert starts(policy, PAIR, jobs) == expected
 

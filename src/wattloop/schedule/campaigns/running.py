@@ -10,6 +10,7 @@ from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, fingerprint
 from wattloop.schedule.campaigns.cell import Cell
 from wattloop.schedule.campaigns.cell_outcome import Simulator
 from wattloop.schedule.campaigns.crew import each_outcome
+from wattloop.schedule.campaigns.interrupts import later
 from wattloop.schedule.campaigns.record import FAILED, FINISHED, CampaignRecord, open_campaign
 from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.store.database import Store
@@ -71,7 +72,8 @@ def run_campaign(
         try:
             _compute(campaign, cells, record, found, workers, listener)
         except BaseException:
-            record.ended("interrupted")
+            with later():
+                record.ended("interrupted")
             raise
         failed = any("error" in outcome for outcome in found.values())
         record.ended(FAILED if failed else FINISHED)
@@ -93,7 +95,8 @@ def _compute(
     share_truth(scenarios.values())
     simulator = Simulator(scenarios, campaign.checks)
     for cell, outcome in each_outcome(simulator, todo, workers):
-        record.keep(numbers[cell.key], cell, outcome)
+        with later():
+            record.keep(numbers[cell.key], cell, outcome)
         found[cell.key] = outcome
         listener.ended(cell, outcome, pace.left_s(cell.choice.label, outcome.get("wall_s", 0.0)))
 

@@ -146,10 +146,12 @@ class AnalyticOracle(Oracle):
     def _placement(self, type_index: int, gpus: int, spread: bool, cap_w: float) -> "Placement":
         from wattloop.predict.placement import Placement
 
+        gpu_type = self.cluster.types[type_index]
         return Placement(
-            gpu=self.cluster.types[type_index].gpu,
+            gpu=gpu_type.gpu,
             gpus=gpus,
             cap_w=cap_w,
+            link_bytes_s=gpu_type.link_bytes_s,
             # spread, any two neighbours of the ring may be on different nodes
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,

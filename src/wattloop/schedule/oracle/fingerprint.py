@@ -25,7 +25,8 @@ def analytic_fingerprint(
     if workloads is None:
         return None
     machines = [
-        f"{each.name} {each.gpu} {cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
+        f"{each.name} {each.gpu} {each.limit_w} {each.link_bytes_s} "
+        f"{cluster.gpus_by_type[number]} {cluster.gpus_per_node(number)} "
         f"{sum(group.nodes for group in cluster.groups if group.type_name == each.name)}"
         for number, each in enumerate(cluster.types)
     ]
