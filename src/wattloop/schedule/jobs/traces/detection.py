@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces.cells import parser_of
+from wattloop.schedule.jobs.traces.cells import FAULTS, parser_of
 from wattloop.schedule.jobs.traces.format import TraceFormat, with_columns
 from wattloop.schedule.jobs.traces.format_files import format_named, known_formats
 
@@ -69,7 +69,7 @@ def detected(
 
 
 def rows_of(lines: Iterable[str], separator: str) -> Any:
-    """A `csv.reader`, whose type has no name; tabs and pipes come from programs that quote nothing."""
+    """A `csv.reader` (its type has no name); who writes tabs or pipes quotes nothing."""
     if separator in ",;":
         return csv.reader(lines, delimiter=separator)
     return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
@@ -100,7 +100,7 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
         try:
             if cell.strip() or name not in form.empty:
                 parser_of(form.unit(name))(cell)
-        except ValueError:
+        except FAULTS:
             return False
     return True
 
@@ -121,7 +121,7 @@ def _refusal(place: str, first_line: str, form: TraceFormat, form_name: str) -> 
     first = missing[0].partition(" ")[0]
     return (
         f"{place}:1: {which}no column for {' and '.join(missing)}; the file has "
-        f"{_listed(header)}. Say which it is ({first}=COLUMN){known}"
+        f"{_listed(header)}. Say which it is (jobs.trace.columns.{first}=COLUMN){known}"
     )
 
 
