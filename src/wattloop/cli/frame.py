@@ -16,6 +16,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "watch": ("wattloop.cli.watch", "Show power and energy live."),
     "report": ("wattloop.cli.report", "Write a report on a run as one HTML file or a PDF."),
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
+    "serve": ("wattloop.cli.serve", "Show everything in a browser: the dashboard."),
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),

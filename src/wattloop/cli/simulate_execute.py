@@ -28,8 +28,6 @@ FLAGS = {
     "budget": "--budget ",
     "engine.horizon": "--horizon ",
     "jobs.trace.file": "--trace ",
-    "oracle.throughputs": "--throughputs ",
-    "oracle.cap_curves": "--cap-curves ",
 }
 """Field that an option changes -> that option."""
 
@@ -47,8 +45,8 @@ class SimulateRequest:
     trace: str | None = None
     budget: str | None = None
     horizon: str | None = None
-    throughputs: str | None = None
-    cap_curves: str | None = None
+    throughputs: list[str] = field(default_factory=list)
+    cap_curves: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     check: bool = False
     plot: str | None = None
@@ -67,7 +65,7 @@ def execute(request: SimulateRequest) -> None:
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
-        writable_path(_path(request.plot))
+        writable_folder(_path(request.plot))
     scenario = scenario_of(request)
     campaign = Campaign(
         scenario, _choices(request, scenario), _seeds(request, scenario), request.check
@@ -121,7 +119,7 @@ def scenario_of(request: SimulateRequest) -> "Scenario":
     """
     from wattloop.schedule.scenarios.file import load_scenario
 
-    if request.cap_curves is not None and request.throughputs is None:
+    if request.cap_curves and not request.throughputs:
         raise ConfigError("--cap-curves goes with --throughputs: caps of which throughputs?")
     fields = _fields(request)
     try:
@@ -156,11 +154,14 @@ def _is_fine(name: str) -> bool:
 
 def _of_options(message: str, fields: Mapping[str, Any]) -> str:
     """Faults by what was given on the command line; the lines of a file that is right mislead."""
-    given = " ".join(
-        f"{FLAGS.get(name, '--set ' + name + '=')}{value}" for name, value in fields.items()
-    )
+    words = []
+    for name, value in fields.items():
+        if name == "oracle":
+            words += [f"--throughputs {file}" for file in value["throughputs"]]
+        elif value is not None:
+            words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
     faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
-    return f"{given}: " + "; ".join(faults)
+    return f"{' '.join(words)}: {'; '.join(faults)}"
 
 
 def _fields(request: SimulateRequest) -> dict[str, Any]:
@@ -180,11 +181,20 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
         "budget": request.budget,
         "engine.horizon": request.horizon,
         "jobs.trace.file": _here(request.trace),
-        "oracle.kind": None if request.throughputs is None else "table",
-        "oracle.throughputs": _here(request.throughputs),
-        "oracle.cap_curves": _here(request.cap_curves),
     }
-    return found | {name: value for name, value in given.items() if value is not None}
+    found |= {name: value for name, value in given.items() if value is not None}
+    if request.trace is not None:
+        found["jobs.generate"] = None
+    if request.throughputs:
+        from wattloop.schedule.scenarios.file import load_scenario
+
+        found["oracle"] = {
+            "kind": "table",
+            "noise": load_scenario(request.scenario, found).oracle.noise,
+            "throughputs": [_here(name) for name in request.throughputs],
+            "cap_curves": [_here(name) for name in request.cap_curves],
+        }
+    return found
 
 
 def _here(name: str | None) -> str | None:

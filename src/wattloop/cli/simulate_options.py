@@ -46,13 +46,13 @@ Horizon = Annotated[
     typer.Option("--horizon", metavar="TIME", help="When the simulation ends, such as 10h."),
 ]
 Throughputs = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--throughputs", metavar="FILE", help="Oracle from a table of throughputs (Gavel's form)."
     ),
 ]
 CapCurves = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--cap-curves", metavar="FILE", help="Power under caps, with --throughputs (Zeus's form)."
     ),

@@ -31,7 +31,7 @@ def progress() -> Iterator[Listener]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
+        yield _OnTerminal(bar)
 
 
 class _Lines(Listener):
@@ -41,7 +41,7 @@ class _Lines(Listener):
         """How much there is to do."""
         what = f"{cells} simulation{'s' * (cells != 1)}"
         if known == cells:
-            say(f"wattloop: {experiment.experiment_id}: all {what} are known already")
+            say(f"wattloop: {experiment.experiment_id}: {what}, known already")
             return
         verb = "going on with" if resumed else "beginning"
         had = f", {known} of them known already" if known else ""
@@ -54,13 +54,13 @@ class _Lines(Listener):
 
 
 class _OnTerminal(_Lines):
-    def __init__(self, bar: Any, task: Any) -> None:
-        self._bar, self._task = bar, task
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._task = bar, None
 
     def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
         """How long the bar is."""
         super().begins(experiment, cells, known, resumed=resumed)
-        self._bar.update(self._task, total=cells, completed=known)
+        self._task = self._bar.add_task("", total=cells, completed=known, left="")
 
     def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
         """One more."""

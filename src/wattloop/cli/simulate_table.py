@@ -120,7 +120,9 @@ def _print_differences(summary: "Summary", shown: Sequence[Column]) -> None:
         for label, differences in summary.differences.items()
     ]
     pairs = len(summary.seeds)
-    how = "on the same seed" if pairs == 1 else f"95% interval over {pairs} paired seeds"
+    how = f"95% interval over {pairs} paired seeds; ? may be chance"
+    if pairs == 1:
+        how = "on the same seed"
     print_table(
         ("", *(_unitless(column.header) for column in columns)),
         rows,

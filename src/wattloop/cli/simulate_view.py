@@ -24,6 +24,7 @@ def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any
         "status": experiment.status,
         "created": iso_time(experiment.created_wall_s),
         "provenance": "simulated",
+        "scope": experiment.spec.get("scope"),
         "results": per_cell(outcomes),
         "summary": summaries[""] if list(summaries) == [""] else summaries,
         "spec": experiment.spec,
@@ -40,11 +41,17 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         count = len(summary.seeds)
         how = "one seed: no deviation is known" if count == 1 else f"mean ± sd of {count} seeds"
         name = f"{experiment.name}/{variant}" if variant else experiment.name
-        print_campaign(summary, ("\n" if number else "") + f"{name}, simulated, {how}; * best")
+        title = f"{name}, simulated, {_whose(experiment)}, {how}; * best"
+        print_campaign(summary, ("\n" if number else "") + title)
         _print_remarks(summary, f"{variant}: " if variant else "")
     expected = _expected(experiment)
     if len(outcomes) < expected:
         say(f"wattloop: {experiment.status}: {len(outcomes)} of {expected} simulations so far")
+
+
+def _whose(experiment: Experiment) -> str:
+    scopes = {"gpu": "energy of the GPUs", "cluster": "energy of GPUs, hosts and network"}
+    return scopes.get(str(experiment.spec.get("scope")), "energy of the cluster")
 
 
 def _expected(experiment: Experiment) -> int:

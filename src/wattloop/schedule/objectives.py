@@ -36,11 +36,14 @@ class Objective:
         name: for caches and tables; two objectives with one name are the same.
         cost: of each estimate.
         keeps_order: the best option of a job does not depend on how much work is left.
+        degree: with n times the work, the cost is n^degree times as high; None where it is not
+            so simple. Costs with a degree are computed once for a kind instead of for each job.
     """
 
     name: str
     cost: Callable[[Estimates], Floats]
     keeps_order: bool = True
+    degree: int | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Objective) and other.name == self.name
@@ -61,6 +64,6 @@ def _edp(estimates: Estimates) -> Floats:
     return estimates.power_w * estimates.time_s**2  # thesis equation 5.1
 
 
-TIME = Objective("time", _time)
-ENERGY = Objective("energy", _energy)
-EDP = Objective("edp", _edp)
+TIME = Objective("time", _time, degree=1)
+ENERGY = Objective("energy", _energy, degree=1)
+EDP = Objective("edp", _edp, degree=2)

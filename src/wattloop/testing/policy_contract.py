@@ -30,7 +30,9 @@ __all__ = ["Watched", "check_policy", "check_policy_in"]
 Make = Callable[[], Policy]
 
 EVENTS_PER_JOB = 200
-"""More than this, and jobs are started and stopped without end."""
+DECISIONS_PER_JOB = 2_000
+DECISIONS_AT_ONCE_PER_JOB = 10
+"""More than these, and jobs are started and stopped without end."""
 LOOKED_AT_FIRST, LOOKED_AT_EVERY = 20, 7
 """Looking twice at every decision of a long simulation would take too long."""
 
@@ -79,14 +81,15 @@ class Watched(Policy):
     def __init__(self, make: Make, where: str) -> None:
         self._make, self._where = make, where
         self._policy = make()
-        self._decided = 0
+        self._decided = self._decided_at_once = 0
+        self._last_s = -1.0
         self.name = self._policy.name
         self.needs_free_gpus = self._policy.needs_free_gpus
         self.sets_caps = self._policy.sets_caps
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """What the policy decides, if it decides so again and leaves everything as it was."""
-        self._decided += 1
+        self._count(view)
         if self._decided > LOOKED_AT_FIRST and self._decided % LOOKED_AT_EVERY:
             return self._policy.decide(view)
         before = _seen(view)
@@ -99,6 +102,16 @@ class Watched(Policy):
         fresh = list(self._make().decide(view))
         assert fresh == actions, f"{where}: it decides by what it remembers, not by what it sees"
         return actions
+
+    def _count(self, view: ClusterView) -> None:
+        self._decided += 1
+        self._decided_at_once = 1 + self._decided_at_once * (view.now_s == self._last_s)
+        self._last_s = view.now_s
+        where = f"{self._where} at {view.now_s:g} s"
+        jobs = len(view.jobs)
+        at_once = DECISIONS_AT_ONCE_PER_JOB * jobs
+        assert self._decided_at_once <= at_once, f"{where}: it never settles"
+        assert self._decided <= DECISIONS_PER_JOB * jobs, f"{where}: it never comes to an end"
 
 
 def _simulated(policy: Policy, world: World) -> Result:

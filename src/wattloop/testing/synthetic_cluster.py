@@ -106,7 +106,8 @@ def synthetic_jobs(
     rng: np.random.Generator, kinds: tuple[JobKind, ...], count: int, *, together: bool = False
 ) -> JobTable:
     """Jobs of all kinds and sizes, some with deadlines, some of higher priority, some at once."""
-    arrivals_s = np.sort(np.round(rng.uniform(0, 20 * count, count), rng.integers(0, 3) - 1))
+    apart_s = float(rng.choice([2.0, 20.0]))
+    arrivals_s = np.sort(np.round(rng.uniform(0, apart_s * count, count), rng.integers(0, 3) - 1))
     users = int(rng.integers(1, 5))
     work = np.exp(rng.uniform(np.log(20), np.log(2_000), count))
     deadline_s = arrivals_s + work * rng.uniform(0.2, 3, count)

@@ -107,3 +107,8 @@ def test_the_backward_of_a_recurrent_layer_is_without_its_forward(bench):
     work = build("rnn", params, bench)
     assert work.less[0]().shape == (2, 3, 8)
     assert work.calls[0]()[0].shape == (2, 3, 4)
+
+
+def test_workspace_is_not_counted_where_no_one_counts(bench):
+    """On the CPU nobody counts memory by calls: unknown, not none."""
+    assert bench.workspace_bytes(lambda: torch.ones(3)) is None

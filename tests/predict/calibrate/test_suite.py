@@ -56,3 +56,26 @@ def test_precisions_the_gpu_lacks_are_left_out(kernels):
     assert {case.params.get("dtype", "fp32") for case in plain} == {"fp32", "fp16"}
     assert {step.params["precision"] for step in possible(cases("steps"), {"fp32"})} == {"fp32"}
     assert possible(kernels, {"fp32", "fp16", "tf32", "bf16"}) == list(kernels)
+
+
+def test_large_batches_of_tiny_pictures_are_among_the_kernels(kernels):
+    """Networks for 224 pixels fed with 32 end in them, and cuDNN has other kernels for them."""
+    tiny = [
+        case.params for case in kernels
+        if case.family == "conv" and case.params["side"] == 1 and case.params["n"] >= 512
+    ]  # fmt: skip
+    ways = {(p["dtype"], p["direction"], p["k"] > 1) for p in tiny}
+    assert len(ways) == 3 * 3 * 2
+
+
+def test_held_kernels_cover_all_layers_of_a_picture_network():
+    """Watts of a class that no power run has are those of others."""
+    held = [case for case in cases("power") if case.family in ("conv", "norm", "elementwise")]
+    convs = {(c.params["dtype"], c.params["direction"]) for c in held if c.family == "conv"}
+    assert len(convs) == 9
+    norms = {
+        (c.params["dtype"], c.params["direction"]) for c in held
+        if c.family == "norm" and c.params["norm"] == "batch"
+    }  # fmt: skip
+    assert len(norms) == 4
+    assert {"relu", "relu_backward"} <= {c.params.get("function") for c in held}

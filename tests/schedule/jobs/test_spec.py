@@ -54,16 +54,6 @@ def test_a_trace_is_found_beside_the_scenario_and_cut(tmp_path) -> None:
     assert jobs.arrival_s.tolist() == [5, 55] and jobs.users == ("b",)
 
 
-def test_a_trace_can_stand_in_for_the_generator(tmp_path) -> None:
-    """`--trace FILE` on any scenario: its models are those of the trace's jobs."""
-    (tmp_path / "t.csv").write_text("when,gpus,duration_s\n0,1,60\n100,2,60\n")
-    spec = JobsSpec(**MADE).with_trace(str(tmp_path / "t.csv"), columns={"arrival": "when"})
-    jobs = spec.table(0, CLUSTER, ORACLE)
-    assert len(jobs) == 2 and {kind.model for kind in jobs.kinds} == {"vit"}
-    kept = JobsSpec(models=[MODEL], trace={"file": "x", "speed": 4.0}).with_trace("y")
-    assert kept.trace.file == "y" and kept.trace.speed == 4.0
-
-
 def test_a_trace_is_read_once_and_again_when_it_changes(tmp_path) -> None:
     """Every seed and policy of a campaign asks for it."""
     file = tmp_path / "t.csv"
@@ -96,8 +86,9 @@ def test_a_saved_table_is_taken_as_it_is(tmp_path) -> None:
         ({"models": ["vit"]}, "models.0: generated jobs need 'work'"),
         ({"models": [{**MODEL, "gpu": 1}]}, "models.0.gpu: Extra inputs"),
         ({"models": [{**MODEL, "gpus": [0]}]}, "models.0.gpus.0: Input should be greater"),
-        ({"models": [{**MODEL, "caps": ["70 pct"]}]}, "models.0.caps"),
-        ({"models": [{**MODEL, "caps": ["x%"]}]}, "such as 0.7 or 70%"),
+        ({"models": [{**MODEL, "caps": ["70 pct"]}]}, "'70 pct' is not a number"),
+        ({"models": [{**MODEL, "caps": ["120%"]}]}, "models.0.caps.0: Input should be less"),
+        ({"models": [{**MODEL, "when_gpus": [8, 1]}]}, "from and to, in this order"),
         ({"models": [{**MODEL, "work": {"least": 2}}]}, "or least and most"),
         ({"models": [{**MODEL, "work": {"least": 2, "most": 1}}]}, "least is 2, above most"),
         ({"models": [{**MODEL, "work": [1]}]}, "write samples, or samples and epochs"),
@@ -143,4 +134,7 @@ def test_shorthands() -> None:
     assert jobs.kinds[0].gpus == (4,) and jobs.kinds[0].caps == (0.7,)
     assert jobs.users == ("ann", "bob") and set(jobs.priority.tolist()) == {0, 5}
     assert 1e5 <= jobs.work.min() < jobs.work.max() <= 1e6
-    assert JobsSpec(models=["vit"], trace="t.csv").models[0].model == "vit"
+    spec = JobsSpec(models=["vit", {"model": "b", "when_duration": ["1 h", np.inf]}], trace="t")
+    assert spec.models[0].model == "vit" and spec.models[1].template().trace_s == (3_600, np.inf)
+    again = JobsSpec(**spec.model_dump(mode="json", by_alias=True))
+    assert again.models[1].template() == spec.models[1].template()

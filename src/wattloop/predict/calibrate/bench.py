@@ -90,6 +90,21 @@ class Bench:
         if self.on_gpu:
             self.torch.cuda.empty_cache()
 
+    def workspace_bytes(self, call: Callable[[], Any]) -> int | None:
+        """Memory that a call takes while it runs beside what it returns; None on the CPU.
+
+        cuDNN's algorithms differ in it by gigabytes.
+        """
+        if not self.on_gpu:
+            return None
+        cuda = self.torch.cuda
+        cuda.reset_peak_memory_stats(self.device)
+        kept = call()
+        held = int(cuda.memory_allocated(self.device))
+        peak = int(cuda.max_memory_allocated(self.device))
+        del kept
+        return peak - held
+
     def close(self) -> None:
         """Give back the pools too, and leave torch's precision as it was."""
         self._pools.clear()

@@ -136,6 +136,7 @@ class Collection:
             "clock_mhz": self._sensor.clock_mhz(),
             "power_w": None,
             "window_s": seconds * timed.repeats * timed.rounds,
+            "workspace_bytes": self._bench.workspace_bytes(work.calls[0]),
             **work.note,
         }
 

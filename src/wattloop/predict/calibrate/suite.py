@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from wattloop.predict.calibrate.case import Case
+from wattloop.predict.calibrate.grid.batches import batch_families
 from wattloop.predict.calibrate.grid.conv import conv_cases
 from wattloop.predict.calibrate.grid.gemm import batched_cases, gemm_cases
 from wattloop.predict.calibrate.grid.memory import memory_families
@@ -35,6 +36,7 @@ def cases(section: str, *, tiny: bool = False) -> Sequence[Case]:
             optimizer_cases(),
             *memory_families(),
             *typical_families(),
+            *batch_families(),
         ]
         return list(interleaved(families))
     return {

@@ -4,19 +4,6 @@
 - `running`   carrying it out: resumable, nothing computed twice
 - `summary`   what it says: means, deviations, paired differences
 - `whatif`    the same jobs in two worlds
+
+Nothing is imported here: a worker simulates and needs no database.
 """
-
-from wattloop.schedule.campaigns.campaign import Campaign
-from wattloop.schedule.campaigns.cell import PolicyChoice
-from wattloop.schedule.campaigns.running import Listener, run_campaign
-from wattloop.schedule.campaigns.summary import Summary, by_variant, summary_of
-
-__all__ = [
-    "Campaign",
-    "Listener",
-    "PolicyChoice",
-    "Summary",
-    "by_variant",
-    "run_campaign",
-    "summary_of",
-]

@@ -67,9 +67,18 @@ class Campaign:
             "policies": [choice.label for choice in self.choices],
             "seeds": seeds_text(self.seeds),
             "checks": self.checks,
+            "scope": _scope(self.scenario),
         }
 
 
 def fingerprint(cells: list[Cell]) -> str:
     """The same for the same cells."""
     return hashlib.sha256("".join(sorted(cell.key for cell in cells)).encode()).hexdigest()
+
+
+def _scope(scenario: Scenario) -> str:
+    """Whose energy it is: of GPUs alone where hosts and network are not counted."""
+    cluster = scenario.cluster
+    others_w = [cluster.network_w, *(group.host_w for group in cluster.groups)]
+    others_w += [group.host_busy_w_per_gpu for group in cluster.groups]
+    return "cluster" if any(others_w) else "gpu"

@@ -46,11 +46,10 @@ class Simulator:
 
 def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Result:
     """A policy in a world, to its end."""
-    policy = choice.policy()
     return Simulation(
         world.cluster,
         world.jobs,
-        policy,
+        choice.policy(),
         truth=world.truth,
         oracle=world.oracle,
         settings=replace(world.settings, checks=True) if checks else world.settings,

@@ -1,7 +1,8 @@
 """Cells over processes: each takes a world, simulates its policies one by one, and says so."""
 
 import multiprocessing
-import signal
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -9,6 +10,7 @@ from typing import Any
 
 from wattloop.core.errors import WattloopError
 from wattloop.schedule.campaigns.cell import Cell
+from wattloop.schedule.campaigns.interrupts import deaf
 
 __all__ = ["Outcome", "Simulate", "each_outcome", "shares"]
 
@@ -41,7 +43,8 @@ def each_outcome(simulate: Simulate, cells: Sequence[Cell], workers: int) -> Ite
                 target=_work, args=(theirs, simulate), name=f"wattloop-simulate-{number}"
             )
             process.daemon = True
-            process.start()
+            with deaf():
+                process.start()
             theirs.close()  # so that its death is the end of this pipe
             crew[ours] = process
         yield from _collected(crew, list(reversed(tasks)))
@@ -104,7 +107,7 @@ def _hand_out(
 
 def _work(connection: Connection, simulate: Simulate) -> None:
     """What a worker does until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is for the one who hands out
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             cells = connection.recv()
@@ -120,3 +123,11 @@ def _work(connection: Connection, simulate: Simulate) -> None:
             connection.send(error)
         except Exception as error:  # noqa: BLE001 - whoever handed out reports it, not this process
             connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _end_with_parent() -> None:
+    """A killed parent says nothing: without this, a worker would first finish its cell."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

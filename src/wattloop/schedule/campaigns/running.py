@@ -10,7 +10,9 @@ from wattloop.schedule.campaigns.campaign import Campaign, Outcomes, fingerprint
 from wattloop.schedule.campaigns.cell import Cell
 from wattloop.schedule.campaigns.cell_outcome import Simulator
 from wattloop.schedule.campaigns.crew import each_outcome
+from wattloop.schedule.campaigns.interrupts import later
 from wattloop.schedule.campaigns.record import FAILED, FINISHED, CampaignRecord, open_campaign
+from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.claim import claimed
@@ -70,7 +72,8 @@ def run_campaign(
         try:
             _compute(campaign, cells, record, found, workers, listener)
         except BaseException:
-            record.ended("interrupted")
+            with later():
+                record.ended("interrupted")
             raise
         failed = any("error" in outcome for outcome in found.values())
         record.ended(FAILED if failed else FINISHED)
@@ -88,9 +91,12 @@ def _compute(
     todo = [cell for cell in cells if cell.key not in found]
     numbers = {cell.key: number for number, cell in enumerate(cells)}
     pace = _Pace([cell.choice.label for cell in todo], min(workers, len(todo)))
-    simulator = Simulator(campaign.scenarios, campaign.checks)
+    scenarios = campaign.scenarios
+    share_truth(scenarios.values())
+    simulator = Simulator(scenarios, campaign.checks)
     for cell, outcome in each_outcome(simulator, todo, workers):
-        record.keep(numbers[cell.key], cell, outcome)
+        with later():
+            record.keep(numbers[cell.key], cell, outcome)
         found[cell.key] = outcome
         listener.ended(cell, outcome, pace.left_s(cell.choice.label, outcome.get("wall_s", 0.0)))
 

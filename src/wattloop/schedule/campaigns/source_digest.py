@@ -24,7 +24,7 @@ def source_digest() -> str:
     found = hashlib.sha256()
     for part in PARTS:
         for path in sorted((root / part).rglob("*")):
-            if path.suffix in SUFFIXES and "campaigns" not in path.parts:
+            if path.suffix in SUFFIXES:
                 found.update(str(path.relative_to(root)).encode() + b"\0")
                 found.update(path.read_bytes())
     return found.hexdigest()

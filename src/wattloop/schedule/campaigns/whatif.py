@@ -9,6 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED, answer
 from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
 from wattloop.schedule.campaigns.changes import Changes, with_budget
+from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.schedule.campaigns.summary import Summary, per_cell, summary_of
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.scenarios.scenario import Scenario, World
@@ -35,14 +36,26 @@ class ChangedScenario(Scenario):
     def world(self, seed: int) -> World:
         """The base's jobs on these machines."""
         assert self.base is not None
-        jobs = self.base.jobs.table(seed, self.base.cluster, self.base.truth)
-        return World(
+        world = self.base.world(seed)
+        jobs = _renamed(world.jobs, self.names)
+        self._check_used(jobs)
+        return world._replace(
             cluster=self.cluster,
-            jobs=_renamed(jobs, self.names),
+            jobs=jobs,
             truth=self.truth,
             oracle=self.oracle.seen(self.truth, seed),
             settings=self.settings(seed),
         )
+
+    def _check_used(self, jobs: JobTable) -> None:
+        """GPUs that no job can run on would only idle: that is no answer to anybody's question."""
+        for old, new in self.names.items():
+            index = [kind.name for kind in self.cluster.types].index(new)
+            if not any(index in self.truth.options(kind).type_index for kind in jobs.kinds):
+                raise ConfigError(
+                    f"--replace {old}={new}: no job of {self.name} could use {new}: the oracle "
+                    "knows none of their models on it, or none fits into its memory"
+                )
 
     def digest(self) -> str:
         """Of both worlds."""
@@ -103,8 +116,7 @@ def changed_scenario(scenario: Scenario, changes: Changes) -> Scenario:
     own = {each.name: getattr(scenario, each.name) for each in fields(Scenario)}
     own |= {"cluster": cluster, "budget": budget, "name": f"{scenario.name}/whatif"}
     found = ChangedScenario(**own, base=scenario, names=changes.names())
-    if cluster == scenario.cluster:
-        found.__dict__["truth"] = scenario.truth  # the same machines need not be predicted again
+    share_truth((scenario, found))
     return found
 
 

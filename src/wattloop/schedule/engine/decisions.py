@@ -48,6 +48,7 @@ class Decisions:
             price_per_kwh=settings.price_per_kwh,
         )
         self._needs_free_gpus = policy.needs_free_gpus
+        self._waiting, self._free = world.queue.waiting, world.machines.free.by_type
         self.refused: list[str] = []
         self.refusals = 0
         self.wakes = 0
@@ -56,7 +57,9 @@ class Decisions:
     def ask_until_quiet(self, now_s: float) -> None:
         """Ask as long as the policy finds something to do."""
         asked = 0
-        while self.ask(now_s):
+        while self.ask(now_s) and (
+            not self._needs_free_gpus or (self._waiting and any(self._free))
+        ):
             asked += 1
             if asked > ASKED_AT_ONCE:
                 # Every job may be started and stopped once: more than that is a circle.
@@ -68,17 +71,14 @@ class Decisions:
 
     def ask(self, now_s: float) -> bool:
         """One round; whether it changed anything, so that another one may find more to do."""
-        world = self._world
-        if self._needs_free_gpus and not (len(world.queue) and any(world.machines.free.by_type)):
-            return False
-        view = self.view
+        world, view = self._world, self.view
         view.now_s = now_s
         view.power_w = world.ledger.power_w
         begun_s = time.perf_counter()
         actions: object = self.policy.decide(view)
         self.policy_s += time.perf_counter() - begun_s
         changed = False
-        if not isinstance(actions, Iterable):
+        if not isinstance(actions, (tuple, list)) and not isinstance(actions, Iterable):
             self._refuse(now_s, -1, f"{self.policy.name}: {actions!r} are no actions")
             return False
         for action in actions:
@@ -102,7 +102,7 @@ class Decisions:
                 job, option = index(job), index(option)
             except TypeError:
                 return "a job and an option are whole numbers"
-        if job not in world.queue:
+        if job not in self._waiting:
             return f"job {job} does not wait"
         choices = world.choices[world.kind[job]]
         if not 0 <= option < len(choices):

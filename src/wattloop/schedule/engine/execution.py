@@ -54,14 +54,16 @@ class Execution:
         self._versions: dict[int, int] = {}
         self.down_gpu_s = [0.0] * len(cluster.types)
         self.down_since_s: dict[int, float] = {}
-        self.kind: list[int] = jobs.kind.tolist()
+        self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
         self._rules = settings.preemption
+        self._has_factors = not self.queue.is_exact
         self._neighbours = (
             Neighbours(len(cluster.node_groups), settings.interference)
             if settings.interference or settings.node_events
             else None
         )
+        self._idle_w = [each.idle_w for each in cluster.types]
         self._host_busy_w = [group.host_busy_w_per_gpu for group in cluster.node_groups]
         self._has_busy_hosts = any(self._host_busy_w)
 
@@ -80,9 +82,8 @@ class Execution:
             version = self._versions.pop(job)
         else:
             started_s[job] = now_s
-        factors = self.oracle.factors(job, self.jobs.kinds[kind])
-        if factors is not None:
-            believed_s *= float(factors.time[option])
+        if self._has_factors:
+            believed_s *= self._share(job, kind, option)
         type_index, gpus, _ = shape
         self.running[job] = stretch = Stretch(
             job,
@@ -147,10 +148,9 @@ class Execution:
         self.ledger.active_w += choice.power_w - stretch.power_w
         stretch.option, stretch.power_w = option, choice.power_w
         stretch.sample_s = choice.sample_s
-        factors = self.oracle.factors(stretch.job, self.jobs.kinds[kind])
-        believed_s = choice.believed_sample_s * (1.0 if factors is None else factors.time[option])
-        left = stretch.work_at_start - stretch.done
-        stretch.expected_end_s = float(max(now_s, stretch.trains_from_s) + left * believed_s)
+        believed_s = choice.believed_sample_s * self._share(stretch.job, kind, option)
+        left_s = (stretch.work_at_start - stretch.done) * believed_s
+        stretch.expected_end_s = max(now_s, stretch.trains_from_s) + left_s
         self.log.add(now_s, What.RECAP, stretch.job, option)
         self._move_end(stretch)
 
@@ -189,7 +189,7 @@ class Execution:
         self.machines.give(stretch.nodes)
         # With nobody left the sum is known: rounding does not pile up.
         ledger.active_w = ledger.active_w - stretch.power_w if running else 0.0
-        ledger.idle_w += self.choices[self.kind[job]][stretch.option].idle_w
+        ledger.idle_w += gpus * self._idle_w[stretch.type_index]
         if self._has_busy_hosts:
             ledger.add_host_w(-self._hosts_w(stretch.nodes))
         self.use.stop(self._user[job], gpus, now_s)
@@ -206,6 +206,11 @@ class Execution:
             stretch.settle(now_s, self._rules)
             stretch.slowdown = slowdown
             self._move_end(stretch)
+
+    def _share(self, job: int, kind: int, option: int) -> float:
+        """The time this very job is believed to take, over that of its kind."""
+        factors = self.oracle.factors(job, self.jobs.kinds[kind])
+        return 1.0 if factors is None else float(factors.time[option])
 
     def _move_end(self, stretch: Stretch) -> None:
         stretch.version += 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["Event", "EventLog", "What"]
 
-PENDING = 20_000
+PENDING = 2_000
 
 
 class What(IntEnum):

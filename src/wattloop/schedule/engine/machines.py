@@ -64,16 +64,17 @@ class Machines:
         counts[had - gpus] += 1
         free.by_type[type_index] -= gpus
         mask = self.free_mask[node]
-        self.free_mask[node] = rest = _without(mask, gpus) if gpus < had else 0
+        rest = mask & (mask - 1) if gpus == 1 else _without(mask, gpus)
+        self.free_mask[node] = rest
         return ((node, mask ^ rest),)
 
     def give(self, nodes: Nodes) -> None:
         """GPUs that are free again. Those of a node that is down stay away until it is back."""
         for node, mask in nodes:
-            free_mask = self.free_mask[node]
-            before, after = free_mask.bit_count(), (free_mask | mask).bit_count()
-            self.free_mask[node] = free_mask | mask
+            had = self.free_mask[node]
+            self.free_mask[node] = has = had | mask
             if self.is_up[node]:
+                before, after = had.bit_count(), has.bit_count()
                 type_index = self.node_type[node]
                 nodes_with = self.nodes_with[type_index]
                 del nodes_with[before][node]
@@ -113,7 +114,7 @@ class Machines:
             part = min(had, left)
             left -= part
             mask = self.free_mask[node]
-            self.free_mask[node] = rest = _without(mask, part) if part < had else 0
+            self.free_mask[node] = rest = _without(mask, part)
             nodes_with[had - part][node] = None
             counts = self.free.nodes_with[type_index]
             counts[had] -= 1
@@ -125,6 +126,8 @@ class Machines:
 
 def _without(mask: int, gpus: int) -> int:
     """The mask less its lowest bits."""
+    if gpus == mask.bit_count():
+        return 0
     for _ in range(gpus):
         mask &= mask - 1  # clears the lowest bit
     return mask

@@ -2,15 +2,15 @@
 
 import math
 import time
+from array import array
 from heapq import heappop, heappush
 from pathlib import Path
-
-import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.decisions import WAKE, Decisions
 from wattloop.schedule.engine.execution import END, Execution
+from wattloop.schedule.engine.input import check_input
 from wattloop.schedule.engine.invariants import Invariants
 from wattloop.schedule.engine.log import PENDING, What
 from wattloop.schedule.engine.outcome import result_of
@@ -59,7 +59,7 @@ class Simulation:
         if not policy.sets_caps:
             jobs = uncapped(jobs)
         self.settings = settings or Settings()
-        _check_input(cluster, jobs, self.settings)
+        check_input(cluster, jobs, self.settings)
         self.world = Execution(cluster, jobs, truth, oracle or truth, self.settings)
         self.decisions = Decisions(policy, self.world)
         self._invariants = Invariants(self.world) if self.settings.checks else None
@@ -67,8 +67,8 @@ class Simulation:
         why = {kind: why_never(each, truth.options(each), cluster) for kind, each in kinds}
         self._why_never = {kind: reason for kind, reason in why.items() if reason}
         self.never: dict[int, str] = {}
-        self._arrival_s: list[float] = jobs.arrival_s.tolist()
-        self._work: list[float] = jobs.work.tolist()
+        self._arrival_s = array("d", jobs.arrival_s.astype(float).tobytes())
+        self._work = array("d", jobs.work.astype(float).tobytes())
         self.arrived = 0
         self.ended = Ended.NOT_YET
         self.wall_s = 0.0
@@ -113,16 +113,17 @@ class Simulation:
         return found
 
     def _go_on(self, until_s: float) -> None:
-        world, decisions, heap = self.world, self.decisions, self.world.heap
-        running, ledger, log = world.running, world.ledger, world.log.pending
-        arrival_s, jobs, round_s = self._arrival_s, len(self._arrival_s), self.settings.round_s
+        # Names of this function are quicker to look up than attributes: millions of turns.
+        world, invariants, patience = self.world, self._invariants, self.settings.patience
+        heap, running, waiting = world.heap, world.running, world.queue.waiting
+        pending, free = world.log.pending, world.machines.free.by_type
+        needs_free_gpus = self.decisions.policy.needs_free_gpus
+        next_arrival_s = self._next_arrival_s()
         while True:
-            now_s = arrival_s[self.arrived] if self.arrived < jobs else math.inf
-            if heap and heap[0][0] <= now_s:
-                now_s = heap[0][0]
+            now_s = heap[0][0] if heap and heap[0][0] <= next_arrival_s else next_arrival_s
             if now_s > until_s or now_s == math.inf or not (running or self._may_go_on(now_s)):
                 break
-            ledger.advance(now_s)
+            world.ledger.advance(now_s)
             is_news = False
             while heap and heap[0][0] <= now_s:
                 _, what, about, version = heappop(heap)
@@ -131,23 +132,31 @@ class Simulation:
                 elif (stretch := running.get(about)) is not None and stretch.version == version:
                     world.finish(now_s, stretch)
                     is_news, self._in_vain = True, 0
-            while self.arrived < jobs and arrival_s[self.arrived] <= now_s:
+            while next_arrival_s <= now_s:
                 self._arrive(now_s, self.arrived)
+                next_arrival_s = self._next_arrival_s()
                 is_news, self._in_vain = True, 0
-            self._in_vain += 1
-            if is_news:
-                if round_s is None:
-                    decisions.ask_until_quiet(now_s)
-                else:
-                    self._ask_on_round(now_s, round_s)
-            if len(log) > PENDING:
+            if is_news and (not needs_free_gpus or (waiting and any(free))):
+                self._decide(now_s)
+            if len(pending) > PENDING:
                 world.log.fold()
-            if self._invariants is not None:
-                self._invariants.check(self.arrived, len(self.never))
-            if self._in_vain > self.settings.patience:
+            if invariants is not None:
+                invariants.check(self.arrived, len(self.never))
+            self._in_vain += 1
+            if self._in_vain > patience:
                 self.ended = Ended.STALLED
                 return
         self._come_to_rest(until_s, now_s)
+
+    def _next_arrival_s(self) -> float:
+        return self._arrival_s[self.arrived] if self.arrived < len(self._arrival_s) else math.inf
+
+    def _decide(self, now_s: float) -> None:
+        """Ask the policy now, or at the next round."""
+        if self.settings.round_s is None:
+            self.decisions.ask_until_quiet(now_s)
+        else:
+            self._ask_on_round(now_s, self.settings.round_s)
 
     def _arrive(self, now_s: float, job: int) -> None:
         self.arrived += 1
@@ -228,21 +237,3 @@ class Simulation:
         self.world.ledger.advance(until_s)
         if until_s == self.settings.horizon_s:
             self.ended = Ended.HORIZON
-
-
-def _check_input(cluster: Cluster, jobs: JobTable, settings: Settings) -> None:
-    """What would make time run backwards or never end."""
-    for name, column in (("arrival_s", jobs.arrival_s), ("work", jobs.work)):
-        bad = np.flatnonzero(~(np.isfinite(column) & (column >= 0.0)))
-        if len(bad):
-            raise ConfigError(
-                f"jobs: {name} of job {bad[0]} is {column[bad[0]]:g}; give a number from 0 on"
-            )
-    for event in settings.node_events:
-        if not 0 <= event.node < len(cluster.node_groups):
-            raise ConfigError(
-                f"node_events: node {event.node}; the cluster has nodes 0 to "
-                f"{len(cluster.node_groups) - 1}"
-            )
-        if not 0.0 <= event.time_s < math.inf:
-            raise ConfigError(f"node_events: time_s is {event.time_s:g}; give seconds from 0 on")

@@ -33,9 +33,9 @@ class Combined:
             place, count = _places(column)
             of_job, _ = _places(of_job * count + place)
         counts = np.bincount(of_job)
-        first = np.empty(len(counts), np.int64)
-        first[of_job[::-1]] = np.arange(len(of_job))[::-1]  # of equals the last written stays
-        rows = [tuple(int(column[row]) for column in columns) for row in first.tolist()]
+        one = np.empty(len(counts), np.int64)
+        one[of_job] = np.arange(len(of_job))  # any row of a combination stands for it
+        rows = [tuple(int(column[row]) for column in columns) for row in one.tolist()]
         return cls(rows, counts.tolist(), of_job)
 
 

@@ -73,9 +73,8 @@ class Completion:
         kinds, kind = self._kinds(trace, made_from, tied, cluster)
         if self.rigid:
             kinds, kind = pinned(kinds, kind, draws, oracle)
-        notes.append(
-            f"GPUs: {'' if self.rigid else 'half, the same and twice '}what the trace asks"
-        )
+        counts = "as many as" if self.rigid else "half, the same and twice what"
+        notes.append(f"GPUs: {counts} the trace asks for")
         sample_s = _recorded_sample_s(trace, kinds, kind, recorded_on, cluster, oracle, notes)
         work = _work(trace, own_model, sample_s, notes)
         users, user = self._users(trace, draws, notes)

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from wattloop.characterize.quantities import seconds
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.amounts import PositiveSeconds, Share, Strict
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.arrivals import Arrivals
 from wattloop.schedule.jobs.completion import Completion
 from wattloop.schedule.jobs.deadlines import Deadlines
 from wattloop.schedule.jobs.people import People
 from wattloop.schedule.jobs.poisson import PoissonJobs
-from wattloop.schedule.jobs.spec_models import ModelSpec, Strict
+from wattloop.schedule.jobs.spec_models import ModelSpec
 from wattloop.schedule.jobs.spec_trace import TraceSpec
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.jobs.table_file import is_job_table, load_jobs
@@ -22,8 +22,7 @@ from wattloop.schedule.oracle.oracle import Oracle
 
 __all__ = ["DeadlinesSpec", "GenerateSpec", "JobsSpec", "TraceSpec", "UsersSpec"]
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class DeadlinesSpec(Strict):
@@ -75,15 +74,10 @@ class GenerateSpec(Strict):
     """
 
     rate_per_s: Positive
-    horizon_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, alias="horizon")] = None
+    horizon_s: Annotated[PositiveSeconds | None, Field(alias="horizon")] = None
     count: Annotated[int | None, Field(ge=1, le=100_000_000)] = None
-    daily: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    daily: list[Annotated[float, Field(ge=0)]] = Field(default_factory=list)
     priorities: dict[int, Positive] = Field(default_factory=dict)
-
-    @field_validator("horizon_s", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return seconds(value)
 
     @model_validator(mode="after")
     def _ends(self) -> "GenerateSpec":
@@ -122,16 +116,6 @@ class JobsSpec(Strict):
         if self.trace is None:
             return self
         return self.model_copy(update={"trace": self.trace.located(folder)})
-
-    def with_trace(
-        self, file: str, form: str = "", columns: Mapping[str, str] | None = None
-    ) -> "JobsSpec":
-        """The same models, users and deadlines with the jobs of another trace."""
-        given = {"file": file, "format": form, "columns": dict(columns or {})}
-        kept = self.trace.model_dump() if self.trace is not None else {}
-        return self.model_copy(
-            update={"generate": None, "trace": TraceSpec.model_validate({**kept, **given})}
-        )
 
     def table(self, seed: int, cluster: Cluster, oracle: Oracle) -> JobTable:
         """The jobs of one seed.

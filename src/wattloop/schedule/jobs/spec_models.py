@@ -4,31 +4,37 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from wattloop.characterize.quantities import seconds
+from wattloop.schedule.amounts import Strict, number, seconds
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.jobs.template import JobTemplate
 
-__all__ = ["ModelSpec", "Strict", "WorkSpec"]
-
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
-Share = Annotated[float, Field(gt=0, le=1)]
+__all__ = ["ModelSpec", "WorkSpec"]
 
 
-class Strict(BaseModel):
-    """Unknown fields are faults."""
+def _bound(value: Any) -> Any:
+    """A number, a time, or nothing: no bound (as JSON writes infinity)."""
+    return math.inf if value is None else seconds(value)
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+Most = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+# 70% and 0.7 are the same cap, whatever the last bit says
+Cap = Annotated[
+    float, BeforeValidator(number), Field(gt=0, le=1), AfterValidator(lambda share: round(share, 6))
+]
+Positive = Annotated[float, Field(gt=0)]
+Bound = Annotated[float, Field(ge=0, allow_inf_nan=True), BeforeValidator(_bound)]
+Bounds = Annotated[list[Bound], Field(min_length=2, max_length=2)]
 
 
 class WorkSpec(Strict):
     """Samples to train on: `samples`, times `epochs`, or anything from `least` to `most`."""
 
-    samples: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    least: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    most: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    samples: Positive | None = None
+    epochs: Positive = 1.0
+    least: Positive | None = None
+    most: Positive | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -62,17 +68,17 @@ class ModelSpec(Strict):
 
     model: Annotated[str, Field(min_length=1)]
     precision: str = ""
-    gpus: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
-    batches: Annotated[list[Count], Field(min_length=1)] = Field(default_factory=lambda: [1])
-    caps: Annotated[list[Share], Field(min_length=1)] = Field(default_factory=lambda: [1.0])
+    gpus: Annotated[list[Most], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    batches: Annotated[list[Most], Field(min_length=1)] = Field(default_factory=lambda: [1])
+    caps: Annotated[list[Cap], Field(min_length=1)] = Field(default_factory=lambda: [1.0])
     types: list[str] = Field(default_factory=list)
-    sequence: Count | None = None
+    sequence: Most | None = None
     spread: bool = False
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    weight: Positive = 1.0
     work: WorkSpec | None = None
-    when_gpus: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    when_gpus: Bounds | None = None
     called: list[str] = Field(default_factory=list)
-    when_duration: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    when_duration: Bounds | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -84,22 +90,12 @@ class ModelSpec(Strict):
     def _one_or_many(cls, value: Any) -> Any:
         return value if isinstance(value, list) else [value]
 
-    @field_validator("caps", mode="before")
+    @field_validator("when_gpus", "when_duration")
     @classmethod
-    def _per_cent(cls, value: Any) -> Any:
-        items = value if isinstance(value, list) else [value]
-        try:
-            return [
-                float(cap[:-1]) / 100 if isinstance(cap, str) and cap.endswith("%") else cap
-                for cap in items
-            ]
-        except ValueError:
-            raise ValueError("write shares of the GPU's limit such as 0.7 or 70%") from None
-
-    @field_validator("when_duration", mode="before")
-    @classmethod
-    def _times(cls, value: Any) -> Any:
-        return [seconds(item) for item in value] if isinstance(value, list) else value
+    def _in_order(cls, value: list[float] | None) -> list[float] | None:
+        if value is not None and value[0] > value[1]:
+            raise ValueError(f"write from and to, in this order, not {value[0]:g} and {value[1]:g}")
+        return value
 
     def template(self) -> JobTemplate:
         """As generators and completion use it."""

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from wattloop.characterize.quantities import seconds
 from wattloop.core.user_path import user_path
+from wattloop.schedule.amounts import Count, PositiveSeconds, Seconds, Strict
 from wattloop.schedule.jobs.scale import Scaling
-from wattloop.schedule.jobs.spec_models import Strict
 from wattloop.schedule.jobs.traces.reading import read_trace
 from wattloop.schedule.jobs.traces.trace import Trace
 
 __all__ = ["TraceSpec"]
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class TraceSpec(Strict):
@@ -35,8 +33,8 @@ class TraceSpec(Strict):
     unusable: Literal["", "refuse", "leave_out"] = ""
     reference: str = ""
     gpu_types: Literal["any", "match"] | dict[str, str] = "any"
-    begin_s: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="begin")] = 0.0
-    end_s: Annotated[float | None, Field(gt=0, alias="end")] = None
+    begin_s: Annotated[Seconds, Field(alias="begin")] = 0.0
+    end_s: Annotated[PositiveSeconds | None, Field(alias="end")] = None
     head: Count | None = None
     sample: Count | None = None
     speed: Positive = 1.0
@@ -49,11 +47,6 @@ class TraceSpec(Strict):
         if not isinstance(value, str | Mapping):
             raise ValueError("write the path of a trace, or file and what else there is to say")
         return {"file": value} if isinstance(value, str) else value
-
-    @field_validator("begin_s", "end_s", mode="before")
-    @classmethod
-    def _seconds(cls, value: Any) -> Any:
-        return seconds(value)
 
     @model_validator(mode="after")
     def _in_order(self) -> "TraceSpec":

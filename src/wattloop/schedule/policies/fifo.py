@@ -25,11 +25,11 @@ class Fifo(Policy):
         option = None if head is None else fastest(queue, head, free)
         if head is None or option is None:
             return ()
-        starts = [Start(head, option)]
-        if len(queue) == 1:
+        starts, shape = [Start(head, option)], queue.options(head).shape(option)
+        if len(queue) == 1 or free.total == shape[1]:
             return starts
         free = free.copy()
-        free.take(queue.options(head).shape(option))
+        free.take(shape)
         for job in islice(queue.by_arrival(), 1, None):
             option = fastest(queue, job, free) if free.total else None
             if option is None:

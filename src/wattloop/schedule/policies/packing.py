@@ -4,6 +4,7 @@ The loop of thesis 5.3.2.4, over arrays: a policy says by what a placement is ch
 and how jobs are ranked (`rank`), and is done.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.objectives import Objective
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.queue import Columns
+from wattloop.schedule.unit_costs import Placed
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["PackingPolicy"]
@@ -48,30 +50,67 @@ class PackingPolicy(Policy):
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Start what fits."""
         queue = view.queue
+        if len(queue) == 1:
+            placed = queue.placed_by(self.objective, job := next(iter(queue.waiting)))
+            if placed is not None:
+                return self._start_the_only_one(view, job, placed)
         fitting = [n for n, shape in enumerate(queue.shapes) if view.free.fits(shape)]
         if not fitting or not len(queue):
             return ()
-        costs = queue.cost(self.objective)[fitting]
-        chosen = np.argmin(costs, axis=0)
-        best = costs[chosen, np.arange(costs.shape[1])]
+        chosen, best = _best_rows(queue.cost(self.objective), fitting)
         waiting = queue.columns()
-        scores = np.where(np.isfinite(best), self.rank(view, waiting, best), np.inf)
+        with np.errstate(invalid="ignore"):  # infinite costs of jobs that find no place now
+            scores = np.where(best < np.inf, self.rank(view, waiting, best), np.inf)
         tiers = _tiers(waiting.priority, self.tier(view, waiting))
         if np.isnan(scores.min()):
-            job = waiting.job[np.isnan(scores)].min()
-            raise ConfigError(f"policy {self.name}: the score of job {job} is not a number")
+            raise self._no_number(int(waiting.job[np.isnan(scores)].min()))
         free, starts = view.free.copy(), []
         while (row := _first(scores, tiers, waiting.job)) is not None:
-            shape = queue.shapes[fitting[chosen[row]]]
+            shape = queue.shapes[chosen[row]]
             free.take(shape)
             job = int(waiting.job[row])
             starts.append(Start(job, queue.best_option(self.objective, job, shape)))
             scores[row] = np.inf
-            gone = [n for n, each in enumerate(fitting) if not free.fits(queue.shapes[each])]
-            if len(gone) == len(fitting):
+            left = [n for n in fitting if free.fits(queue.shapes[n])]
+            if not left:
                 break
-            scores[np.isin(chosen, gone)] = np.inf
+            if len(left) < len(fitting):
+                fits = np.zeros(len(queue.shapes), dtype=bool)
+                fits[left] = True
+                scores[~fits[chosen]] = np.inf
+                fitting = left
         return starts
+
+    def _start_the_only_one(
+        self, view: ClusterView, job: int, placed: Sequence[Placed]
+    ) -> Sequence[Action]:
+        """With one job there is nothing to compare: its first placement that fits."""
+        fits = view.free.fits
+        for found in placed:
+            if fits(found.shape):
+                cost = view.queue.cost_of(self.objective, job, found)
+                score = float(self.rank(view, view.queue.columns(), np.array([cost]))[0])
+                if math.isnan(score):
+                    raise self._no_number(job)
+                return (Start(job, found.option),) if score < math.inf else ()
+        return ()
+
+    def _no_number(self, job: int) -> ConfigError:
+        return ConfigError(f"policy {self.name}: the score of job {job} is not a number")
+
+
+def _best_rows(costs: Floats, rows: Sequence[int]) -> tuple[Ints, Floats]:
+    """Of some rows, the one with the least cost for each job, and that cost; the first of equals.
+
+    Row by row: numpy's argmin over the short axis takes four times as long.
+    """
+    best = costs[rows[0]].copy()
+    chosen = np.full(len(best), rows[0])
+    for row in rows[1:]:
+        better = costs[row] < best
+        chosen[better] = row
+        np.minimum(best, costs[row], out=best)
+    return chosen, best
 
 
 def _tiers(priority: Ints, tier: Ints | None) -> Ints | None:

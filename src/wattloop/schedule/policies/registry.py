@@ -22,11 +22,11 @@ POLICIES: Mapping[str, str] = {
     "sjf": "wattloop.schedule.policies.sjf:Sjf",
     "pollux": "wattloop.schedule.policies.pollux:Pollux",
     "themis": "wattloop.schedule.policies.themis:Themis",
-    "themis-as-printed": "wattloop.schedule.policies.themis:ThemisAsPrinted",
+    "themis-as-printed": "wattloop.schedule.policies.themis_as_printed:ThemisAsPrinted",
     "chronos": "wattloop.schedule.policies.chronos:Chronos",
     "zeus": "wattloop.schedule.policies.zeus:Zeus",
     "hades": "wattloop.schedule.policies.hades:Hades",
-    "hades-as-printed": "wattloop.schedule.policies.hades:HadesAsPrinted",
+    "hades-as-printed": "wattloop.schedule.policies.hades_as_printed:HadesAsPrinted",
 }
 """Name -> module and class; loaded when it is asked for."""
 

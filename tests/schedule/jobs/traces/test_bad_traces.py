@@ -48,10 +48,42 @@ def test_a_wrong_row_is_refused_by_line_and_column_or_left_out_and_counted(
     """Both on request; the good rows around it stay."""
     text = f"{HEAD}0,1,5,u\n{row}\n2,1,5,u\n"
     message = refusal(tmp_path, text)
-    assert message.startswith(said) and "unusable: leave_out" in message
+    assert message.startswith(said) and "(jobs.trace.unusable=leave_out)" in message
     trace = read(tmp_path, text, unusable="leave_out")
     assert trace.arrival_s.tolist() == [0, 2]
     assert "2 jobs of 3 rows" in trace.notes[0] and trace.notes[1].startswith("left out: 1 with ")
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "said"),
+    [
+        ("steps", "0", "column steps: '0' is 0 or less"),
+        ("steps", "1e300", "column steps: '1e300' is more than 1e+15"),
+        ("batch", "-4", "column batch: '-4' is 0 or less"),
+        ("priority", "-1e18", "column priority: '-1e18' is more than 1e+15"),
+        ("deadline", "soon", "column deadline: 'soon' is not a number"),
+    ],
+)
+def test_values_that_need_not_be_there_must_be_right(tmp_path, name, cell, said) -> None:
+    """A job of no steps would be done before it begins."""
+    text = f"arrival,gpus,duration,{name}\n0,1,5,{cell}\n1,1,5,\n"
+    assert refusal(tmp_path, text).startswith(f":2: {said}")
+    trace = read(tmp_path, text, unusable="leave_out")
+    assert len(trace) == 1 and trace.samples is trace.batch is trace.priority is None
+
+
+def test_numbers_of_four_hundred_digits_are_none(tmp_path) -> None:
+    """Neither as days nor as GPUs nor in a first row without names."""
+    days = f"Submit|Elapsed|AllocTRES\n2024-01-05|{'9' * 400}-00:00:01|gres/gpu=1\n"
+    assert ":2: column Elapsed" in refusal(tmp_path, days)
+    cards = f"Submit|Elapsed|AllocTRES\n2024-01-05|00:01|gres/gpu={'9' * 400}\n"
+    assert ":2: column AllocTRES" in refusal(tmp_path, cards)
+
+
+def test_a_column_that_is_empty_throughout_is_none(tmp_path) -> None:
+    """So that what it would say is drawn, as if it were not there."""
+    trace = read(tmp_path, "arrival,gpus,duration,user,deadline\n0,1,5,,\n1,1,5,,\n")
+    assert trace.user is None and trace.deadline_s is None
 
 
 def test_missing_columns_are_named_with_those_found_and_expected(tmp_path) -> None:
@@ -59,7 +91,10 @@ def test_missing_columns_are_named_with_those_found_and_expected(tmp_path) -> No
     said = refusal(tmp_path, "when,gpus,length\n0,1,5\n")
     assert said.startswith(":1: no column for arrival (expected as arrival_s or arrival or")
     assert "and duration (expected as duration_s" in said
-    assert "the file has when, gpus, length. Say which it is (arrival=COLUMN)" in said
+    assert (
+        "the file has when, gpus, length. Say which it is (jobs.trace.columns.arrival=COLUMN)"
+        in said
+    )
     assert "philly" in said
     said = refusal(tmp_path, "Submit|Elapsed|User\nx|y|z\n", form="sacct")
     assert said.startswith(
@@ -74,6 +109,15 @@ def test_columns_can_be_mapped_with_their_units(tmp_path) -> None:
     trace = read(tmp_path, text, columns={"arrival": "when:ms", "duration": "length:min"})
     assert trace.arrival_s.tolist() == [0, 2.5] and trace.duration_s.tolist() == [300, 360]
     assert trace.user.values == ("u",)
+
+
+def test_a_column_named_otherwise_has_its_usual_unit(tmp_path) -> None:
+    """Slurm's elapsed time is a clock, a column of the user's own is in seconds."""
+    text = "Submit|secs|AllocTRES\n2024-01-05T10:00:00|90|gres/gpu=1\n"
+    trace = read(tmp_path, text, form="sacct", columns={"duration": "secs"})
+    assert trace.duration_s.tolist() == [90]
+    clock = read(tmp_path, text.replace("secs", "Elapsed").replace("|90|", "|01:30|"))
+    assert clock.duration_s.tolist() == [90]
 
 
 @pytest.mark.parametrize(

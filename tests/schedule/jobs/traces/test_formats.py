@@ -25,7 +25,7 @@ PAI = (
     "j4,worker,1.0,Failed,,1739372.0,600.0,29.3,100.0,T4\n"
 )
 GAVEL_TEN = (
-    'LM (batch size 10)\tpython main.py "x\ty\t--steps\t1\t500\t2\t1\t-1.0\t30.0\n'
+    'LM (batch size 10)\t"cd x && python main.py\ty\t--steps\t1\t500\t2\t1\t-1.0\t30.0\n'
     "CycleGAN\tpython c.py\td\t--n\t1\t70\t1\t1\t-1.0\t31.5\n"
 )
 GAVEL_SEVEN = "ResNet-18 (batch size 32)\tcd x && python main.py\t--num_steps\t1\t1104675\t6.0\t4\n"
@@ -165,7 +165,8 @@ def test_philly_s_own_log(tmp_path) -> None:
         "end_time": "2017-10-07 01:13:09",
         "detail": [{"ip": "m1", "gpus": ["gpu0", "gpu1"]}, {"ip": "m2", "gpus": ["gpu0"]}],
     }
-    job = {"status": "Pass", "vc": "v", "jobid": "a", "user": "u", "attempts": [attempt, attempt]}
+    earlier = {**attempt, "detail": [{"ip": "m1", "gpus": ["gpu0"]}]}
+    job = {"status": "Pass", "vc": "v", "jobid": "a", "user": "u", "attempts": [earlier, attempt]}
     log = [
         {**job, "submitted_time": "2017-10-07 01:11:39"},
         {**job, "submitted_time": "2017-10-07 01:11:49", "attempts": []},

@@ -50,8 +50,9 @@ def test_what_is_written_is_read(tmp_path, jobs, separator) -> None:
     assert trace.arrival_s.tolist() == [job[0] - jobs[0][0] for job in jobs]
     assert trace.gpus.tolist() == [job[1] for job in jobs]
     assert trace.duration_s.tolist() == [job[2] for job in jobs]
-    users = [trace.user.values[c] if c >= 0 else "" for c in trace.user.codes.tolist()]
-    assert users == [job[3].strip() for job in jobs]
+    written_users = [job[3].strip() for job in jobs]
+    codes = [-1] * len(jobs) if trace.user is None else trace.user.codes.tolist()
+    assert [trace.user.values[c] if c >= 0 else "" for c in codes] == written_users
     assert not any("left out" in note for note in trace.notes)
 
 

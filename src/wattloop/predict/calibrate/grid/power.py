@@ -3,13 +3,21 @@
 from collections.abc import Iterator
 
 from wattloop.predict.calibrate.case import Case
+from wattloop.predict.calibrate.grid.layers import picture_layers
 
 __all__ = ["power_cases"]
 
 
 def power_cases() -> list[Case]:
     """All kinds and precisions, from small to saturating; idle and mostly idle among them."""
-    rows = [*_products(), *_convolutions(), *_moving(), *_sequences(), *_duty()]
+    rows = [
+        *_products(),
+        *_convolutions(),
+        *_moving(),
+        *_sequences(),
+        *_duty(),
+        *picture_layers(),
+    ]
     return [Case("power", family, params) for family, params in _strided(rows)]
 
 
@@ -97,6 +105,11 @@ def _sequences() -> Iterator[tuple[str, dict[str, object]]]:
         yield "rnn", {"dtype": dtype, "cell": "lstm", "layers": 2, "input": 128, "hidden": 512,
                       "batch": 512, "seq": 60, "bidirectional": False,
                       "direction": "forward"}  # fmt: skip
+    for cell, hidden, batch in (("lstm", 256, 4096), ("lstm", 1024, 64), ("gru", 256, 512)):
+        for dtype in ("bf16", "tf32", "fp32"):
+            yield "rnn", {"dtype": dtype, "cell": cell, "layers": 2, "input": 128,
+                          "hidden": hidden, "batch": batch, "seq": 60, "bidirectional": False,
+                          "direction": "forward"}  # fmt: skip
 
 
 def _duty() -> Iterator[tuple[str, dict[str, object]]]:

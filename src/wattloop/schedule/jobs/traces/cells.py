@@ -8,11 +8,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Parser", "numbers", "parser_of", "tres_type"]
+__all__ = ["FAULTS", "Parser", "numbers", "parser_of", "tres_type"]
 
 Parser = Callable[[str], float]
 SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+FAULTS = (ValueError, OverflowError)
+"""What parsers raise: four hundred digits are no number of days."""
 GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 
 
@@ -23,13 +25,13 @@ def numbers(
 
     Args:
         cells: as written.
-        parse: one of them; raises ValueError.
+        parse: one of them; raises one of `FAULTS`.
         empty: what an empty one stands for; None for nothing.
         needed: an empty one, or one that says NaN, is wrong; otherwise it is NaN.
     """
     try:
         found = np.fromiter(map(parse, cells), np.float64, len(cells))
-    except ValueError:
+    except FAULTS:
         found = np.fromiter((_one(cell, parse, empty) for cell in cells), np.float64, len(cells))
     wrong = {}
     for row in np.flatnonzero(~np.isfinite(found)).tolist():
@@ -63,7 +65,7 @@ def _one(cell: str, parse: Parser, empty: float | None) -> float:
         return empty
     try:
         return parse(cell)
-    except ValueError:
+    except FAULTS:
         return np.nan
 
 

@@ -2,14 +2,14 @@
 
 import csv
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.jobs.traces.cells import parser_of
+from wattloop.schedule.jobs.traces.cells import FAULTS, parser_of
 from wattloop.schedule.jobs.traces.format import TraceFormat, with_columns
 from wattloop.schedule.jobs.traces.format_files import format_named, known_formats
 
-__all__ = ["Layout", "detected"]
+__all__ = ["Layout", "detected", "rows_of"]
 
 SEPARATORS = (",", "\t", "|", ";")
 MOST_NAMES = 20
@@ -68,6 +68,13 @@ def detected(
     return best
 
 
+def rows_of(lines: Iterable[str], separator: str) -> Any:
+    """A `csv.reader` (its type has no name); who writes tabs or pipes quotes nothing."""
+    if separator in ",;":
+        return csv.reader(lines, delimiter=separator)
+    return csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+
+
 def _layouts(form: TraceFormat, first_line: str) -> Iterable[Layout]:
     """Ways to read the line that give all columns which are needed."""
     for separator in dict.fromkeys((form.separator, *SEPARATORS)):
@@ -93,14 +100,14 @@ def _is_data(form: TraceFormat, cells: tuple[str, ...], positions: Mapping[str, 
         try:
             if cell.strip() or name not in form.empty:
                 parser_of(form.unit(name))(cell)
-        except ValueError:
+        except FAULTS:
             return False
     return True
 
 
 def _split(line: str, separator: str) -> tuple[str, ...]:
     try:
-        return tuple(next(csv.reader([line.rstrip("\r\n")], delimiter=separator), []))
+        return tuple(next(rows_of([line.rstrip("\r\n")], separator), []))
     except csv.Error:
         return ()
 
@@ -114,7 +121,7 @@ def _refusal(place: str, first_line: str, form: TraceFormat, form_name: str) -> 
     first = missing[0].partition(" ")[0]
     return (
         f"{place}:1: {which}no column for {' and '.join(missing)}; the file has "
-        f"{_listed(header)}. Say which it is ({first}=COLUMN){known}"
+        f"{_listed(header)}. Say which it is (jobs.trace.columns.{first}=COLUMN){known}"
     )
 
 

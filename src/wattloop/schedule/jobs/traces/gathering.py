@@ -42,14 +42,15 @@ def trace_of(name: str, found: Gathered, layout: Layout) -> Trace:
     if arrival_s[-1] > LONGEST_S:
         raise ConfigError(
             f"{name}: from the first arrival to the last pass {arrival_s[-1] / 31_557_600:.0f} "
-            "years; is its unit right? Say which it is, such as arrival=COLUMN:ms"
+            "years; is its unit right? Say which it is, such as "
+            "jobs.trace.columns.arrival=COLUMN:ms"
         )
     model, batch = _model_and_batch(found, columns, layout)
     gpus = columns.pop("gpus").astype(np.int64)
     if batch is not None and layout.form.unit("batch") == "global":
         batch = batch / gpus
-    samples, counted = _samples(columns.pop("steps", None), batch, gpus, layout)
-    deadline_s = columns.pop("deadline", None)
+    samples, counted = _samples(_said(columns, "steps"), batch, gpus, layout)
+    deadline_s = _said(columns, "deadline")
     names = tuple(found.names or ())
     if names and order is not None:
         names = tuple(names[row] for row in order.tolist())
@@ -61,7 +62,7 @@ def trace_of(name: str, found: Gathered, layout: Layout) -> Trace:
         samples=samples,
         batch=batch,
         deadline_s=None if deadline_s is None else deadline_s - first_s,
-        priority=columns.pop("priority", None),
+        priority=_said(columns, "priority"),
         user=_coded(found, columns, "user"),
         model=model,
         gpu_type=_coded(found, columns, "gpu_type"),
@@ -74,18 +75,25 @@ def _joined(found: Gathered, key: str) -> NDArray[np.float64]:
     return np.concatenate(found.columns.pop(key))  # popped: never two copies of all columns
 
 
+def _said(columns: dict[str, Floats], key: str) -> Floats | None:
+    """A column that says something of some job."""
+    values = columns.pop(key, None)
+    return None if values is None or np.isnan(values).all() else values
+
+
 def _coded(found: Gathered, columns: dict[str, Floats], key: str) -> Coded | None:
     if key not in columns:
         return None
     words = tuple(word for word, code in found.words[key].items() if code >= 0)
-    return Coded(words, columns.pop(key).astype(np.int32, copy=False)).used()
+    column = Coded(words, columns.pop(key).astype(np.int32, copy=False)).used()
+    return column if column.values else None
 
 
 def _model_and_batch(
     found: Gathered, columns: dict[str, Floats], layout: Layout
 ) -> tuple[Coded | None, Floats | None]:
     """`LM (batch size 10)` is a model and a batch, where the format says so."""
-    model, batch = _coded(found, columns, "model"), columns.pop("batch", None)
+    model, batch = _coded(found, columns, "model"), _said(columns, "batch")
     if model is None or not layout.form.model_batch:
         return model, batch
     matches = [re.fullmatch(layout.form.model_batch, word) for word in model.values]

@@ -10,7 +10,7 @@ from typing import IO
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
-from wattloop.schedule.jobs.traces.detection import Layout, detected
+from wattloop.schedule.jobs.traces.detection import Layout, detected, rows_of
 from wattloop.schedule.jobs.traces.gathering import trace_of
 from wattloop.schedule.jobs.traces.philly_log import philly_log_layout, philly_log_rows
 from wattloop.schedule.jobs.traces.rows import Chunk, Gathered, gather
@@ -92,13 +92,7 @@ def _json_chunks(name: str, text: str) -> Iterator[Chunk]:
 
 def _chunks(name: str, first: str, text: io.TextIOWrapper, layout: Layout) -> Iterator[Chunk]:
     lines: Iterator[str] = text if layout.named else itertools.chain([first], text)
-    # tabs and pipes come from programs that quote nothing
-    plain = layout.separator not in ",;"
-    reader = csv.reader(
-        lines,
-        delimiter=layout.separator,
-        quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL,
-    )
+    reader = rows_of(lines, layout.separator)
     before = 1 if layout.named else 0
     while True:
         begin = reader.line_num

@@ -16,7 +16,7 @@ from wattloop.schedule.jobs.traces.detection import Layout
 
 __all__ = ["Chunk", "Gathered", "gather"]
 
-MOST_GPUS, MOST_S = 1e6, 1e10
+MOST_GPUS, MOST_S, MOST = 1e6, 1e10, 1e15
 MOST_NAMED = 1_000_000
 """Names of more jobs than this are not kept: they would take more memory than all the rest."""
 OPTIONAL = ("steps", "batch", "deadline", "priority")
@@ -87,8 +87,13 @@ class _Chunk:
         arrival_s = self._number("arrival")
         duration_s = self._duration()
         optional = {n: self._number(n, needed=False) for n in OPTIONAL if n in self.at}
+        for name in ("steps", "batch"):
+            if name in optional:
+                self._wrong(name, optional[name] <= 0, "is 0 or less")
+        for name in ("steps", "batch", "priority"):
+            if name in optional:
+                self._wrong(name, np.abs(optional[name]) > MOST, f"is more than {MOST:g}")
         if "duration" not in self.at and "end" not in self.at:
-            self._wrong("steps", optional["steps"] <= 0, "is 0 or less")
             self._wrong("steps", np.isnan(optional["steps"]), "is empty")
         self._leave_out(duration_s == 0, "a duration of 0")
         kept = {"arrival": arrival_s, "gpus": np.ceil(gpus - 1e-9), "duration": duration_s}
@@ -184,7 +189,7 @@ class _Chunk:
             shown = f" '{cell[:40]}'" if cell else ""
             raise ConfigError(
                 f"{self._where(row)}: column {column}:{shown} {why}. Correct it, or have such rows "
-                "left out and counted (unusable: leave_out)"
+                "left out and counted (jobs.trace.unusable=leave_out)"
             )
         self._leave_out(rows, f"{column} that {why}")
 
@@ -196,7 +201,7 @@ class _Chunk:
             count = len(self.chunk.rows[odd[0]])
             raise ConfigError(
                 f"{self._line(odd[0])}: {count} values for {width} columns. Correct it, or have "
-                "such rows left out and counted (unusable: leave_out)"
+                "such rows left out and counted (jobs.trace.unusable=leave_out)"
             )
         if odd:
             self.found.left_out["another number of values"] += len(odd)

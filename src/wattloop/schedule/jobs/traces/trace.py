@@ -50,7 +50,7 @@ class Trace:
         batch: samples per GPU and step; None where no row says.
         deadline_s: by when it had to be done, on the clock of `arrival_s`; None where no row says.
         priority: None where no row says.
-        user, model, gpu_type: None where the trace has no such column.
+        user, model, gpu_type: None where no row says.
         names: what the trace calls its jobs; empty when it does not, or for very many.
         notes: what was left out and done to the rows, in words.
     """

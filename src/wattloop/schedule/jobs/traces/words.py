@@ -58,8 +58,8 @@ def known_types(
         rows = int(np.sum(words.codes == words.values.index(word)))
         raise ConfigError(
             f"{source}: GPU type '{word}' ({rows} jobs) is not in the cluster, which has "
-            f"{', '.join(own)}. Say which one stands for it (gpu_types: {{{word}: {own[0]}}}), or "
-            "let jobs run on any (gpu_types: any)"
+            f"{', '.join(own)}. Say which stands for it (jobs.trace.gpu_types.{word}={own[0]}), "
+            "or let jobs run on any (jobs.trace.gpu_types=any)"
         )
     return _translated(words, found)
 

@@ -1,0 +1,73 @@
+"""`wattloop serve`: the dashboard."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from wattloop.cli.chosen import settings_of
+from wattloop.cli.options import Config, StorePlace
+from wattloop.cli.output import say
+from wattloop.core.errors import ConfigError
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+REMEDY = "pip install 'wattloop[serve]'"
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WATTLOOP_TOKEN", help="Secret for writing, and for readers from elsewhere."
+        ),
+    ] = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Show runs, sweeps, searches, predictions and campaigns in a browser."""
+    try:
+        import uvicorn
+
+        from wattloop.serve.app import create_app
+    except ImportError as error:
+        raise ConfigError(
+            f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
+        ) from None
+    from wattloop.serve.options import ServeOptions
+
+    options = ServeOptions(
+        store=settings_of(config, store=store).store_location,
+        host=host,
+        port=port,
+        token=token or "",
+    )
+    dashboard = create_app(options)
+    with _listening(host, port) as (place, at):
+        say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
+        server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
+        server.run(sockets=[place])
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+    """A bound socket, so that a port in use is said before anything starts, and its address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"--host {host} --port {port}: {error}; choose another, 0 takes any free port"
+            ) from None
+        name = f"[{host}]" if ":" in host else host
+        yield found, f"{name}:{found.getsockname()[1]}"

@@ -1,0 +1,32 @@
+"""Runs side by side."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from wattloop.core.errors import ConfigError
+from wattloop.serve.house import InHouse
+from wattloop.store.comparison import Comparison, compare
+from wattloop.store.database import Store
+from wattloop.store.runs import find_run
+
+__all__ = ["MOST_RUNS", "comparison_of", "router"]
+
+router = APIRouter(tags=["runs"])
+
+MOST_RUNS = 12
+
+
+@router.get("/compare")
+def compared(
+    house: InHouse, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
+) -> dict[str, Any]:
+    """Each quantity of every run, how it differs from the first, and whether that is real."""
+    return comparison_of(house.store, run).to_dict()
+
+
+def comparison_of(store: Store, names: list[str]) -> Comparison:
+    """The runs of these names, the first as the base."""
+    if not 2 <= len(names) <= MOST_RUNS:
+        raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
+    return compare([find_run(store, name) for name in names])

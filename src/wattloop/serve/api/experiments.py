@@ -1,0 +1,109 @@
+"""Sweeps, searches and campaigns: lists, and what each found."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+from sqlalchemy import func, select
+
+from wattloop.report.stored import looked_at, stored_search, stored_sweep, with_status_now
+from wattloop.serve.house import InHouse
+from wattloop.store.database import Store
+from wattloop.store.experiments import find_experiment, list_experiments
+from wattloop.store.schema import trials
+
+__all__ = ["ExperimentsAnswer", "experiments_answer", "router"]
+
+router = APIRouter(tags=["experiments"])
+
+Kind = Literal["sweep", "search", "campaign"]
+
+
+class ExperimentAnswer(BaseModel):
+    """One line of a list."""
+
+    experiment_id: str
+    kind: str
+    name: str
+    status: str
+    created_wall_s: float
+    host: str
+    trials: int
+    ended: int
+
+
+class ExperimentsAnswer(BaseModel):
+    """Newest first."""
+
+    experiments: list[ExperimentAnswer]
+
+
+@router.get("/sweeps")
+def sweeps(house: InHouse) -> ExperimentsAnswer:
+    """All sweeps."""
+    return experiments_answer(house.store, "sweep")
+
+
+@router.get("/sweeps/{sweep_id}")
+def sweep(house: InHouse, sweep_id: str) -> dict[str, Any]:
+    """What a sweep found: every point with its gains."""
+    result = stored_sweep(house.store, sweep_id)
+    return {**result.experiment.to_dict(), **result.summary()}
+
+
+@router.get("/searches")
+def searches(house: InHouse) -> ExperimentsAnswer:
+    """All searches."""
+    return experiments_answer(house.store, "search")
+
+
+@router.get("/searches/{search_id}")
+def search(house: InHouse, search_id: str) -> dict[str, Any]:
+    """What a search found: its summary and every configuration."""
+    experiment = stored_search(house.store, search_id)
+    candidates, summary = looked_at(house.store, experiment)
+    return {**summary.to_dict(), "trials": [candidate.to_dict() for candidate in candidates]}
+
+
+@router.get("/campaigns")
+def campaigns(house: InHouse) -> ExperimentsAnswer:
+    """All campaigns of `simulate`."""
+    return experiments_answer(house.store, "campaign")
+
+
+@router.get("/campaigns/{campaign_id}")
+def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
+    """What was asked of a campaign; its figures are at `/campaigns/{id}/cells`."""
+    return with_status_now(
+        house.store, find_experiment(house.store, campaign_id, "campaign")
+    ).to_dict()
+
+
+def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
+    """What the page lists."""
+    counts = _counts(store)
+    found = []
+    for stored in list_experiments(store, kind):
+        experiment = with_status_now(store, stored)
+        all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
+        found.append(
+            ExperimentAnswer(
+                experiment_id=experiment.experiment_id,
+                kind=experiment.kind,
+                name=experiment.name,
+                status=experiment.status,
+                created_wall_s=experiment.created_wall_s,
+                host=str(experiment.facts.get("host") or ""),
+                trials=all_trials,
+                ended=ended,
+            )
+        )
+    return ExperimentsAnswer(experiments=found)
+
+
+def _counts(store: Store) -> dict[str, tuple[int, int]]:
+    """Trials begun and ended, counted by the database: there may be tens of thousands."""
+    ended = func.count().filter(trials.c.status.notin_(("running", "begun")))
+    query = select(trials.c.experiment_id, func.count(), ended).group_by(trials.c.experiment_id)
+    with store.reading() as connection:
+        return {str(row[0]): (int(row[1]), int(row[2])) for row in connection.execute(query)}

@@ -1,0 +1,189 @@
+"""Jobs: filtered, sorted, in pages, with totals."""
+
+import math
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.core.errors import ConfigError
+from wattloop.measure.accounting.slope import slopes
+from wattloop.serve.house import InHouse
+from wattloop.store.database import Store
+from wattloop.store.job_list import JobFilter, job_page
+
+__all__ = ["JobQuery", "JobsAnswer", "jobs_answer", "router", "slopes_answer"]
+
+router = APIRouter(tags=["jobs"])
+
+Sort = Literal[
+    "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
+    "status",
+]  # fmt: skip
+SLOPE_RUNS = 2_000
+
+
+class JobQuery(BaseModel):
+    """Filters and order; empty is any."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str = Field("", max_length=200, description="In the name or the identifier.")
+    status: str = Field("", max_length=40)
+    host: str = Field("", max_length=200)
+    cluster: str = Field("", max_length=200)
+    partition: str = Field("", max_length=200)
+    project: str = Field("", max_length=200)
+    label: Literal["", "low", "medium", "high"] = ""
+    since: str = Field("", max_length=40, description="Begun on this day or later: 2026-01-31.")
+    until: str = Field("", max_length=40, description="Begun before this day.")
+    shortest_s: float | Literal[""] = Field("", description="Duration at least.")
+    longest_s: float | Literal[""] = Field("", description="Duration at most.")
+    exclusive: Literal["", "yes", "no"] = ""
+    sort: Sort = "started"
+    order: Literal["down", "up"] = "down"
+    page: int = Field(1, ge=1, le=1_000_000)
+    size: int = Field(25, ge=1, le=500)
+
+
+class Job(BaseModel):
+    """One run in the list. Energies in joules of everything that was read."""
+
+    run_id: str
+    name: str
+    status: str
+    host: str
+    user_name: str
+    job_id: str | None
+    started_wall_s: float
+    duration_s: float | None
+    energy_j: float | None
+    uncertainty_j: float | None
+    counted: bool
+    cluster: str | None
+    partition: str | None
+    project: str | None
+    exclusive: bool | None
+    device: str | None
+    label: str | None
+    insights: list[str]
+    provenance: str | None
+    complete: bool | None
+    facility_j: float | None
+    carbon_g: float | None
+
+
+class Totals(BaseModel):
+    """Over all matching jobs whose energy counts; how many of them know each figure."""
+
+    runs: int
+    counted: int
+    energy_j: float | None
+    facility_j: float | None
+    carbon_g: float | None
+    with_energy: int
+    with_facility: int
+    with_carbon: int
+
+
+class JobsAnswer(BaseModel):
+    """A page of jobs."""
+
+    jobs: list[Job]
+    totals: Totals
+    page: int
+    pages: int
+
+
+class DeviceSlope(BaseModel):
+    """Joules that each further second costs on a kind of device."""
+
+    device: str
+    slope_w: float
+    intercept_j: float
+    r2: float
+    runs: int
+
+
+class SlopesAnswer(BaseModel):
+    """Energy against duration, per device, of matching jobs; points for a chart."""
+
+    slopes: list[DeviceSlope]
+    points: list[tuple[str, float, float]]
+
+
+@router.get("/jobs")
+def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
+    """One page of jobs, with the totals of all that match."""
+    return jobs_answer(house.store, query)
+
+
+@router.get("/jobs/slopes")
+def job_slopes(house: InHouse, query: Annotated[JobQuery, Query()]) -> SlopesAnswer:
+    """Energy against duration per device type, with its slope."""
+    return slopes_answer(house.store, query)
+
+
+def jobs_answer(store: Store, query: JobQuery) -> JobsAnswer:
+    """What the page shows and the API says."""
+    found = job_page(
+        store,
+        _filter(query),
+        sort=query.sort,
+        descending=query.order == "down",
+        offset=(query.page - 1) * query.size,
+        limit=query.size,
+    )
+    rows = [
+        {**row, "insights": [c for c in (row["insights"] or "").split(",") if c]}
+        for row in found.rows
+    ]
+    totals = {name: getattr(found.totals, name) for name in Totals.model_fields}
+    return JobsAnswer(
+        jobs=[Job(**row) for row in rows],
+        totals=Totals(**totals),
+        page=query.page,
+        pages=max(1, math.ceil(found.totals.runs / query.size)),
+    )
+
+
+def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
+    """Energy against duration of the newest matching jobs."""
+    found = job_page(store, _filter(query), limit=SLOPE_RUNS)
+    points = [
+        (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
+        for row in found.rows
+        if row["energy_j"] is not None and row["duration_s"] is not None and row["counted"]
+    ]
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for device, duration_s, energy_j in points:
+        pairs.setdefault(device, []).append((duration_s, energy_j))
+    lines, _ = slopes(pairs)
+    return SlopesAnswer(slopes=[DeviceSlope(**line._asdict()) for line in lines], points=points)
+
+
+def _filter(query: JobQuery) -> JobFilter:
+    return JobFilter(
+        text=query.text,
+        status=query.status,
+        host=query.host,
+        cluster=query.cluster,
+        partition=query.partition,
+        project=query.project,
+        label=query.label,
+        since_wall_s=_day(query.since, "since"),
+        until_wall_s=_day(query.until, "until"),
+        shortest_s=None if query.shortest_s == "" else query.shortest_s,
+        longest_s=None if query.longest_s == "" else query.longest_s,
+        exclusive={"yes": True, "no": False}.get(query.exclusive),
+    )
+
+
+def _day(text: str, name: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise ConfigError(f"{name}={text}: write a day such as 2026-01-31") from None

@@ -1,0 +1,91 @@
+"""Samples of a run while it goes on, as server-sent events."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from wattloop.core.errors import RunNotFound
+from wattloop.serve.house import InHouse
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import END, SAMPLES, JournalTail, journal_is_live
+from wattloop.store.live import live_runs
+from wattloop.store.runs import RunRecord
+from wattloop.store.series import series_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/runs", tags=["runs"])
+
+POLL_S = 0.5
+
+
+@router.get("/{run_id}/live", response_class=StreamingResponse)
+async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
+    """Events `samples` with rows of power as they are written, and `end` when the run is over."""
+    known = await asyncio.to_thread(live_runs, house.store)
+    record = next((each for each in known if each.run_id == run_id), None)
+    if record is None:
+        raise RunNotFound(f"run {run_id!r} is not going on")
+    path = house.store.journals / f"{run_id}.journal"
+    return StreamingResponse(
+        _events(request, record, JournalTail(path), path),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+async def _events(
+    request: Request, record: RunRecord, tail: JournalTail, path: Path
+) -> AsyncIterator[str]:
+    counters: dict[tuple[int, int], tuple[float, float]] = {}
+    try:
+        while not await request.is_disconnected():
+            frames = await asyncio.to_thread(lambda: list(tail.poll()))
+            blocks = [body for kind, body in frames if kind == SAMPLES]
+            rows = [row for block in blocks for row in _rows(block, record, counters)]
+            if rows:
+                yield f"event: samples\ndata: {json.dumps(rows)}\n\n"
+            over = any(kind == END for kind, _ in frames)
+            if over or not await asyncio.to_thread(_is_live, path):
+                yield "event: end\ndata: {}\n\n"
+                return
+            await asyncio.sleep(POLL_S)
+    finally:
+        tail.close()
+
+
+def _is_live(path: Path) -> bool:
+    try:
+        return journal_is_live(path)
+    except OSError:  # folded into the store and gone
+        return False
+
+
+def _rows(
+    block: SampleBlock, record: RunRecord, counters: dict[tuple[int, int], tuple[float, float]]
+) -> Iterator[dict[str, Any]]:
+    """Power of the domains in a block: gauges as they are, counters by their differences."""
+    known = [s for s in series_of(record.feeds) if s.feed == block.feed and s.kind != "signal"]
+    gauges = {s.name for s in series_of(record.feeds) if s.kind == "gauge"}
+    for place, time_s in enumerate(block.times_s):
+        for series in known:
+            value = block.values[place * block.width + series.column]
+            if math.isnan(value):  # a gap
+                continue
+            power_w: float | None = value
+            if series.kind == "counter":
+                if series.name in gauges:
+                    continue
+                before = counters.get((series.feed, series.column))
+                counters[series.feed, series.column] = (time_s, value)
+                power_w = None
+                if before is not None and time_s > before[0] and value >= before[1]:
+                    power_w = (value - before[1]) / (time_s - before[0])
+            if power_w is not None:
+                yield {"t": time_s - record.started_s, "p": power_w, "domain": series.name}

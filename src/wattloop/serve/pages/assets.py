@@ -1,0 +1,45 @@
+"""Style and scripts, all from this machine."""
+
+from functools import lru_cache
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from wattloop.serve.house import static_text
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/static")
+
+KEEP = {"Cache-Control": "public, max-age=3600"}
+
+
+@router.get("/style.css")
+def style() -> Response:
+    """The style of all pages."""
+    return Response(static_text("style.css"), media_type="text/css", headers=KEEP)
+
+
+@router.get("/wattloop.js")
+def script() -> Response:
+    """What makes charts of their definitions, and the switch between light and dark."""
+    return Response(static_text("wattloop.js"), media_type="text/javascript", headers=KEEP)
+
+
+@router.get("/curves.js")
+def curves() -> Response:
+    """What draws the power of a run, also while it goes on."""
+    return Response(static_text("curves.js"), media_type="text/javascript", headers=KEEP)
+
+
+@router.get("/vega.js")
+def vega() -> Response:
+    """The scripts that draw charts."""
+    return Response(_vega(), media_type="text/javascript", headers=KEEP)
+
+
+@lru_cache(maxsize=1)
+def _vega() -> str:
+    from wattloop.report.figures.render import vega_bundle
+
+    return vega_bundle()

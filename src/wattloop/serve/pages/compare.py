@@ -1,0 +1,82 @@
+"""*Compare*: two or more runs, and which differences are real."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.report.document import Block, Chart, Table
+from wattloop.report.figures.power import power_figure
+from wattloop.serve.api.compare import comparison_of
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import House, InHouse
+from wattloop.store.comparison import Cell, Comparison
+from wattloop.store.job_list import job_page
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+OFFERED = 30
+SCOPES = ("gpu", "cpu", "dram", "node")
+
+
+@router.get("/compare")
+def compare_page(
+    request: Request,
+    house: InHouse,
+    run: Annotated[list[str] | None, Query(max_length=12)] = None,
+) -> HTMLResponse:
+    """A form, and the comparison of the runs that were chosen."""
+    names = list(dict.fromkeys(name for name in run or [] if name))
+    blocks = _blocks(house, comparison_of(house.store, names)) if len(names) > 1 else []
+    return house.page(
+        "compare.html",
+        request,
+        chosen=names,
+        offered=job_page(house.store, limit=OFFERED).rows,
+        blocks=blocks_html(blocks),
+    )
+
+
+def _blocks(house: House, found: Comparison) -> list[Block]:
+    heads = [record.name or record.run_id for record in found.records]
+    columns = ["quantity", heads[0]]
+    for head in heads[1:]:
+        columns += [head, "difference"]
+    rows = tuple(
+        (
+            f"{quantity.name} {quantity.scope}".strip(),
+            *_cells(quantity.cells, quantity.unit),
+        )
+        for quantity in found.quantities
+    )
+    table = Table(
+        tuple(columns),
+        rows,
+        caption=f"Compared with {heads[0]}; a difference within the uncertainty is marked '?'",
+        numbers=frozenset(range(1, len(columns))),
+        notes=found.notes,
+    )
+    blocks: list[Block] = [table]
+    runs = {f"{record.name} {record.run_id[-6:]}": record for record in found.records}
+    for scope in SCOPES:
+        chart = power_figure(house.store, runs, scope, 0.0)
+        if chart is not None:
+            blocks.append(Chart(f"power-{scope}", chart, f"Power of {scope} of each run over time"))
+    return blocks
+
+
+def _cells(cells: tuple[Cell, ...], unit: str) -> list[str]:
+    found = [_value(cells[0], unit)]
+    for cell in cells[1:]:
+        found.append(_value(cell, unit))
+        if cell.difference is None:
+            found.append("–")
+        else:
+            found.append(f"{cell.difference:+.1%}{'' if cell.real else ' ?'}")
+    return found
+
+
+def _value(cell: Cell, unit: str) -> str:
+    return "–" if cell.value is None else f"{cell.value:.4g} {unit}"

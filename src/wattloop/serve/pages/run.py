@@ -1,0 +1,35 @@
+"""*Run*: what was measured, its power over time, what it means."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
+from wattloop.serve.api.runs import find_any_run
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import InHouse
+from wattloop.store.details import read_windows
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/runs/{run_id}")
+def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
+    """One run, also while it goes on."""
+    record = find_any_run(house.store, run_id)
+    accounting = record.accounting or {}
+    found = [
+        *([sensors(record)] if record.result is not None else []),
+        labels(accounting),
+        *remarks(record),
+        grid_facts(accounting) if accounting else None,
+        windows_table(read_windows(house.store, record.run_id)),
+    ]
+    return house.page(
+        "run.html",
+        request,
+        record=record,
+        is_live=record.status.value == "running",
+        blocks=blocks_html([block for block in found if block is not None]),
+    )

@@ -1,0 +1,91 @@
+"use strict";
+// Power of every domain of a run over time: limits as dashed lines, windows as bands; zooming in
+// fetches a finer curve; of a run that goes on, new samples are added as they come.
+
+const colours = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195"];
+const LIVE_POINTS = 3000;
+
+function curveRows(answer) {
+  const rows = [];
+  for (const curve of answer.curves) {
+    curve.times_s.forEach((t, n) => {
+      if (curve.mean[n] !== null) {
+        rows.push({ t, p: curve.mean[n], low: curve.low[n], high: curve.high[n], domain: curve.name });
+      }
+    });
+  }
+  return rows;
+}
+
+function curveSpec(answer) {
+  const names = answer.curves.map((curve) => curve.name);
+  const limits = answer.curves.filter((curve) => curve.tdp_w)
+    .map((curve) => ({ domain: curve.name, limit: curve.tdp_w }));
+  const colour = { field: "domain", type: "nominal", title: null,
+    scale: { domain: names, range: names.map((_, n) => colours[n % colours.length]) } };
+  const x = { field: "t", type: "quantitative", title: "Time since the start (s)",
+    scale: { nice: false } };
+  const layers = [];
+  if (answer.windows.length && answer.windows.length <= 200) {
+    layers.push({ data: { values: answer.windows },
+      mark: { type: "rect", opacity: 0.08, color: "#6b7280" },
+      encoding: { x: { field: "begin_s", type: "quantitative" }, x2: { field: "end_s" },
+        tooltip: [{ field: "name" }, { field: "energy_j", title: "energy (J)" }] } });
+  }
+  layers.push({ data: { name: "power" }, mark: { type: "area", opacity: 0.15 },
+    encoding: { x, y: { field: "low", type: "quantitative", title: "Power (W)" },
+      y2: { field: "high" }, color: colour } });
+  layers.push({ data: { name: "power" }, mark: { type: "line", strokeWidth: 1.5 },
+    params: [{ name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" }],
+    encoding: { x, y: { field: "p", type: "quantitative", title: "Power (W)" }, color: colour } });
+  if (limits.length) {
+    layers.push({ data: { values: limits }, mark: { type: "rule", strokeDash: [6, 4] },
+      encoding: { y: { field: "limit", type: "quantitative" }, color: colour,
+        tooltip: [{ field: "domain" }, { field: "limit", title: "limit (W)" }] } });
+  }
+  return { width: "container",
+    height: 320, background: "white", datasets: { power: curveRows(answer) }, layer: layers,
+    config: { font: "Helvetica, Arial, sans-serif", view: { stroke: null } } };
+}
+
+async function drawCurves(place) {
+  const url = place.dataset.curves;
+  const answer = await (await fetch(url)).json();
+  if (!answer.curves.some((curve) => curve.times_s.length) && !place.dataset.live) {
+    place.textContent = "No samples were kept, so there is no curve.";
+    return;
+  }
+  const result = await vegaEmbed(place, curveSpec(answer), embed);
+  const view = result.view;
+  const rows = curveRows(answer);
+  if (place.dataset.live) {
+    follow(place, view, rows);
+    return;
+  }
+  let waiting = null;
+  view.addSignalListener("zoom", (_, value) => {
+    const range = value && value.t;
+    clearTimeout(waiting);
+    if (!range) { return; }
+    waiting = setTimeout(async () => {
+      const begin = Math.max(0, range[0]);
+      const finer = await (await fetch(`${url}?begin_s=${begin}&end_s=${Math.max(begin, range[1])}`)).json();
+      const fine = curveRows(finer);
+      const rest = rows.filter((row) => row.t < begin || row.t > range[1]);
+      view.data("power", rest.concat(fine).sort((a, b) => a.t - b.t)).runAsync();
+    }, 250);
+  });
+}
+
+function follow(place, view, rows) {
+  const source = new EventSource(place.dataset.live);
+  source.addEventListener("samples", (event) => {
+    for (const row of JSON.parse(event.data)) { rows.push({ ...row, low: row.p, high: row.p }); }
+    view.data("power", rows.slice(-LIVE_POINTS)).runAsync();
+  });
+  source.addEventListener("end", () => { source.close(); location.reload(); });
+}
+
+for (const place of document.querySelectorAll("[data-curves]")) {
+  drawCurves(place).catch((error) => { place.textContent = `The curve could not be drawn: ${error}`; });
+}

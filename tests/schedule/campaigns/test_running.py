@@ -1,0 +1,230 @@
+"""Promises of campaigns: nothing is computed twice, nothing depends on who computes it."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.schedule.campaigns.dying import die
+from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
+from wattloop.schedule.campaigns.crew import each_outcome, shares
+from wattloop.schedule.campaigns.record import with_status_now
+from wattloop.schedule.campaigns.running import Listener, run_campaign
+from wattloop.schedule.campaigns.stored import known_outcomes
+from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import Experiment, find_experiment, list_experiments
+
+
+class Heard(Listener):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.computed: list[str] = []
+        self.known = -1
+        self.left_s: list[float] = []
+
+    def begins(self, experiment: Experiment, cells: int, known: int, *, resumed: bool) -> None:
+        self.known = known
+
+    def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+        self.computed.append(cell.label)
+        self.left_s.append(left_s)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "runs.db") as opened:
+        yield opened
+
+
+def hashes(outcomes: Mapping[Any, Mapping[str, Any]]) -> dict[Any, str]:
+    """Cell -> hash of all its events."""
+    return {cell: outcome["event_hash"] for cell, outcome in outcomes.items()}
+
+
+def test_two_workers_find_what_one_finds(tmp_path: Path, store: Store) -> None:
+    """Every event of every cell alike, in the same order of cells."""
+    scenario = tiny(tmp_path)
+    _, alone = run_campaign(campaign(scenario), store, workers=1)
+    _, together = run_campaign(campaign(scenario), store, workers=2, new=True)
+    assert list(alone) == list(together)
+    assert hashes(alone) == hashes(together)
+    assert len(set(hashes(alone).values())) == 4  # not alike for want of events
+
+
+def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: Store) -> None:
+    """Nor are cells that another campaign has: only the new policy and seed are."""
+    scenario = tiny(tmp_path)
+    first, outcomes = run_campaign(campaign(scenario, "fifo"), store)
+    again = Heard()
+    same = run_campaign(campaign(scenario, "fifo"), store, listener=again)
+    assert again.computed == []
+    assert same == (find_experiment(store, first.experiment_id), outcomes)
+    more = Heard()
+    _, larger = run_campaign(campaign(scenario, "fifo sjf", seeds=3), store, listener=more)
+    assert more.known == 2
+    assert sorted(more.computed) == ["fifo on seed 2", *(f"sjf on seed {n}" for n in range(3))]
+    assert larger["", "fifo", 1] == outcomes["", "fifo", 1]
+    assert more.left_s[-1] == 0.0
+
+
+def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
+    """Scenario, policy, parameters, seed and the file of a foreign policy; not the name."""
+    scenario, zeus = tiny(tmp_path), PolicyChoice.named("zeus")
+    keys = {
+        key_of(scenario.digest(), zeus, 0),
+        key_of(scenario.digest(), zeus, 1),
+        key_of(scenario.digest(), PolicyChoice.named("zeus{age_weight_per_s: 0.5}"), 0),
+        key_of(tiny(tmp_path, {"engine.horizon": "1 h"}).digest(), zeus, 0),
+    }
+    own = tmp_path / "own.py"
+    for text in (FAILING, FAILING + "# other\n"):
+        own.write_text(text)
+        keys.add(key_of(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
+    assert len(keys) == 6
+    renamed = tiny(tmp_path, {"name": "other", "description": "other"})
+    assert key_of(renamed.digest(), zeus, 0) in keys
+
+
+def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
+    """A real process, killed between two cells: what has ended is there, its workers are not."""
+    path = tiny_file(tmp_path)
+    script = (
+        "import multiprocessing, os, signal, sys\n"
+        "from tests.schedule.campaigns.worlds import campaign, tiny\n"
+        "from pathlib import Path\n"
+        "from wattloop.schedule.campaigns.running import Listener, run_campaign\n"
+        "from wattloop.store.database import open_store\n"
+        "class Killer(Listener):\n"
+        "    count = 0\n"
+        "    def ended(self, cell, outcome, left_s):\n"
+        "        Killer.count += 1\n"
+        "        if Killer.count == 2:\n"
+        "            print(*(p.pid for p in multiprocessing.active_children()), flush=True)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__':\n"
+        "    run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
+        "workers=2, listener=Killer())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(path.parent), store.where],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    workers = [int(word) for word in ended.stdout.split()]
+    assert len(workers) == 2
+    assert all(_is_gone(worker) for worker in workers)
+    (experiment,) = list_experiments(store, "campaign")
+    assert experiment.status == "running"
+    assert with_status_now(store, experiment).status == "interrupted"
+    kept = known_outcomes(store, experiment)
+    assert len(kept) == 2
+    heard = Heard()
+    same, outcomes = run_campaign(campaign(tiny(tmp_path)), store, listener=heard)
+    assert same.experiment_id == experiment.experiment_id
+    assert (heard.known, len(heard.computed)) == (2, 2)
+    assert kept.items() <= outcomes.items()
+    assert find_experiment(store, same.experiment_id).status == "finished"
+
+
+def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: Store) -> None:
+    """Whoever hands out is stopped by ctrl-C: workers end with it, the status says so."""
+
+    class Impatient(Listener):
+        def ended(self, cell: Cell, outcome: Mapping[str, Any], left_s: float) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(campaign(tiny(tmp_path)), store, workers=2, listener=Impatient())
+    (experiment,) = list_experiments(store, "campaign")
+    assert experiment.status == "interrupted"
+    assert len(known_outcomes(store, experiment)) == 1
+    assert _children() == []
+
+
+def test_a_worker_that_dies_is_named_with_its_cell() -> None:
+    """No waiting for ever for an answer that nobody will give."""
+    cells = [Cell(f"k{n}", PolicyChoice("zeus", "zeus"), n) for n in range(4)]
+    with pytest.raises(WattloopError, match=r"zeus on seed \d died \(exit code -9\)"):
+        list(each_outcome(die, cells, 2))
+
+
+def test_a_policy_that_fails_is_the_result_of_its_cell(tmp_path: Path, store: Store) -> None:
+    """Others go on; its cells are computed again next time, when it may be mended."""
+    own = tmp_path / "own.py"
+    own.write_text(FAILING)
+    planned = campaign(tiny(tmp_path), f"{own}:Broken fifo", seeds=1)
+    experiment, outcomes = run_campaign(planned, store)
+    assert outcomes["", "broken", 0] == {"error": "ZeroDivisionError: no GPU left to divide by"}
+    assert outcomes["", "fifo", 0]["jobs_done"] > 0
+    assert find_experiment(store, experiment.experiment_id).status == "failed"
+    heard = Heard()
+    run_campaign(planned, store, listener=heard)
+    assert heard.computed == ["broken on seed 0"]
+
+
+def test_variants_are_simulated_side_by_side(tmp_path: Path, store: Store) -> None:
+    """Each under its name, with the same machines worked out once."""
+    slow = {"jobs.generate.rate_per_s": 0.001}
+    scenario = tiny(tmp_path, {"variants": {"busy": {}, "quiet": slow}})
+    _, outcomes = run_campaign(campaign(scenario, "fifo", seeds=1), store)
+    assert list(outcomes) == [("busy", "fifo", 0), ("quiet", "fifo", 0)]
+    assert outcomes["quiet", "fifo", 0]["jobs"] < outcomes["busy", "fifo", 0]["jobs"]
+    assert scenario.variants["busy"].truth is scenario.variants["quiet"].truth
+
+
+def test_checked_cells_are_not_those_that_nobody_checked(tmp_path: Path) -> None:
+    """`--check` looks at what was computed without."""
+    plain = campaign(tiny(tmp_path), "fifo", seeds=1)
+    checked = type(plain)(plain.scenario, plain.choices, plain.seeds, checks=True)
+    assert plain.cells()[0].key != checked.cells()[0].key
+
+
+def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
+    """Many seeds: a seed at once. One seed: its policies in parts."""
+    choices = [PolicyChoice(name, name) for name in "abcdefgh"]
+    many = [Cell(f"{c.label}{s}", c, s) for s in range(9) for c in choices]
+    assert [len(each) for each in shares(many, 2)] == [8] * 9
+    one = [cell for cell in many if cell.seed == 0]
+    assert [len(each) for each in shares(one, 2)] == [2] * 4
+    assert shares(one, 1) == [one]
+    assert [cell for part in shares(many, 3) for cell in part] == many
+
+
+def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
+    """It would be compared with itself."""
+    scenario = tiny(tmp_path)
+    with pytest.raises(ConfigError, match="which policies"):
+        campaign(scenario, "")
+    with pytest.raises(ConfigError, match="zeus is given twice"):
+        campaign(scenario, "zeus zeus")
+
+
+def _children() -> list[int]:
+    """Living processes that this one has started by spawning."""
+    return [process.pid or 0 for process in multiprocessing.active_children()]
+
+
+def _is_gone(number: int) -> bool:
+    """Whether a process that nobody waits for ends within half a minute."""
+    for _ in range(600):
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]
+        except OSError:
+            return True
+        if state == "Z":  # ended; whose child it became has not noticed yet
+            return True
+        time.sleep(0.05)
+    return False

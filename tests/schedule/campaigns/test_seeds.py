@@ -1,0 +1,39 @@
+"""Promises of seeds as people write them."""
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.campaigns.seeds import seeds_from, seeds_text
+
+
+def test_a_number_a_stretch_and_a_list_are_understood() -> None:
+    """`3` is how many, `5..7` has both ends, `9,2` is those."""
+    assert seeds_from("3") == (0, 1, 2)
+    assert seeds_from("5..7") == (5, 6, 7)
+    assert seeds_from(" 9, 2 ") == (9, 2)
+    assert seeds_from("1,4..6") == (1, 4, 5, 6)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (7,), (3, 9, 4)])
+def test_seeds_are_read_back_as_they_were_written(seeds: tuple[int, ...]) -> None:
+    """One seed that is not 0 is not mistaken for a count."""
+    assert seeds_from(seeds_text(seeds)) == seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ten", "write how many"),
+        ("-3", "write how many"),
+        ("0", "one is the least"),
+        ("", "write how many"),
+        ("7..3", "write 3..7"),
+        ("1,2,1", "1 is given twice"),
+        ("0..9999999", "more than anybody waits for"),
+        ("1.5", "write how many"),
+    ],
+)
+def test_malformed_seeds_are_refused_in_words(text: str, said: str) -> None:
+    """What is wrong and what to write instead."""
+    with pytest.raises(ConfigError, match=said):
+        seeds_from(text)

@@ -1,0 +1,134 @@
+"""Promises of `check_policy`: it passes what is right and names the promise that is broken."""
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from wattloop.schedule.actions import Action, Preempt, Start
+from wattloop.schedule.objectives import EDP, TIME
+from wattloop.schedule.policies.fifo import Fifo
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.pollux import Pollux
+from wattloop.schedule.view import ClusterView
+from wattloop.testing.policy_contract import check_policy
+
+
+class Lazy(Fifo):
+    """Leaves the last job alone."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        return [each for each in super().decide(view) if each.job < len(view.jobs) - 1]  # type: ignore[union-attr] # starts only
+
+
+class Greedy(Fifo):
+    """Starts the first job whatever is free."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        job = view.queue.head()
+        return () if job is None else (Start(job, view.queue.options_by(TIME, job)[0]),)
+
+
+class Grabbing(Fifo):
+    """Plans with the machines it is shown instead of a copy."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        starts = super().decide(view)
+        for start in starts:
+            assert isinstance(start, Start)
+            view.free.take(view.queue.options(start.job).shape(start.option))
+        return starts
+
+
+class Scribbling(Pollux):
+    """Writes its scores into the queue's own costs."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        view.queue.cost(EDP)[:] *= 2
+        return super().decide(view)
+
+
+class Counting(Fifo):
+    """Rests every other time it is asked."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        self._asked += 1
+        return super().decide(view) if self._asked % 2 else ()
+
+
+class Remembering(Fifo):
+    """Works at the first moment of its life, then no more."""
+
+    def __init__(self) -> None:
+        self._born_s: float | None = None
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        self._born_s = view.now_s if self._born_s is None else self._born_s
+        return super().decide(view) if view.now_s == self._born_s else ()
+
+
+class Moody(Fifo):
+    """Tosses a coin for the placement."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        job = view.queue.head()
+        options = () if job is None else range(len(view.queue.options(job)))
+        fits = [n for n in options if view.free.fits(view.queue.options(job or 0).shape(n))]
+        return (Start(job or 0, random.SystemRandom().choice(fits)),) if fits else ()
+
+
+class Restless(Policy):
+    """Stops what runs whenever something waits."""
+
+    name = "restless"
+    needs_free_gpus = False
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        stops: list[Action] = []
+        if view.now_s < 1e5 and len(view.queue):
+            stops = [Preempt(job) for job in itertools.islice(view.running, 1)]
+        return stops or Fifo().decide(view)
+
+
+class Busybody(Fifo):
+    """Wants to start a job when there is none."""
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        return super().decide(view) or (Start(0, 0),)
+
+
+class Nameless(Fifo):
+    """Has no name."""
+
+    name = ""
+
+
+@pytest.mark.parametrize("good", [Fifo, Pollux])
+def test_a_policy_that_keeps_every_promise_passes(good: type[Policy]) -> None:
+    """Nothing is asked for that a sound policy does not do."""
+    check_policy(good)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (Lazy, "were never done"),
+        (Greedy, "an impossible action"),
+        (Grabbing, "deciding changed the free GPUs"),
+        (Scribbling, "deciding changed the queue's costs"),
+        (Counting, "asked twice, it differs"),
+        (Remembering, "decides by what it remembers"),
+        (Moody, "asked twice, it differs|what it remembers"),
+        (Restless, "it never settles"),
+        (Busybody, "nobody waits, and it asks for"),
+        (Nameless, "a policy has a name"),
+    ],
+)
+def test_a_broken_promise_is_named(bad: type[Policy], said: str) -> None:
+    """Each of these breaks one."""
+    with pytest.raises(AssertionError, match=said):
+        check_policy(bad)
