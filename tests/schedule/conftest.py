@@ -1,6 +1,18 @@
-"""Property tests judge what is computed, not how fast: this machine may be busy."""
+"""What all tests of scheduling share: a cache of their own, and properties without a stopwatch."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
+# Property tests judge what is computed, not how fast: the machine may be busy.
 settings.register_profile("schedule", deadline=None, database=None, max_examples=50)
 settings.load_profile("schedule")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Options that oracles keep on disk stay out of the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
