@@ -80,15 +80,17 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
     facts = []
     node = accounting.get("node") or {}
     if node.get("energy_j") is not None:
-        facts.append(Fact("Whole node", format_energy(node["energy_j"]), node["provenance"]))
+        facts.append(Fact("Whole node", format_energy(node["energy_j"]), str(node.get("provenance") or "")))
     facility = accounting.get("facility") or {}
     if facility.get("energy_j") is not None:
-        pue = f"PUE {facility['pue']:g}; {facility['provenance']}"
-        facts.append(Fact("From the grid", format_energy(facility["energy_j"]), pue))
+        said = [f"PUE {facility['pue']:g}"] if facility.get("pue") else []
+        said += [str(facility["provenance"])] if facility.get("provenance") else []
+        facts.append(Fact("From the grid", format_energy(facility["energy_j"]), "; ".join(said)))
     if accounting.get("carbon_g") is not None:
         intensity = accounting.get("carbon_intensity") or {}
-        said = f"{intensity.get('g_co2e_per_kwh', 0):g} g/kWh, {intensity.get('source', '')}"
-        facts.append(Fact("Carbon", f"{format_mass(accounting['carbon_g'])}CO2e", said))
+        grams, source = intensity.get("g_co2e_per_kwh"), str(intensity.get("source") or "")
+        how = source if grams is None else f"{grams:g} g/kWh, {source}"
+        facts.append(Fact("Carbon", f"{format_mass(accounting['carbon_g'])}CO2e", how))
     else:
         facts.append(Fact("Carbon", "not known", str(accounting.get("carbon_reason") or "")))
     cost = accounting.get("cost")

@@ -6,8 +6,9 @@ from wattloop.serve.api.compare import router as compare
 from wattloop.serve.api.experiments import router as experiments
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
+from wattloop.serve.api.predict import router as predict
 from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: tuple[APIRouter, ...] = (jobs, live, runs, compare, experiments)
+ROUTERS: tuple[APIRouter, ...] = (jobs, live, runs, compare, experiments, predict)

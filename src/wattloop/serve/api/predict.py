@@ -1,0 +1,74 @@
+"""Predictions: a model of the table, a GPU, a setting."""
+
+from threading import Lock
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
+from wattloop.predict.forecast import Forecast
+from wattloop.predict.forecaster import Forecaster
+from wattloop.predict.question import Question
+from wattloop.predict.sources.architectures import architecture_names
+from wattloop.serve.house import InHouse
+
+__all__ = ["PredictQuery", "forecast_of", "known_models", "router"]
+
+router = APIRouter(tags=["predict"])
+
+_forecaster = Forecaster(cache=True)
+_one_at_a_time = Lock()
+"""Tracing sets torch's default device for a moment: two at once would disturb each other."""
+
+
+class PredictQuery(BaseModel):
+    """A question. Only models of the table: a page must not be able to run code by name."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = Field("", max_length=100, description="A name of `wattloop predict models`.")
+    gpu: str = Field("h200", max_length=60)
+    gpus: int = Field(1, ge=1, le=4096)
+    batch: int | Literal[""] = Field("", description="Samples per GPU and pass.")
+    seq: int | Literal[""] = Field("", description="Tokens of a sample.")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "bf16"
+    cap_w: float | Literal[""] = Field("", description="Power limit of each GPU.")
+
+
+@router.get("/predict")
+def predict(house: InHouse, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+    """Time, power, energy and memory of one training step, with intervals and terms."""
+    del house
+    return forecast_of(query).to_dict()
+
+
+def forecast_of(query: PredictQuery) -> Forecast:
+    """The answer."""
+    known = known_models()
+    name = query.model.removeprefix("hf:")
+    if name not in known:
+        raise ConfigError(f"model {query.model!r}: unknown; {nearest(name, known)}")
+    if query.gpu.endswith((".yaml", ".yml")):
+        raise ConfigError("gpu: name one of the table")
+    question = Question(
+        model=f"hf:{name}",
+        gpu=query.gpu,
+        gpus=query.gpus,
+        batch=_or_none(query.batch),
+        seq=_or_none(query.seq),
+        precision=query.precision,
+        cap_w=None if query.cap_w == "" else query.cap_w,
+    )
+    with _one_at_a_time:
+        return _forecaster.answer(question)
+
+
+def known_models() -> list[str]:
+    """Names that can be asked for."""
+    return sorted(architecture_names())
+
+
+def _or_none(value: int | str) -> int | None:
+    return None if isinstance(value, str) else value

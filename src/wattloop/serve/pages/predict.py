@@ -1,0 +1,97 @@
+"""*Predict*: a form, the prediction with its interval and terms."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.hardware.gpus import known_gpus
+from wattloop.predict.forecast import Forecast
+from wattloop.predict.prediction import Interval
+from wattloop.report.document import Block, Fact, Facts, Note, Table
+from wattloop.serve.api.predict import PredictQuery, forecast_of, known_models
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import InHouse
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/predict")
+def predict(
+    request: Request, house: InHouse, query: Annotated[PredictQuery, Query()]
+) -> HTMLResponse:
+    """A form, and the answer to it."""
+    blocks: list[Block] = []
+    status = 200
+    if query.model:
+        try:
+            blocks = _blocks(forecast_of(query))
+        except ConfigError as error:
+            blocks, status = [Note(str(error), tone="warning", title="Not possible:")], 422
+    return house.page(
+        "predict.html",
+        request,
+        status=status,
+        query=query,
+        models=known_models(),
+        gpus=[gpu.name for gpu in known_gpus()],
+        blocks=blocks_html(blocks),
+    )
+
+
+def _blocks(found: Forecast) -> list[Block]:
+    step = found.prediction
+    facts = (
+        Fact("Step", format_duration(step.step_s), _between(step.step_interval, format_duration)),
+        Fact(
+            "Power per GPU", format_power(step.power_w), _between(step.power_interval, format_power)
+        ),
+        Fact(
+            "Energy per step",
+            format_energy(step.energy_j).partition(" (")[0],
+            _between(step.energy_interval, lambda j: format_energy(j).partition(" (")[0]),
+        ),
+        Fact("Throughput", f"{found.throughput_samples_s:,.4g} samples/s"),
+        Fact("Bound by", step.regime.value.removesuffix("-bound")),
+        Fact("Memory", format_bytes(found.memory.needed_bytes), found.memory.words),
+    )
+    terms = Table(
+        ("term", "time", "share"),
+        tuple(
+            (name, format_duration(value_s), f"{value_s / step.step_s:.0%}")
+            for name, value_s in sorted(step.terms_s.items(), key=lambda item: -item[1])
+        ),
+        caption=f"What the step is made of, by {step.model or found.estimator}",
+        numbers=frozenset((1, 2)),
+    )
+    top = Table(
+        ("operation", "GPU time"),
+        tuple((name, format_duration(value_s)) for name, value_s in found.top_operations_s.items()),
+        caption="Operations that take longest",
+        numbers=frozenset((1,)),
+    )
+    warnings = [Note(text, tone="warning", title="Beware:") for text in found.all_warnings]
+    notes = [Note(text, tone="info") for text in found.notes]
+    said = Note(
+        "Predicted, not measured; energy of the GPUs.", tone="info", command=_command(found)
+    )
+    return [Facts(facts), *warnings, terms, top, *notes, said]
+
+
+def _command(found: Forecast) -> str:
+    place, work = found.placement, found.workload
+    cap = f" --cap {place.cap_w:g}" if place.cap_w else ""
+    return (
+        f"wattloop predict --model {work.name} --batch {work.batch} --precision {work.precision}"
+        f" --gpu {place.gpu.name} --gpus {place.gpus}{cap}"
+    )
+
+
+def _between(interval: Interval | None, shown: object) -> str:
+    if interval is None or not callable(shown):
+        return "no interval known"
+    return f"{interval.confidence:.0%}: {shown(interval.low)} to {shown(interval.high)}"

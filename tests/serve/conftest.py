@@ -1,0 +1,36 @@
+"""A dashboard over a small store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+
+from fastapi.testclient import TestClient
+
+from tests.store.test_job_list import record
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+from wattloop.store.database import open_store
+from wattloop.store.runs import insert_run
+
+NASTY = "<script>alert(1)</script>'; drop table runs; --"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A store with three runs, one of them named by somebody mean."""
+    path = tmp_path / "runs.db"
+    with open_store(path) as store:
+        insert_run(store, record(1))
+        insert_run(store, record(2, name=NASTY, tags={"project": NASTY}, command=[NASTY]))
+        insert_run(store, record(3, result=None, accounting=None))
+    return path
+
+
+@pytest.fixture
+def client(place: Path) -> Iterator[TestClient]:
+    """As a browser on this machine sees it."""
+    with TestClient(create_app(ServeOptions(store=str(place)))) as found:
+        yield found

@@ -1,0 +1,102 @@
+"""Promises of the pages: they open on any store, show texts as texts, and write nothing."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serve.conftest import NASTY
+from wattloop.core.errors import ConfigError
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+
+PAGES = ("/", "/compare", "/sweeps", "/searches", "/predict")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_opens_on_an_empty_store(path: str, tmp_path: Path) -> None:
+    """And says how to begin."""
+    with TestClient(create_app(ServeOptions(store=str(tmp_path / "none.db")))) as client:
+        answer = client.get(path)
+    assert answer.status_code == 200
+    assert "<h1>" in answer.text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/runs/2026-002"])
+def test_no_page_asks_another_host(client: TestClient, path: str) -> None:
+    """Not by a link to a script or style, and the browser is told so, too."""
+    answer = client.get(path)
+    assert "http://" not in answer.text.replace("http://www.w3.org", "")
+    assert "https://" not in answer.text
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/2026-002", "/compare?run=2026-001&run=2026-002"])
+def test_names_tags_and_commands_are_text(client: TestClient, path: str) -> None:
+    """Whatever somebody called their run."""
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert NASTY not in answer.text
+    assert "&lt;script&gt;alert(1)" in answer.text
+
+
+def test_a_filter_is_text_and_not_a_query(client: TestClient) -> None:
+    """A quotation mark finds what has one."""
+    answer = client.get("/api/v1/jobs", params={"text": "'; drop table"})
+    assert [job["run_id"] for job in answer.json()["jobs"]] == ["2026-002"]
+    assert client.get("/api/v1/jobs").json()["totals"]["runs"] == 3
+
+
+@pytest.mark.parametrize("path", ["/runs/none", "/sweeps/none", "/searches/none", "/nowhere"])
+def test_what_is_not_there_is_a_page_with_404(client: TestClient, path: str) -> None:
+    """In words on a page, as JSON for a program."""
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert "<h1>Not found</h1>" in answer.text
+    told = client.get(f"/api/v1{path}")
+    assert (told.status_code, list(told.json())) == (404, ["detail"])
+
+
+@pytest.mark.parametrize("path", ["/runs/..%2f..%2fetc%2fpasswd", "/static/..%2fapp.py"])
+def test_paths_lead_nowhere_else(client: TestClient, path: str) -> None:
+    """A name with dots is only a name."""
+    assert client.get(path).status_code == 404
+
+
+def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
+    """It died before anything was known."""
+    answer = client.get("/runs/2026-003")
+    assert answer.status_code == 200
+    assert "–" in answer.text
+
+
+def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
+    """A page must not run what a link names."""
+    for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):
+        assert client.get("/api/v1/predict", params={"model": model}).status_code == 422
+
+
+def test_other_addresses_need_a_token(place: Path) -> None:
+    """Both to start, and to read."""
+    with pytest.raises(ConfigError, match="--token"):
+        ServeOptions(store=str(place), host="0.0.0.0")
+    options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
+    with TestClient(create_app(options)) as client:
+        assert client.get("/").status_code == 401
+        assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/?token=secret").status_code == 200
+        assert client.get("/").status_code == 200  # the cookie
+
+
+def test_another_name_of_this_address_is_not_answered(client: TestClient) -> None:
+    """A page of another site cannot reach a dashboard without a token by renaming itself."""
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "query", ["page=0", "size=99999", "sort=body", "since=yesterday", "shortest_s=x", "label=x"]
+)
+def test_wrong_questions_are_said_to_be_wrong(client: TestClient, query: str) -> None:
+    """422, never a traceback."""
+    assert client.get(f"/api/v1/jobs?{query}").status_code == 422
