@@ -60,7 +60,7 @@ def test_all_at_once_is_one_by_one(estimator: str) -> None:
             Placement(gpu, gpus, gpu.tdp_w, gpus_per_node=1 if spread else 8, network_bytes_s=25e9),
         )
         if estimator == "roofline" and gpus > 1:
-            assert found.step_s[row] > alone.step_s  # the exchange is ours
+            assert found.step_s[row] > 1.002 * alone.step_s  # the exchange is ours
             continue
         assert found.step_s[row] == pytest.approx(alone.step_s, rel=2e-3)
         assert found.power_w[row] == pytest.approx(alone.power_w * gpus, rel=2e-3)
