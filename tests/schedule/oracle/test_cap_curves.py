@@ -70,15 +70,11 @@ def test_a_program_that_draws_less_feels_a_limit_later() -> None:
 
 def test_a_program_that_draws_more_is_within_the_limit_all_the_same() -> None:
     """At the factory limit it is as measured; half of that halves its power, and costs time."""
-    points = [
-        CapPoint("p", "v100", 8, 250, 10.0, 150.0),
-        CapPoint("p", "v100", 8, 150, 10.0, 150.0),
-        CapPoint("p", "v100", 8, 75, 20.0, 75.0),
-    ]
-    curve = CapCurves(points, "here").curve("p", V100, "v100", 8)
+    curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", 64)
     stretch, power = curve.under(np.array([1.0, 0.5]), np.array([1.0, 1.0]))
-    assert stretch == pytest.approx([1.0, 2.0])
-    assert power == pytest.approx([1.0, 0.5])
+    assert (stretch[0], power[0]) == pytest.approx((1.0, 1.0))
+    assert stretch[1] > 1.5
+    assert power[1] == pytest.approx(0.5, rel=0.03)
 
 
 @pytest.mark.parametrize(("batch", "near"), [(32, 64), (100, 64), (140, 256), (4096, 256)])
