@@ -133,6 +133,18 @@ def test_a_kind_that_fits_nowhere_has_no_options() -> None:
     assert len(ORACLE.options(replace(VIT, gpus=(64,)))) == 0
 
 
+def test_links_and_limits_of_the_operator_count() -> None:
+    """A slow link costs time; a limit of 250 W is the highest cap there is."""
+    cluster = thesis_cluster()
+    kind = replace(VIT, gpus=(8,), batches=(64,), caps=(1.0,))
+    plain = ORACLE.options(kind)
+    for changes in ({"link_bytes_s": 10e9}, {"limit_w": 250.0}):
+        types = tuple(replace(each, **changes) for each in cluster.types)
+        found = AnalyticOracle(replace(cluster, types=types)).options(kind)
+        assert np.all(found.step_s > plain.step_s)
+        assert np.all(found.cap_w <= changes.get("limit_w", 700.0))
+
+
 def test_caps_below_the_lowest_are_one() -> None:
     """10% and 20% of 700 W are both the 200 W that an H100 can be set to."""
     found = ORACLE.options(replace(VIT, caps=(0.1, 0.2), types=("h100",), gpus=(1,), batches=(64,)))
