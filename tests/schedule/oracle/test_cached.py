@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedule.oracle.clusters import RESNET, VIT, thesis_cluster
 from tests.schedule.small_world import PlainOracle, small_cluster
-from wattloop.schedule.cluster import NodeGroup
+from wattloop.schedule.cluster import Cluster, NodeGroup
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.analytic import AnalyticOracle
 from wattloop.schedule.oracle.cached import CachedOracle, options_folder
@@ -16,6 +16,11 @@ from wattloop.schedule.oracle.noisy import NoisyOracle
 from wattloop.schedule.oracle.options import Options
 
 SMALLER_NODES = (NodeGroup("a", "a100", 2, 4), NodeGroup("h", "h100", 1, 8))
+
+
+def _with_types(**changes: float) -> Cluster:
+    cluster = thesis_cluster()
+    return replace(cluster, types=tuple(replace(each, **changes) for each in cluster.types))
 
 
 class _Counting(AnalyticOracle):
@@ -53,8 +58,10 @@ def test_asked_once_in_a_process(tmp_path: Path) -> None:
         AnalyticOracle(thesis_cluster(nodes=2)),
         AnalyticOracle(thesis_cluster(network_bytes_s=1e9)),
         AnalyticOracle(replace(thesis_cluster(), groups=SMALLER_NODES)),
+        AnalyticOracle(_with_types(limit_w=300.0)),
+        AnalyticOracle(_with_types(link_bytes_s=30e9)),
     ],
-    ids=["estimator", "nodes", "network", "gpus per node"],
+    ids=["estimator", "nodes", "network", "gpus per node", "limit", "link"],
 )
 def test_whatever_changes_the_answer_changes_the_fingerprint(other: AnalyticOracle) -> None:
     """Another estimator, size or network is never served from the file of this one."""

@@ -68,7 +68,16 @@ def test_a_program_that_draws_less_feels_a_limit_later() -> None:
     assert power == pytest.approx([0.48, 0.48])
 
 
-@pytest.mark.parametrize(("batch", "near"), [(32, 64), (100, 64), (200, 256), (4096, 256)])
+def test_a_program_that_draws_more_is_within_the_limit_all_the_same() -> None:
+    """At the factory limit it is as measured; half of that halves its power, and costs time."""
+    curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", 64)
+    stretch, power = curve.under(np.array([1.0, 0.5]), np.array([1.0, 1.0]))
+    assert (stretch[0], power[0]) == pytest.approx((1.0, 1.0))
+    assert stretch[1] > 1.5
+    assert power[1] == pytest.approx(0.5, rel=0.03)
+
+
+@pytest.mark.parametrize(("batch", "near"), [(32, 64), (100, 64), (140, 256), (4096, 256)])
 def test_the_nearest_batch_is_taken(batch: int, near: int) -> None:
     """By ratio, as batches double."""
     curve = CapCurves(POINTS, "here").curve("resnet50", V100, "v100", batch)

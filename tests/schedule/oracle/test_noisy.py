@@ -56,13 +56,14 @@ def test_a_placement_keeps_its_noise_without_the_others() -> None:
 
 @pytest.mark.parametrize("changed", [{"seed": 8}, {"job": 4}], ids=["seed", "job"])
 def test_another_seed_or_job_is_another_noise(changed: dict[str, int]) -> None:
-    """Draws differ between seeds and between jobs, and time from power."""
+    """Draws differ between seeds, jobs, placements, and time from power."""
     asked = {"seed": 7, "job": 3}
     found = []
     for each in (asked, {**asked, **changed}):
         factors = NoisyOracle(EXACT, seed=each["seed"]).factors(each["job"], KIND)
         assert factors is not None
         assert not np.allclose(factors.time, factors.power)
+        assert len(set(factors.time.tolist())) == len(EXACT.options(KIND))
         found.append(factors.time)
     assert not np.any(found[0] == found[1])
 

@@ -55,6 +55,16 @@ def test_files_are_found_from_the_scenario() -> None:
     assert [str(path) for path in spec.located(Path("/s")).files()] == ["/s/t.csv", "/c.csv"]
 
 
+def test_a_folder_of_curves_is_its_files(tmp_path: Path) -> None:
+    """Whoever hashes what a scenario depends on reads each of them."""
+    (tmp_path / "power_v100.csv").write_text("")
+    (tmp_path / "notes.txt").write_text("")
+    spec = OracleSpec.model_validate(
+        {"kind": "table", "throughputs": "/t.csv", "cap_curves": str(tmp_path)}
+    )
+    assert spec.files() == [Path("/t.csv"), tmp_path / "power_v100.csv"]
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [

@@ -131,11 +131,20 @@ def test_what_the_table_does_not_have_is_told(kind: JobKind, said: str) -> None:
         _rows(kind)
 
 
+def test_another_precision_is_told() -> None:
+    """A table in fp16 does not answer for bf16."""
+    rows = [Measured("net", "fp16", "v100", 1, 64, False, 100.0)]
+    oracle = TableOracle(CLUSTER, Throughputs(rows, "here"), CURVES)
+    with pytest.raises(ConfigError, match="model net: here has it in fp16, not in bf16"):
+        oracle.options(replace(KIND, precision="bf16"))
+    assert len(oracle.options(replace(KIND, gpus=(1,)))) == 2
+
+
 def test_a_cluster_of_other_gpus_is_told() -> None:
     """Rather than jobs that can never run."""
     h100 = GpuType("h100", gpu_named("h100-sxm"), 70.0)
     cluster = Cluster("new", (h100,), (NodeGroup("h", "h100", 1, 8),))
-    with pytest.raises(ConfigError, match="has GPUs p100, v100; the cluster new has h100"):
+    with pytest.raises(ConfigError, match="has it on p100, v100; the cluster new has h100"):
         TableOracle(cluster, TABLE, CURVES).options(KIND)
 
 

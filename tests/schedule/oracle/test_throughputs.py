@@ -72,7 +72,7 @@ def test_a_table_of_our_own(tmp_path: Path) -> None:
     assert apart is not None
     assert np.isnan(apart.power_at(np.array([2.0]))[0])
     assert table.series("m", "fp32", "v100", 8, spread=False) is None
-    assert (dict(table.models), table.gpus) == ({"m": (8.0,)}, ("v100",))
+    assert (dict(table.models), table.gpus("m")) == ({"m": (8.0,)}, ("v100",))
 
 
 def test_a_precision_that_is_not_told_is_any(tmp_path: Path) -> None:
@@ -81,10 +81,20 @@ def test_a_precision_that_is_not_told_is_any(tmp_path: Path) -> None:
     assert table.series("m", "bf16", "v100", 8, spread=False) is not None
 
 
+def test_a_job_without_precision_has_the_only_one(tmp_path: Path) -> None:
+    """Where there are several the message asks which."""
+    rows = "m,v100,1,8,100,fp16\nm,v100,1,16,100,fp16\nm,v100,1,16,50,fp32\n"
+    table = load_throughputs([_written(tmp_path, f"{HEAD},precision\n{rows}")])
+    assert table.series("m", "", "v100", 8, spread=False) is not None
+    assert table.series("m", "", "v100", 32, spread=False) is None
+    with pytest.raises(ConfigError, match="has it in fp16, fp32; say which precision"):
+        table.series("m", "", "v100", 16, spread=False)
+
+
 def test_0_is_does_not_run_there(tmp_path: Path) -> None:
     """Out of memory is written as 0 samples per second, and is no placement."""
     table = load_throughputs([_written(tmp_path, f"{HEAD}\nm,v100,1,8,100\nm,k80,1,8,0\n")])
-    assert table.gpus == ("v100",)
+    assert table.gpus("m") == ("v100",)
 
 
 def test_gavels_table(tmp_path: Path) -> None:
@@ -106,7 +116,7 @@ def test_gavels_table(tmp_path: Path) -> None:
     assert apart is not None
     assert packed.samples_s.tolist() == [2560.0, 4608.0]
     assert (apart.gpus.tolist(), apart.samples_s.tolist()) == ([2.0], [3072.0])
-    assert table.gpus == ("k80", "v100")
+    assert (table.gpus("A3C"), table.gpus("ResNet-18")) == (("k80",), ("v100",))
     assert table.models["A3C"] == (1.0,)
 
 

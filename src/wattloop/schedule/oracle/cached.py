@@ -100,9 +100,10 @@ def _read(path: Path) -> Options | None:
         if len({len(column) for column in columns.values()}) != 1:
             return None
         options = Options(**columns, source=str(values["source"]))
-        os.utime(path)
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    with contextlib.suppress(OSError):  # a file of somebody else's is read all the same
+        os.utime(path)
     return options
 
 

@@ -9,7 +9,7 @@ from wattloop.core.user_path import user_path
 from wattloop.schedule.oracle.cap_curves import CapCurves, CapPoint
 from wattloop.schedule.oracle.csv_rows import CsvFile, read_rows
 
-__all__ = ["OURS", "load_cap_curves"]
+__all__ = ["OURS", "curve_files", "load_cap_curves"]
 
 OURS = ("model", "gpu", "batch", "cap_w", "time_s", "power_w")
 ZEUS = ("network", "batch_size", "power_limit", "time_per_epoch", "average_power")
@@ -24,20 +24,28 @@ def load_cap_curves(names: Sequence[str], nearest: Mapping[str, str] | None = No
             names file, line and column.
     """
     points: list[CapPoint] = []
-    for name in names:
-        for path in _files(name):
-            file = read_rows(path)
-            points += _zeus(file) if file.has(ZEUS) else _ours(file)
+    for path in curve_files(names):
+        file = read_rows(path)
+        points += _zeus(file) if file.has(ZEUS) else _ours(file)
     return CapCurves(points, ", ".join(names), nearest)
 
 
-def _files(name: str) -> list[str]:
-    folder = user_path(name)
-    if not folder.is_dir():
-        return [name]
-    found = sorted(str(path) for path in folder.iterdir() if ZEUS_NAME.fullmatch(path.name))
-    if not found:
-        raise ConfigError(f"{name}: no file in it is called power_GPU.csv")
+def curve_files(names: Sequence[str]) -> list[str]:
+    """The files themselves, where folders are named.
+
+    Raises:
+        ConfigError: there is no such file in a folder.
+    """
+    found: list[str] = []
+    for name in names:
+        folder = user_path(name)
+        if not folder.is_dir():
+            found.append(name)
+            continue
+        inside = sorted(str(each) for each in folder.iterdir() if ZEUS_NAME.fullmatch(each.name))
+        if not inside:
+            raise ConfigError(f"{name}: no file in it is called power_GPU.csv")
+        found += inside
     return found
 
 

@@ -88,8 +88,15 @@ class OracleSpec(Strict):
         )
 
     def files(self) -> list[Path]:
-        """Files it reads."""
-        named = [*self.calibrations.values(), *self.throughputs, *self.cap_curves]
+        """Files it reads, those of folders one by one.
+
+        Raises:
+            ConfigError: a folder has no cap curves.
+        """
+        from wattloop.schedule.oracle.cap_curve_files import curve_files
+
+        curves = curve_files(self.cap_curves)
+        named = [*self.calibrations.values(), *self.throughputs, *curves]
         return [user_path(name) for name in named]
 
     def _table(self, cluster: Cluster) -> Oracle:

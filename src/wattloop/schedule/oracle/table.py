@@ -147,10 +147,16 @@ class TableOracle(Oracle):
                 f"model {kind.model}: {table.source} has batches {known} (per GPU), not "
                 f"{', '.join(map(str, kind.batches))}"
             )
-        names = [name for each in self.cluster.types for name in _names(each)]
-        if not set(names) & set(table.gpus):
+        precisions = table.precisions(kind.model)
+        if kind.precision and not {kind.precision, ""} & set(precisions):
             raise ConfigError(
-                f"{table.source} has GPUs {', '.join(table.gpus)}; the cluster "
+                f"model {kind.model}: {table.source} has it in {', '.join(precisions)}, not in "
+                f"{kind.precision}"
+            )
+        gpus = table.gpus(kind.model)
+        if not any(name in gpus for each in self.cluster.types for name in _names(each)):
+            raise ConfigError(
+                f"model {kind.model}: {table.source} has it on {', '.join(gpus)}; the cluster "
                 f"{self.cluster.name} has {', '.join(each.name for each in self.cluster.types)}"
             )
 

@@ -72,36 +72,62 @@ class Throughputs:
 
     def __init__(self, rows: Iterable[Measured], source: str) -> None:
         self.source = source
-        points: dict[tuple[str, str, str, float, bool], dict[int, Measured]] = {}
+        points: dict[_Place, dict[str, dict[int, Measured]]] = {}
         for row in rows:
-            key = (row.model, row.precision, row.gpu, row.batch, row.spread)
-            points.setdefault(key, {})[row.gpus] = row
-        self._series = {key: _series(list(found.values())) for key, found in points.items()}
+            at = points.setdefault(_Place(row.model, row.gpu, row.batch, row.spread), {})
+            at.setdefault(row.precision, {})[row.gpus] = row
+        self._series = {
+            place: {precision: _series(list(found.values())) for precision, found in at.items()}
+            for place, at in points.items()
+        }
         if not self._series:
             raise ConfigError(f"{source}: no throughput above 0 in it")
 
     def series(
         self, model: str, precision: str, gpu: str, batch: float, *, spread: bool
     ) -> Series | None:
-        """The measurements of one placement over GPU counts; None when there are none."""
-        for each in dict.fromkeys((precision, "")):
-            found = self._series.get((model, each, gpu, float(batch), spread))
-            if found is not None:
-                return found
-        return None
+        """The measurements of one placement over GPU counts; None when there are none.
+
+        Rows that tell no precision serve any; who asks for none has the only one there is.
+
+        Raises:
+            ConfigError: none is asked for, and there are several.
+        """
+        at = self._series.get(_Place(model, gpu, float(batch), spread), {})
+        if precision in at or "" in at:
+            return at.get(precision) or at[""]
+        if precision or not at:
+            return None
+        if len(at) > 1:
+            raise ConfigError(
+                f"model {model}: {self.source} has it in {', '.join(sorted(at))}; say which "
+                "precision the jobs have"
+            )
+        return next(iter(at.values()))
 
     @property
     def models(self) -> Mapping[str, tuple[float, ...]]:
         """Every model with the batches it was measured with."""
         found: dict[str, set[float]] = {}
-        for model, _, _, batch, _ in self._series:
-            found.setdefault(model, set()).add(batch)
+        for place in self._series:
+            found.setdefault(place.model, set()).add(place.batch)
         return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """Every GPU type."""
-        return tuple(sorted({gpu for _, _, gpu, _, _ in self._series}))
+    def gpus(self, model: str) -> tuple[str, ...]:
+        """Every GPU type that a model was measured on."""
+        return tuple(sorted({place.gpu for place in self._series if place.model == model}))
+
+    def precisions(self, model: str) -> tuple[str, ...]:
+        """Every precision that it was measured in; an empty one serves any."""
+        found = {each for place, at in self._series.items() if place.model == model for each in at}
+        return tuple(sorted(found))
+
+
+class _Place(NamedTuple):
+    model: str
+    gpu: str
+    batch: float
+    spread: bool
 
 
 def _series(rows: list[Measured]) -> Series:
