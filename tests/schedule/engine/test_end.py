@@ -1,0 +1,136 @@
+"""Promise: a simulation comes to an end whatever the policy does, and says why and who is left."""
+
+import math
+
+import pytest
+
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.schedule.actions import Action, Preempt, Start, Wake
+from wattloop.schedule.engine import Ended, Keeps, Preemption, Result, Settings, Simulation
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.steps import Steps
+from wattloop.schedule.view import ClusterView
+
+DAY_S = 86_400.0
+NIGHT_AND_DAY = Steps((0.0, 43_200.0), (1000.0, 500.0), DAY_S)
+
+
+class Never(Policy):
+    """Starts nothing."""
+
+    name = "never"
+
+    def decide(self, view: ClusterView) -> list[Action]:
+        """Nothing."""
+        del view
+        return []
+
+
+class Sleepless(Never):
+    """Asks to be woken every second, for ever."""
+
+    name = "sleepless"
+
+    def decide(self, view: ClusterView) -> list[Action]:
+        """Later."""
+        return [Wake(view.now_s + 1.0)]
+
+
+class Undecided(Policy):
+    """Stops what it started at the next round, for ever."""
+
+    name = "undecided"
+    needs_free_gpus = False
+
+    def decide(self, view: ClusterView) -> list[Action]:
+        """The opposite of what is."""
+        return [Preempt(0)] if view.running else [Start(0, 0)]
+
+
+class WithinBudget(Policy):
+    """Starts a job only where the budget allows it, as far as it is now."""
+
+    name = "within budget"
+
+    def decide(self, view: ClusterView) -> list[Action]:
+        """The first job, 250 W above idle."""
+        job = view.queue.head()
+        fits = view.power_w + 250.0 <= view.budget_w.at(view.now_s)
+        return [Start(job, 0)] if job is not None and fits else []
+
+
+def simulated(policy: Policy, **settings: object) -> Result:
+    """One job of 10 s on two GPUs."""
+    cluster = small_cluster()
+    rules = Settings(checks=True, **settings)  # type: ignore[arg-type] # any setting
+    truth = PlainOracle(cluster)
+    return Simulation(cluster, jobs_of([(0, 10)]), policy, truth=truth, settings=rules).run()
+
+
+def test_a_job_that_is_never_chosen_is_reported() -> None:
+    """Nothing is left to happen: stuck, with the job and the reason."""
+    result = simulated(Never())
+    assert result.ended is Ended.STUCK
+    assert result.left == {0: "toy: it fits, but never never started it"}
+    assert not result.never
+
+
+def test_prices_that_change_for_ever_do_not_keep_it_alive() -> None:
+    """After a whole period without news nothing will change."""
+    result = simulated(Never(), price_per_kwh=NIGHT_AND_DAY)
+    assert result.ended is Ended.STUCK
+    assert result.end_s <= DAY_S
+
+
+def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
+    """At most 200 W, and the job needs 250 W more than the 100 W of the idle cluster."""
+    result = simulated(WithinBudget(), budget_w=Steps((0.0, 43_200.0), (150.0, 200.0), DAY_S))
+    assert result.ended is Ended.STUCK
+    assert result.left == {0: "toy: needs 250 W more at least, the budget leaves 100 W"}
+    assert result.end_s <= DAY_S
+
+
+def test_a_job_waits_for_the_hour_when_the_budget_allows_it() -> None:
+    """It starts at noon, when the budget rises; the change wakes the policy."""
+    result = simulated(WithinBudget(), budget_w=Steps((0.0, 43_200.0), (150.0, 400.0), DAY_S))
+    assert result.started_s.tolist() == [43_200]
+    assert result.ended is Ended.DONE
+
+
+def test_a_budget_that_changes_once_far_ahead_is_waited_for() -> None:
+    """Without a period every change counts."""
+    result = simulated(WithinBudget(), budget_w=Steps((0.0, 5 * DAY_S), (150.0, 400.0)))
+    assert result.started_s.tolist() == [5 * DAY_S]
+
+
+def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
+    """With nothing running, ten thousand wakes in vain are enough."""
+    result = simulated(Sleepless())
+    assert result.ended is Ended.STUCK
+    assert result.end_s == pytest.approx(10_000, abs=2)
+    assert 0 in result.left
+
+
+def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
+    """Patience is counted in events with no job that came or ended."""
+    rules = Preemption(Keeps.NOTHING)
+    result = simulated(Undecided(), round_s=1.0, preemption=rules, patience=500)
+    assert result.ended is Ended.STALLED
+    assert result.end_s == pytest.approx(500, abs=2)
+
+
+def test_with_a_horizon_waiting_jobs_are_no_riddle() -> None:
+    """Time was up; nobody is reported as left."""
+    result = simulated(Never(), horizon_s=1000.0, price_per_kwh=NIGHT_AND_DAY)
+    assert (result.ended, result.end_s, result.left) == (Ended.HORIZON, 1000, {})
+
+
+def test_a_pause_is_no_end() -> None:
+    """Stopped at 4 s by the caller, it goes on."""
+    cluster = small_cluster()
+    simulation = Simulation(cluster, jobs_of([(0, 10)]), WithinBudget(), truth=PlainOracle(cluster))
+    half = simulation.run(until_s=4.0)
+    assert (half.ended, half.end_s, half.energy_j.tolist()) == (Ended.NOT_YET, 4, [1200])
+    whole = simulation.run()
+    assert (whole.ended, whole.end_s) == (Ended.DONE, 10)
+    assert math.isclose(whole.total_j, 3500)

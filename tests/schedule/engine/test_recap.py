@@ -1,0 +1,46 @@
+"""Promise: a running job can be given another power limit, and goes on from where it was."""
+
+import pytest
+
+from tests.schedule.engine.scripted import Scripted
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.schedule.actions import Recap, Start
+from wattloop.schedule.engine import Settings, Simulation
+from wattloop.schedule.engine.log import What
+from wattloop.schedule.jobs import JobKind
+
+CAPS = JobKind("toy", caps=(0.25, 1.0))
+"""Option 0: 75 W and 2 s a sample; option 1: 300 W and 1 s."""
+
+
+def test_the_rest_of_the_work_is_done_under_the_new_cap() -> None:
+    """10 of 40 samples at 300 W, then 30 at a quarter of it and half the speed."""
+    cluster = small_cluster()
+    policy = Scripted({0.0: [Start(0, 1)], 10.0: [Recap(0, 0)]})
+    simulation = Simulation(
+        cluster,
+        jobs_of([(0, 40)], kind=CAPS),
+        policy,
+        truth=PlainOracle(cluster),
+        settings=Settings(checks=True, strict=True),
+    )
+    simulation.run(until_s=15.0)
+    running = simulation.view.running[0]
+    assert running.power_w == 75
+    assert running.expected_end_s == pytest.approx(70)
+    result = simulation.run()
+    assert result.finished_s.tolist() == [70]
+    assert result.energy_j.tolist() == pytest.approx([10 * 300 + 60 * 75])
+    assert [event.time_s for event in result.log if event.what is What.RECAP] == [10]
+
+
+def test_recaps_back_and_forth_lose_nothing() -> None:
+    """20 samples: 5 quickly, 5 slowly (10 s), 10 quickly."""
+    cluster = small_cluster()
+    policy = Scripted({0.0: [Start(0, 1)], 5.0: [Recap(0, 0)], 15.0: [Recap(0, 1)]})
+    jobs = jobs_of([(0, 20)], kind=CAPS)
+    result = Simulation(
+        cluster, jobs, policy, truth=PlainOracle(cluster), settings=Settings(checks=True)
+    ).run()
+    assert result.finished_s.tolist() == [25]
+    assert result.wasted_j.tolist() == [0]

@@ -1,0 +1,186 @@
+"""Promise: jobs start, run and end when they should, and the clock and the joules follow."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.schedule.engine.scripted import Scripted
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.actions import Start, Wake
+from wattloop.schedule.engine import Ended, NodeEvent, Preemption, Result, Settings, Simulation
+from wattloop.schedule.engine.log import What
+from wattloop.schedule.jobs import JobKind, JobTable
+from wattloop.schedule.policies.fifo import Fifo
+from wattloop.schedule.policies.policy import Policy
+
+
+def simulated(
+    jobs: JobTable, policy: Policy | None = None, nodes: int = 1, **settings: object
+) -> Result:
+    """Jobs on nodes with two GPUs."""
+    cluster = small_cluster(nodes)
+    rules = Settings(checks=True, **settings)  # type: ignore[arg-type] # any setting
+    return Simulation(
+        cluster, jobs, policy or Fifo(), truth=PlainOracle(cluster), settings=rules
+    ).run()
+
+
+def test_jobs_run_one_after_the_other_where_they_must() -> None:
+    """Three jobs on two GPUs: the third starts when the first of the others ends."""
+    result = simulated(jobs_of([(0, 10), (1, 4), (2, 5)]))
+    assert result.started_s.tolist() == [0, 1, 5]
+    assert result.finished_s.tolist() == [10, 5, 10]
+    assert result.ended is Ended.DONE
+    assert result.end_s == 10
+
+
+def test_every_joule_is_accounted_by_what_drew_it() -> None:
+    """19 GPU seconds of work at 300 W; the idle second at 50 W; nothing else."""
+    result = simulated(jobs_of([(0, 10), (1, 4), (2, 5)]))
+    assert result.energy_j.tolist() == [3000, 1200, 1500]
+    assert result.active_j == pytest.approx(5700)
+    assert result.idle_j == pytest.approx(50 * 1)
+    assert result.total_j == pytest.approx(5750)
+    assert result.gpu_s.tolist() == [10, 4, 5]
+    assert result.busy_gpu_s == (19,)
+    assert result.peak_w == 600
+
+
+def test_power_over_time_integrates_to_the_energy() -> None:
+    """The recorded steps of power are all there is."""
+    result = simulated(jobs_of([(0, 10), (1, 4), (2.5, 5), (30, 2)]), nodes=2)
+    lengths_s = np.diff(np.append(result.power_times_s, result.end_s))
+    assert float(lengths_s @ result.power_w) == pytest.approx(result.total_j)
+
+
+def test_a_job_without_work_ends_where_it_starts() -> None:
+    """Zero samples: started and finished at once, no energy, the next job is not held up."""
+    result = simulated(jobs_of([(0, 0), (0, 0), (0, 0), (0, 3)]))
+    assert result.finished_s.tolist() == [0, 0, 0, 3]
+    assert result.energy_j.tolist() == [0, 0, 0, 900]
+
+
+def test_ends_come_before_arrivals_of_the_same_moment() -> None:
+    """The GPUs of jobs that end at 5 s are there for those that arrive at 5 s."""
+    result = simulated(jobs_of([(0, 5), (0, 5), (5, 1), (5, 1)]))
+    assert result.started_s.tolist() == [0, 0, 5, 5]
+
+
+def test_jobs_that_come_together_go_by_their_number() -> None:
+    """Ties are broken by the order of the table."""
+    result = simulated(jobs_of([(1, 2), (1, 2), (1, 2), (1, 2)]))
+    assert result.started_s.tolist() == [1, 1, 3, 3]
+
+
+def test_rounds_fall_on_multiples_and_see_what_happens_on_them() -> None:
+    """With a round every 10 s: 0 s is a round, 3 s waits for 10 s, 20 s is seen at once."""
+    result = simulated(jobs_of([(0, 5), (3, 5), (20, 5)]), round_s=10)
+    assert result.started_s.tolist() == [0, 10, 20]
+
+
+def test_rounds_of_a_fraction_do_not_drift() -> None:
+    """Ten thousand rounds of 0.1 s: decisions stay on multiples of 0.1."""
+    arrivals = [(0.1 * number + 0.03, 0.01) for number in range(0, 10_000, 97)]
+    result = simulated(jobs_of(arrivals), round_s=0.1)
+    rounds = [math.ceil(arrival / 0.1) for arrival, _ in arrivals]
+    assert result.started_s.tolist() == [number * 0.1 for number in rounds]
+
+
+def test_a_policy_that_changed_something_is_asked_again_at_the_next_round_only() -> None:
+    """Scored once per round: at 0 s and 10 s (because it started something), then no more."""
+    policy = Scripted({0.0: [Start(0, 0)]})
+    simulated(jobs_of([(0, 100)]), policy, round_s=10)
+    assert policy.asked_s == [0, 10, 100]
+
+
+def test_without_rounds_a_policy_is_asked_until_it_is_quiet() -> None:
+    """At once after it started something, and when the job ends."""
+    policy = Scripted({0.0: [Start(0, 0)]})
+    simulated(jobs_of([(0, 100)]), policy)
+    assert policy.asked_s == [0, 0, 100]
+
+
+def test_a_policy_wakes_when_it_asked_to() -> None:
+    """Nothing happens at 7 s but the wake."""
+    result = simulated(jobs_of([(0, 2)]), Scripted({0.0: [Wake(7.0)], 7.0: [Start(0, 0)]}))
+    assert result.started_s.tolist() == [7]
+
+
+def test_a_wake_between_rounds_waits_for_the_round() -> None:
+    """Decisions fall on rounds, whatever woke the policy."""
+    policy = Scripted({0.0: [Wake(7.0)], 10.0: [Start(0, 0)]})
+    assert simulated(jobs_of([(0, 2)]), policy, round_s=10).started_s.tolist() == [10]
+
+
+def test_the_horizon_ends_everything() -> None:
+    """At 8 s one job is done, one runs, one waits; idle time counts up to the horizon."""
+    result = simulated(jobs_of([(0, 5), (4, 10), (4, 10), (9, 1)]), horizon_s=8.0)
+    assert result.ended is Ended.HORIZON
+    assert result.end_s == 8
+    assert result.finished_s.tolist()[:1] == [5]
+    assert np.isnan(result.finished_s[1:]).all()
+    assert result.energy_j.tolist() == pytest.approx([1500, 1200, 900, 0])
+    assert result.gpu_s.tolist() == pytest.approx([5, 4, 3, 0])
+
+
+def test_an_idle_cluster_draws_power_up_to_the_horizon() -> None:
+    """All is done at 5 s, and the horizon is at 100 s."""
+    result = simulated(jobs_of([(0, 5)]), horizon_s=100.0)
+    assert result.idle_j == pytest.approx(50 * 5 + 100 * 95)
+    assert result.end_s == 100
+
+
+def test_no_jobs_at_all_is_an_empty_result() -> None:
+    """Nothing comes, nothing happens, nothing breaks."""
+    result = simulated(jobs_of([]))
+    assert (result.end_s, result.total_j, result.ended) == (0, 0, Ended.DONE)
+
+
+def test_a_job_larger_than_the_cluster_is_reported_and_holds_nobody_up() -> None:
+    """It is in `never` with the reason; the job after it runs."""
+    kind = JobKind("huge", gpus=(8,))
+    few = jobs_of([(0, 1), (0, 1)])
+    both = JobTable(
+        (kind, JobKind("toy")), few.users, few.arrival_s, np.array([0, 1]), few.user, few.work,
+        few.deadline_s, few.priority,
+    )  # fmt: skip
+    result = simulated(both)
+    assert result.never == {0: "huge: needs at least 8 GPUs of one type, the cluster has 2 at most"}
+    assert result.is_done.tolist() == [False, True]
+    assert result.ended is Ended.DONE
+
+
+def test_the_log_tells_all_of_it() -> None:
+    """Arrivals, starts with their option, ends, in order."""
+    result = simulated(jobs_of([(0, 2), (1, 2)]))
+    assert [(event.time_s, event.what, event.job) for event in result.log] == [
+        (0, What.ARRIVE, 0),
+        (0, What.START, 0),
+        (1, What.ARRIVE, 1),
+        (1, What.START, 1),
+        (2, What.FINISH, 0),
+        (3, What.FINISH, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: simulated(jobs_of([(0, math.nan)])), "work of job 0 is nan"),
+        (lambda: simulated(jobs_of([(0, 1), (1, -2)])), "work of job 1 is -2"),
+        (lambda: simulated(jobs_of([(-1, 1)])), "arrival_s of job 0 is -1"),
+        (lambda: simulated(jobs_of([]), node_events=(NodeEvent(1, 7, False),)), "node 7"),
+        (lambda: simulated(jobs_of([]), node_events=(NodeEvent(-1, 0, False),)), "time_s is -1"),
+        (lambda: Settings(round_s=0.0), "round_s is 0"),
+        (lambda: Settings(horizon_s=0.0), "horizon_s is 0"),
+        (lambda: Settings(interference=-0.1), "interference is -0.1"),
+        (lambda: Preemption(checkpoint_period_s=0.0), "checkpoint_period_s is 0"),
+        (lambda: Preemption(restart_s=math.inf), "restart_s is inf"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_by_name(make: object, message: str) -> None:
+    """Time that would run backwards or never end is a ConfigError that says where."""
+    with pytest.raises(ConfigError, match=message):
+        make()  # type: ignore[operator] # a lambda
