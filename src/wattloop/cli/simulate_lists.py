@@ -39,7 +39,7 @@ def policies_command(*, json_file: JsonFile = None) -> None:
             (
                 card.name,
                 card.summary,
-                ", ".join(f"{name}: {value}" for name, value in card.parameters.items()),
+                ", ".join(f"{name}: {_short(value)}" for name, value in card.parameters.items()),
             )
             for card in cards
         ]
@@ -66,3 +66,8 @@ def init_command(
         write_json({"file": target}, json_file)
     if target != "-":
         say(f"wattloop: {target} is written; edit it, then: wattloop simulate {target}")
+
+
+def _short(value: object) -> str:
+    """0.00167 for 1/600."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
