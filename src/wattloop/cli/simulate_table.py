@@ -110,7 +110,7 @@ def change_text(found: "Difference | None", column: Column) -> str:
     text = f"{mean:+.1f}" if abs(mean) >= 0.05 else "0.0"
     if half is None:
         return text + unit
-    return f"{text} ± {half:.1f}{unit}" + (UNSURE if mean and abs(mean) <= half else "")
+    return f"{text} ± {half:.1f}{unit}" + (UNSURE if 0.05 <= abs(mean) <= half else "")
 
 
 def _print_differences(summary: "Summary", shown: Sequence[Column]) -> None:
