@@ -183,8 +183,6 @@ def _fields(request: SimulateRequest) -> dict[str, Any]:
         "jobs.trace.file": _here(request.trace),
     }
     found |= {name: value for name, value in given.items() if value is not None}
-    if request.trace is not None:
-        found["jobs.generate"] = None
     if request.throughputs:
         from wattloop.schedule.scenarios.file import load_scenario
 
