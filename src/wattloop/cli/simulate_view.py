@@ -12,7 +12,7 @@ from wattloop.store.tables import iso_time
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Outcomes
 
-__all__ = ["campaign_dict", "print_outcomes"]
+__all__ = ["campaign_dict", "print_outcomes", "print_remarks"]
 
 
 def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any]:
@@ -43,7 +43,7 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         name = f"{experiment.name}/{variant}" if variant else experiment.name
         title = f"{name}, simulated, {_whose(experiment)}, {how}; * best"
         print_campaign(summary, ("\n" if number else "") + title)
-        _print_remarks(summary, f"{variant}: " if variant else "")
+        print_remarks(summary, f"{variant}: " if variant else "")
     expected = _expected(experiment)
     if len(outcomes) < expected:
         say(f"wattloop: {experiment.status}: {len(outcomes)} of {expected} simulations so far")
@@ -60,7 +60,7 @@ def _expected(experiment: Experiment) -> int:
     return len(spec.get("policies", ())) * seeds * max(1, len(spec.get("variants", ())))
 
 
-def _print_remarks(summary: Summary, of: str) -> None:
+def print_remarks(summary: Summary, of: str = "") -> None:
     """Jobs that never ran, impossible actions, failures."""
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
