@@ -42,7 +42,8 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         how = "one seed: no deviation is known" if count == 1 else f"mean ± sd of {count} seeds"
         name = f"{experiment.name}/{variant}" if variant else experiment.name
         title = f"{name}, simulated, {_whose(experiment)}, {how}; * best"
-        print_campaign(summary, ("\n" if number else "") + title)
+        budget = bool(experiment.spec.get("scenario", {}).get("budget"))
+        print_campaign(summary, ("\n" if number else "") + title, budget=budget)
         print_remarks(summary, f"{variant}: " if variant else "")
     expected = _expected(experiment)
     if len(outcomes) < expected:
@@ -61,7 +62,9 @@ def _expected(experiment: Experiment) -> int:
 
 
 def print_remarks(summary: Summary, of: str = "") -> None:
-    """Jobs that never ran, impossible actions, failures."""
+    """What was assumed; jobs that never ran, impossible actions, failures."""
+    for note in summary.notes:
+        say(f"wattloop: {of}{note}")
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
     for label, (count, first) in summary.refused.items():
