@@ -23,7 +23,7 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
 
-demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model; predict
+demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model; predict; simulate a cluster
 	@mkdir -p $(dir $(DEMO_STORE))
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
 	WATTLOOP_STORE=$(DEMO_STORE) WATTLOOP_STATE_DIR=$(dir $(DEMO_STORE))state \
@@ -32,6 +32,7 @@ demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU;
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/python examples/tune_digits.py
 	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop tune show
 	$(BIN)/wattloop predict --model hf:resnet-18 --batch 128 --precision bf16 --gpu h200
+	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 3
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)

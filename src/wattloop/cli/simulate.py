@@ -93,7 +93,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     known is not computed twice.
     """
     from wattloop.cli.chosen import settings_of
-    from wattloop.cli.simulate_execute import SimulateRequest, execute
+    from wattloop.cli.simulate_execute import execute
+    from wattloop.cli.simulate_request import SimulateRequest
 
     check_target(json_file, "--json")
     execute(

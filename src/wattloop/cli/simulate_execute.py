@@ -1,57 +1,23 @@
 """Doing what `wattloop simulate` was asked to do."""
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from wattloop.cli.output import say, write_json
+from wattloop.cli.simulate_request import SimulateRequest, choices_of, scenario_of, seeds_of
 from wattloop.core.errors import ConfigError
-from wattloop.core.settings import Settings
+from wattloop.core.user_path import user_path
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
     from wattloop.schedule.campaigns.changes import Changes
     from wattloop.schedule.campaigns.whatif import WhatIf
-    from wattloop.schedule.scenarios.scenario import Scenario
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
 
-__all__ = ["SimulateRequest", "execute", "execute_whatif", "scenario_of"]
-
-
-FLAGS = {
-    "budget": "--budget ",
-    "engine.horizon": "--horizon ",
-    "jobs.trace.file": "--trace ",
-}
-"""Field that an option changes -> that option."""
-
-
-@dataclass(slots=True, kw_only=True)
-class SimulateRequest:
-    """Options as they were given; None or empty means not given."""
-
-    scenario: str
-    settings: Settings
-    policies: str | None = None
-    seeds: str | None = None
-    workers: int | None = None
-    variant: str | None = None
-    trace: str | None = None
-    budget: str | None = None
-    horizon: str | None = None
-    throughputs: list[str] = field(default_factory=list)
-    cap_curves: list[str] = field(default_factory=list)
-    changes: list[str] = field(default_factory=list)
-    check: bool = False
-    plot: str | None = None
-    new: bool = False
-    json_file: str | None = None
+__all__ = ["execute", "execute_whatif"]
 
 
 def execute(request: SimulateRequest) -> None:
@@ -65,10 +31,10 @@ def execute(request: SimulateRequest) -> None:
         from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
-        writable_folder(_path(request.plot))
+        writable_folder(user_path(request.plot))
     scenario = scenario_of(request)
     campaign = Campaign(
-        scenario, _choices(request, scenario), _seeds(request, scenario), request.check
+        scenario, choices_of(request, scenario), seeds_of(request, scenario), request.check
     )
     with open_store(request.settings.store_location) as store:
         experiment, outcomes = _carried_out(campaign, store, request)
@@ -80,7 +46,7 @@ def execute(request: SimulateRequest) -> None:
     if request.plot is not None:
         from wattloop.cli.simulate_figures import draw
 
-        draw(campaign, outcomes, _path(request.plot))
+        draw(campaign, outcomes, user_path(request.plot))
     if any("error" in outcome for outcome in outcomes.values()):
         raise typer.Exit(1)
 
@@ -95,10 +61,10 @@ def execute_whatif(request: SimulateRequest, changes: "Changes") -> "WhatIf":
     then = changed_scenario(scenario, changes)
     if request.policies is None:
         request.policies = "charon" if then.budget is not None else "zeus"
-    choices = _choices(request, scenario)
+    choices = choices_of(request, scenario)
     if len(choices) > 1:
         raise ConfigError(f"--policy {request.policies}: one policy; what-if compares two worlds")
-    seeds = _seeds(request, scenario)
+    seeds = seeds_of(request, scenario)
     worlds = [Campaign(each, choices, seeds, request.check) for each in (scenario, then)]
     with open_store(request.settings.store_location) as store:
         before, after = (_carried_out(each, store, request)[1] for each in worlds)
@@ -109,114 +75,6 @@ def execute_whatif(request: SimulateRequest, changes: "Changes") -> "WhatIf":
         say(f"wattloop: {len(failed)} simulations failed; the first: {failed[0]}")
         raise typer.Exit(1)
     return whatif_of(worlds[0], changes, before, after)
-
-
-def scenario_of(request: SimulateRequest) -> "Scenario":
-    """The scenario that file and options make.
-
-    Raises:
-        ConfigError: not there, or wrong; names file, line and field, or the option.
-    """
-    from wattloop.schedule.scenarios.file import load_scenario
-
-    if request.cap_curves and not request.throughputs:
-        raise ConfigError("--cap-curves goes with --throughputs: caps of which throughputs?")
-    fields = _fields(request)
-    try:
-        scenario = load_scenario(request.scenario, fields)
-    except ConfigError as error:
-        if fields and _is_fine(request.scenario):
-            raise ConfigError(_of_options(str(error), fields)) from None
-        raise
-    if request.variant is None:
-        return scenario
-    if request.variant not in scenario.variants:
-        from wattloop.hardware.lined_yaml import nearest
-
-        known = list(scenario.variants)
-        said = nearest(request.variant, known) if known else "it has none"
-        raise ConfigError(
-            f"--variant {request.variant}: {scenario.name} has no such variant; {said}"
-        )
-    return scenario.variants[request.variant]
-
-
-def _is_fine(name: str) -> bool:
-    """Whether the file alone could be used: then an option is at fault."""
-    from wattloop.schedule.scenarios.file import load_scenario
-
-    try:
-        load_scenario(name)
-    except ConfigError:
-        return False
-    return True
-
-
-def _of_options(message: str, fields: Mapping[str, Any]) -> str:
-    """Faults by what was given on the command line; the lines of a file that is right mislead."""
-    words = []
-    for name, value in fields.items():
-        if name == "oracle":
-            words += [f"--throughputs {file}" for file in value["throughputs"]]
-        elif value is not None:
-            words.append(f"{FLAGS.get(name, f'--set {name}=')}{value}")
-    faults = [re.sub(r"^.*?\.ya?ml(:\d+)?: ", "", line) for line in message.splitlines()]
-    return f"{' '.join(words)}: {'; '.join(faults)}"
-
-
-def _fields(request: SimulateRequest) -> dict[str, Any]:
-    """Dotted field -> value, from all options that change one."""
-    import yaml
-
-    found: dict[str, Any] = {}
-    for change in request.changes:
-        name, equals, value = change.partition("=")
-        if not (name.strip() and equals):
-            raise ConfigError(f"--set {change}: write FIELD=VALUE, such as engine.horizon=10h")
-        try:
-            found[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {change}: {value!r} is not a YAML value") from None
-    given: Mapping[str, Any] = {
-        "budget": request.budget,
-        "engine.horizon": request.horizon,
-        "jobs.trace.file": _here(request.trace),
-    }
-    found |= {name: value for name, value in given.items() if value is not None}
-    if request.trace is not None:
-        found["jobs.generate"] = None
-    if request.throughputs:
-        from wattloop.schedule.scenarios.file import load_scenario
-
-        found["oracle"] = {
-            "kind": "table",
-            "noise": load_scenario(request.scenario, found).oracle.noise,
-            "throughputs": [_here(name) for name in request.throughputs],
-            "cap_curves": [_here(name) for name in request.cap_curves],
-        }
-    return found
-
-
-def _here(name: str | None) -> str | None:
-    """A path given on the command line starts here, not at the scenario's file."""
-    return None if name is None else str(_path(name).absolute())
-
-
-def _choices(request: SimulateRequest, scenario: "Scenario") -> tuple[Any, ...]:
-    from wattloop.schedule.campaigns.cell import PolicyChoice
-    from wattloop.schedule.policies.registry import POLICIES, split_policies
-
-    if request.policies is None:
-        return tuple(PolicyChoice.named(given) for given in scenario.policies)
-    if request.policies.strip() == "all":
-        return tuple(PolicyChoice.named(name) for name in POLICIES)
-    return tuple(PolicyChoice.named(given) for given in split_policies(request.policies))
-
-
-def _seeds(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:
-    from wattloop.schedule.campaigns.seeds import seeds_from
-
-    return scenario.seeds if request.seeds is None else seeds_from(request.seeds)
 
 
 def _carried_out(
@@ -238,9 +96,3 @@ def _carried_out(
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _path(text: str) -> Path:
-    from wattloop.core.user_path import user_path
-
-    return user_path(text)

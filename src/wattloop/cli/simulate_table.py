@@ -50,7 +50,7 @@ COLUMNS = (
     Column("wasted_kwh", "wasted kWh", better=-1, optional=True),
     Column("jct_mean_s", "JCT min", 1 / 60, better=-1),
     Column("jct_p95_s", "JCT p95 min", 1 / 60, better=-1),
-    Column("miss_rate", "misses %", 100.0, better=-1, is_share=True, optional=True),
+    Column("miss_rate", "misses %", 100.0, better=-1, is_share=True),
     Column("peak_power_w", "peak kW", 1e-3),
     Column("over_budget_s", "over budget s", better=-1, optional=True),
     Column("jain_jct", "Jain JCT", better=1),
@@ -66,9 +66,16 @@ DIFFERENCES = (
 )
 
 
-def print_campaign(summary: "Summary", title: str) -> None:
-    """Mean and deviation of each policy, then how each differs from the first."""
-    columns = [column for column in COLUMNS if _is_shown(column, summary)]
+def print_campaign(summary: "Summary", title: str, *, budget: bool = False) -> None:
+    """Mean and deviation of each policy, then how each differs from the first.
+
+    Args:
+        summary: of one variant.
+        title: above the table.
+        budget: there is one, so that keeping it is news, too.
+    """
+    kept = ("over_budget_s",) if budget else ()
+    columns = [each for each in COLUMNS if each.metric in kept or _is_shown(each, summary)]
     best = {column.metric: _best(column, summary) for column in columns}
     rows = []
     for label in summary.labels:
@@ -110,7 +117,7 @@ def change_text(found: "Difference | None", column: Column) -> str:
     text = f"{mean:+.1f}" if abs(mean) >= 0.05 else "0.0"
     if half is None:
         return text + unit
-    return f"{text} ± {half:.1f}{unit}" + (UNSURE if mean and abs(mean) <= half else "")
+    return f"{text} ± {half:.1f}{unit}" + (UNSURE if 0.05 <= abs(mean) <= half else "")
 
 
 def _print_differences(summary: "Summary", shown: Sequence[Column]) -> None:

@@ -12,7 +12,7 @@ from wattloop.store.tables import iso_time
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Outcomes
 
-__all__ = ["campaign_dict", "print_outcomes"]
+__all__ = ["campaign_dict", "print_outcomes", "print_remarks"]
 
 
 def campaign_dict(experiment: Experiment, outcomes: "Outcomes") -> dict[str, Any]:
@@ -42,8 +42,9 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         how = "one seed: no deviation is known" if count == 1 else f"mean ± sd of {count} seeds"
         name = f"{experiment.name}/{variant}" if variant else experiment.name
         title = f"{name}, simulated, {_whose(experiment)}, {how}; * best"
-        print_campaign(summary, ("\n" if number else "") + title)
-        _print_remarks(summary, f"{variant}: " if variant else "")
+        budget = bool(experiment.spec.get("scenario", {}).get("budget"))
+        print_campaign(summary, ("\n" if number else "") + title, budget=budget)
+        print_remarks(summary, f"{variant}: " if variant else "")
     expected = _expected(experiment)
     if len(outcomes) < expected:
         say(f"wattloop: {experiment.status}: {len(outcomes)} of {expected} simulations so far")
@@ -60,8 +61,10 @@ def _expected(experiment: Experiment) -> int:
     return len(spec.get("policies", ())) * seeds * max(1, len(spec.get("variants", ())))
 
 
-def _print_remarks(summary: Summary, of: str) -> None:
-    """Jobs that never ran, impossible actions, failures."""
+def print_remarks(summary: Summary, of: str = "") -> None:
+    """What was assumed; jobs that never ran, impossible actions, failures."""
+    for note in summary.notes:
+        say(f"wattloop: {of}{note}")
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
     for label, (count, first) in summary.refused.items():

@@ -6,7 +6,17 @@ import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, write_json
-from wattloop.cli.simulate_options import Horizon, New, Seeds, Set, Trace, Variant, Workers
+from wattloop.cli.simulate_options import (
+    CapCurves,
+    Horizon,
+    New,
+    Seeds,
+    Set,
+    Throughputs,
+    Trace,
+    Variant,
+    Workers,
+)
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.summary import Summary
@@ -42,6 +52,8 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     variant: Variant = None,
     trace: Trace = None,
     horizon: Horizon = None,
+    throughputs: Throughputs = None,
+    cap_curves: CapCurves = None,
     changes: Set = None,
     new: New = False,
     json_file: JsonFile = None,
@@ -53,7 +65,9 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     Jobs, the work in them and their deadlines stay as they are in the scenario.
     """
     from wattloop.cli.chosen import settings_of
-    from wattloop.cli.simulate_execute import SimulateRequest, execute_whatif
+    from wattloop.cli.simulate_execute import execute_whatif
+    from wattloop.cli.simulate_request import SimulateRequest
+    from wattloop.cli.simulate_view import print_remarks
     from wattloop.schedule.campaigns.changes import Changes
 
     check_target(json_file, "--json")
@@ -66,6 +80,8 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
         variant=variant,
         trace=trace,
         horizon=horizon,
+        throughputs=throughputs or [],
+        cap_curves=cap_curves or [],
         changes=changes or [],
         new=new,
         json_file=json_file,
@@ -77,6 +93,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     if json_file != "-":
         _print(found.summary, found.title)
         typer.echo(f"\n{found.sentence}")
+        print_remarks(found.summary)
 
 
 def _print(summary: "Summary", title: str) -> None:

@@ -53,6 +53,15 @@ def test_what_went_wrong_is_counted_and_left_out_of_means() -> None:
     assert difference is not None and (difference.mean, difference.pairs) == (2.0, 1)
 
 
+def test_notes_are_those_of_all_seeds() -> None:
+    """What was drawn for one seed is not said of the campaign; sources are said once."""
+    cells = {
+        ("fifo", seed): cell(1.0, notes=["read as philly", f"seed {seed}"], sources=["kernels"])
+        for seed in (0, 1)
+    }
+    assert summary_of(cells).notes == ("read as philly", "time and power: kernels")
+
+
 def test_every_row_begins_with_the_fields_that_were_promised() -> None:
     """In their order, missing ones as null, all else behind them."""
     outcomes = {("", "fifo", 7): cell(1.0), ("b", "zeus", 7): cell(2.0)}

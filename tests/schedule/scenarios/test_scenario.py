@@ -153,3 +153,13 @@ def test_a_file_that_is_gone_is_said_not_hashed(tmp_path: Path) -> None:
     scenario = load_scenario("philly", {"jobs.trace.file": str(tmp_path / "none.csv")})
     with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
         scenario.digest()
+
+
+def test_a_folder_of_tables_is_hashed_by_what_is_in_it(tmp_path: Path) -> None:
+    """Cap curves may be a folder; a changed file in it changes what is simulated."""
+    thesis = load_scenario("thesis")
+    oracle = thesis.oracle.model_copy(update={"cap_curves": [str(tmp_path)]})
+    (tmp_path / "power_v100.csv").write_text("one")
+    before = replace(thesis, oracle=oracle).digest()
+    (tmp_path / "power_v100.csv").write_text("two")
+    assert replace(thesis, oracle=oracle).digest() != before

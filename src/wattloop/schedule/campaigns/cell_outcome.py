@@ -37,7 +37,8 @@ class Simulator:
 
     def _outcome(self, world: World, cell: Cell) -> dict[str, Any]:
         try:
-            return outcome_of(simulated(world, cell.choice, checks=self.checks))
+            result = simulated(world, cell.choice, checks=self.checks)
+            return outcome_of(result) | {"sources": _sources(world)}
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a policy's fault is the result of its cell
@@ -57,10 +58,19 @@ def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Re
 
 
 def outcome_of(result: Result) -> dict[str, Any]:
-    """Plain data for the store: all metrics, jobs that can never run by reason, refusals."""
+    """Plain data for the store: metrics, jobs that never run by reason, refusals, assumptions."""
     return {
         **metrics_of(result).to_dict(),
         "policy_s": result.policy_s,
         "never": dict(Counter(result.never.values())),
         "refused": list(result.refused[:REFUSED_KEPT]),
+        "notes": list(result.jobs.notes),
     }
+
+
+def _sources(world: World) -> list[str]:
+    """Where time and power come from; of a table's many parts, the tables."""
+    parts = [
+        part for kind in world.jobs.kinds for part in world.truth.options(kind).source.split("; ")
+    ]
+    return [part for part in dict.fromkeys(parts) if part and not part.startswith("caps of ")]

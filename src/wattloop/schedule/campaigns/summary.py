@@ -44,6 +44,7 @@ class Summary:
         failed: (policy, seed) -> what went wrong.
         never: reason -> most jobs of one seed that can never run for it.
         refused: policy -> (impossible actions in all, the first in words).
+        notes: what was assumed of the jobs on all seeds, and where time and power come from.
     """
 
     labels: tuple[str, ...]
@@ -53,6 +54,7 @@ class Summary:
     failed: Mapping[tuple[str, int], str]
     never: Mapping[str, int]
     refused: Mapping[str, tuple[int, str]]
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -81,6 +83,7 @@ class Summary:
                 label: {"actions": count, "first": first}
                 for label, (count, first) in self.refused.items()
             },
+            "notes": list(self.notes),
         }
 
 
@@ -113,6 +116,7 @@ def summary_of(outcomes: Found) -> Summary:
         failed={cell: found["error"] for cell, found in outcomes.items() if "error" in found},
         never=_never(good),
         refused=_refused(good),
+        notes=_notes(good),
     )
 
 
@@ -162,3 +166,17 @@ def _refused(good: Found) -> dict[str, tuple[int, str]]:
             count, first = found.get(label, (0, outcome["refused"][0]))
             found[label] = count + outcome["refusals"], first
     return found
+
+
+def _notes(good: Found) -> tuple[str, ...]:
+    """What holds for all seeds: that this seed was drawn is no news."""
+    if not good:
+        return ()
+    first, *others = good.values()
+    shared = [
+        note
+        for note in first.get("notes", ())
+        if all(note in other.get("notes", ()) for other in others)
+    ]
+    sources = dict.fromkeys(each for found in good.values() for each in found.get("sources", ()))
+    return (*shared, *((f"time and power: {', '.join(sources)}",) if sources else ()))

@@ -84,6 +84,7 @@ class WhatIf:
         differences = self.summary.to_dict()["differences"][CHANGED]
         return {
             "answer": self.sentence,
+            "about": self.title,
             "provenance": "simulated",
             "differences": differences,
             "results": [

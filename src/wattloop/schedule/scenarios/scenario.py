@@ -182,7 +182,11 @@ def _trace_files(jobs: JobsSpec) -> list[Path]:
 
 
 def _content(path: Path) -> bytes:
+    """Of a file, or of all files of a folder, which tables may be."""
     try:
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if each.is_file())
+            return b"\0".join(each.read_bytes() for each in inside)
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
