@@ -97,7 +97,7 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
 
 
 def _print(summary: "Summary", title: str) -> None:
-    from wattloop.cli.simulate_table import COLUMNS, change_text, spread_text
+    from wattloop.report.campaign_table import COLUMNS, change_text, spread_text
     from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED
 
     rows = []

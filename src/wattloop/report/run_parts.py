@@ -80,7 +80,9 @@ def grid_facts(accounting: Mapping[str, Any]) -> Facts | None:
     facts = []
     node = accounting.get("node") or {}
     if node.get("energy_j") is not None:
-        facts.append(Fact("Whole node", format_energy(node["energy_j"]), str(node.get("provenance") or "")))
+        facts.append(
+            Fact("Whole node", format_energy(node["energy_j"]), str(node.get("provenance") or ""))
+        )
     facility = accounting.get("facility") or {}
     if facility.get("energy_j") is not None:
         said = [f"PUE {facility['pue']:g}"] if facility.get("pue") else []

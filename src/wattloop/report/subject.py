@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.report.document import Document
+from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_run import report_of_run
 from wattloop.report.of_search import report_of_search
 from wattloop.report.of_sweep import report_of_sweep
@@ -16,6 +17,7 @@ __all__ = ["report_of"]
 EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "sweep": report_of_sweep,
     "search": report_of_search,
+    "campaign": report_of_campaign,
 }
 """Kind of experiment -> what makes its report."""
 

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 
 from wattloop.report.stored import looked_at, stored_search, stored_sweep, with_status_now
+from wattloop.schedule.campaigns.stored import known_outcomes
+from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.house import InHouse
 from wattloop.store.database import Store
 from wattloop.store.experiments import find_experiment, list_experiments
@@ -73,10 +75,10 @@ def campaigns(house: InHouse) -> ExperimentsAnswer:
 
 @router.get("/campaigns/{campaign_id}")
 def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
-    """What was asked of a campaign; its figures are at `/campaigns/{id}/cells`."""
-    return with_status_now(
-        house.store, find_experiment(house.store, campaign_id, "campaign")
-    ).to_dict()
+    """What was asked of a campaign, and every policy and seed with its figures."""
+    experiment = with_status_now(house.store, find_experiment(house.store, campaign_id, "campaign"))
+    outcomes = known_outcomes(house.store, experiment)
+    return {**experiment.to_dict(), "results": per_cell(outcomes)}
 
 
 def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:

@@ -1,8 +1,9 @@
-"""*Sweeps* and *Searches*: lists, and each one's report as a page."""
+"""*Sweeps*, *Searches* and *Simulate*: lists, and each one's report as a page."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_search import report_of_search
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.serve.api.experiments import experiments_answer
@@ -50,4 +51,23 @@ def searches(request: Request, house: InHouse) -> HTMLResponse:
 def search(request: Request, house: InHouse, search_id: str) -> HTMLResponse:
     """Pareto front, regression, matrix, families of runs."""
     found = report_of_search(house.store, find_experiment(house.store, search_id, "search"))
+    return house.page("document.html", request, document=found, sections=sections_html(found))
+
+
+@router.get("/simulate")
+def campaigns(request: Request, house: InHouse) -> HTMLResponse:
+    """All campaigns."""
+    return house.page(
+        "experiments.html",
+        request,
+        title="Simulate",
+        answer=experiments_answer(house.store, "campaign"),
+        example="wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10",
+    )
+
+
+@router.get("/simulate/{campaign_id}")
+def campaign(request: Request, house: InHouse, campaign_id: str) -> HTMLResponse:
+    """Policies side by side."""
+    found = report_of_campaign(house.store, find_experiment(house.store, campaign_id, "campaign"))
     return house.page("document.html", request, document=found, sections=sections_html(found))
