@@ -100,3 +100,18 @@ def test_another_name_of_this_address_is_not_answered(client: TestClient) -> Non
 def test_wrong_questions_are_said_to_be_wrong(client: TestClient, query: str) -> None:
     """422, never a traceback."""
     assert client.get(f"/api/v1/jobs?{query}").status_code == 422
+
+
+def test_totals_for_prometheus_escape_their_labels(client: TestClient) -> None:
+    """Every line is a comment or a sample, whatever a project is called."""
+    lines = client.get("/metrics").text.splitlines()
+    assert 'wattloop_energy_joules{cluster="c1"' in "\n".join(lines)
+    assert all(line.startswith(("#", "wattloop_")) for line in lines)
+
+
+def test_a_run_can_be_taken_away(client: TestClient) -> None:
+    """As a file with its name."""
+    answer = client.get("/api/v1/runs/2026-001/download", params={"what": "runs", "format": "json"})
+    assert answer.status_code == 200
+    assert "2026-001-runs.json" in answer.headers["content-disposition"]
+    assert client.get("/api/v1/runs/none/download").status_code == 404

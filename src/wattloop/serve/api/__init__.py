@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from wattloop.serve.api.compare import router as compare
+from wattloop.serve.api.downloads import router as downloads
 from wattloop.serve.api.experiments import router as experiments
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
@@ -11,4 +12,4 @@ from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: tuple[APIRouter, ...] = (jobs, live, runs, compare, experiments, predict)
+ROUTERS: tuple[APIRouter, ...] = (jobs, live, downloads, runs, compare, experiments, predict)

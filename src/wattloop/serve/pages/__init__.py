@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from wattloop.serve.api.metrics import router as metrics
 from wattloop.serve.pages.assets import router as assets
 from wattloop.serve.pages.compare import router as compare
 from wattloop.serve.pages.experiments import router as experiments
@@ -11,4 +12,4 @@ from wattloop.serve.pages.run import router as run
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: tuple[APIRouter, ...] = (assets, jobs, run, compare, experiments, predict)
+ROUTERS: tuple[APIRouter, ...] = (assets, metrics, jobs, run, compare, experiments, predict)

@@ -1,0 +1,72 @@
+"""Totals in the format of Prometheus, at /metrics.
+
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+from sqlalchemy import func, select
+
+from wattloop.serve.house import InHouse
+from wattloop.store.database import Store
+from wattloop.store.live import live_runs
+from wattloop.store.schema import run_facts, runs
+from wattloop.version import __version__
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(house: InHouse) -> PlainTextResponse:
+    """Runs, joules and grams by cluster, project and host, and how many runs go on."""
+    return PlainTextResponse("".join(f"{line}\n" for line in _lines(house.store)), media_type=TYPE)
+
+
+def _lines(store: Store) -> Iterator[str]:
+    labels = (run_facts.c.cluster, run_facts.c.project, runs.c.host, run_facts.c.provenance)
+    query = (
+        select(
+            *labels,
+            func.count(),
+            func.sum(runs.c.energy_j),
+            func.sum(run_facts.c.facility_j),
+            func.sum(run_facts.c.carbon_g),
+        )
+        .select_from(runs.join(run_facts, run_facts.c.run_id == runs.c.run_id))
+        # what another run counts, and what runs within a run measured, is in that run's figures
+        .where(runs.c.counted, runs.c.parent_run_id.is_(None))
+        .group_by(*labels)
+    )
+    with store.reading() as connection:
+        found = [tuple(row) for row in connection.execute(query)]
+    families = (
+        ("wattloop_runs", "Runs that were kept.", 4),
+        ("wattloop_energy_joules", "Energy of everything that was read.", 5),
+        ("wattloop_facility_energy_joules", "Energy from the grid, estimated with the PUE.", 6),
+        ("wattloop_carbon_grams", "Emissions of the energy from the grid.", 7),
+    )
+    yield "# HELP wattloop_info Version of the server."
+    yield "# TYPE wattloop_info gauge"
+    yield f'wattloop_info{{version="{__version__}"}} 1'
+    yield "# HELP wattloop_live_runs Runs that go on."
+    yield "# TYPE wattloop_live_runs gauge"
+    yield f"wattloop_live_runs {len(live_runs(store))}"
+    names = ("cluster", "project", "host", "provenance")
+    for family, text, column in families:
+        yield f"# HELP {family} {text}"
+        yield f"# TYPE {family} gauge"
+        for row in found:
+            if row[column] is not None:
+                pairs = zip(names, row, strict=False)
+                said = ",".join(f'{name}="{_escaped(str(value))}"' for name, value in pairs)
+                yield f"{family}{{{said}}} {float(row[column])!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
