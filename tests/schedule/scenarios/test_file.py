@@ -115,6 +115,22 @@ def test_a_file_like_another_changes_what_it_says(tmp_path: Path) -> None:
     assert not night.variants
 
 
+def test_files_are_found_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    """Also when a scenario in another folder builds on it."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "grid.csv").write_text("g\n10\n20\n")
+    (tmp_path / "shared" / "lab.yaml").write_text(
+        "groups:\n  - {gpu: a40, nodes: 3, gpus_per_node: 4, host_w: 0}\n"
+    )
+    (tmp_path / "shared" / "base.yaml").write_text(
+        "cluster: lab.yaml\n" + JOBS + "carbon: {csv: grid.csv}\n"
+    )
+    scenario = read(tmp_path, "like: shared/base.yaml\n")
+    assert scenario.cluster.gpus == 12
+    assert scenario.carbon is not None
+    assert scenario.carbon.steps.values == (10, 20)
+
+
 def test_a_section_written_as_one_value_can_be_built_on(tmp_path: Path) -> None:
     """`oracle: table` and `noise: 10%` on top of it are both meant."""
     (tmp_path / "base.yaml").write_text(
@@ -214,6 +230,11 @@ def test_a_cluster_file_lies_beside_the_scenario(tmp_path: Path) -> None:
         (
             CLUSTER + "jobs:\n  models: [{model: m, work: 9, wieght: 3}]\n  generate: {count: 1}",
             r":3: jobs\.models\.0\.wieght: .*'weight'\?\n.*jobs\.generate\.rate_per_s: .*missing",
+        ),
+        (
+            CLUSTER + "jobs:\n  models:\n    - {model: m, work: 9, types: [a30]}\n"
+            "  generate: {rate_per_s: 1, count: 1}",
+            r":4: jobs\.models\.0\.types: cluster ours has no GPU type 'a30'; did you mean 'a40'",
         ),
         (
             CLUSTER + JOBS + "variants:\n  a: {engine.horizn: 3}",

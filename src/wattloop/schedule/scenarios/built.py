@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import nearest
 from wattloop.hardware.yaml_faults import Fault, faults_of
 from wattloop.schedule.cluster.built import built as built_cluster
 from wattloop.schedule.cluster.built import failures_of
@@ -59,6 +60,8 @@ class _Reader:
             "carbon": self._steps("carbon", carbon_steps),
         }
         self._check_policies()
+        if cluster is not None:
+            self._check_types(cluster)
         if cluster is None or self.faults:
             return None
         fault = budget_fault(steps["budget"], cluster)
@@ -129,6 +132,17 @@ class _Reader:
             if name in names:
                 self.faults.append((("policies", number), f"{name} is given twice; keep one"))
             names.add(name)
+
+    def _check_types(self, cluster: Cluster) -> None:
+        """Jobs that ask for GPUs nobody has would wait for ever."""
+        known = [kind.name for kind in cluster.types]
+        for number, model in enumerate(self.spec.jobs.models):
+            for name in model.types:
+                if name not in known:
+                    said = (
+                        f"cluster {cluster.name} has no GPU type '{name}'; {nearest(name, known)}"
+                    )
+                    self.faults.append((("jobs", "models", number, "types"), said))
 
     def _steps(self, name: str, read: Callable[[Any, Path | None], Written]) -> Written | None:
         value = getattr(self.spec, name)

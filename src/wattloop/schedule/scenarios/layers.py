@@ -11,6 +11,13 @@ from wattloop.hardware.lined_yaml import LinedData, nearest, read_lined
 __all__ = ["Layered", "changed", "read_layers"]
 
 MOST_LAYERS = 10
+FILES = (
+    ("cluster",),
+    *(("jobs", "trace", name) for name in ("file", "format")),
+    *(("oracle", name) for name in ("throughputs", "cap_curves", "calibrations")),
+    *((name, "csv") for name in ("budget", "price", "carbon")),
+)
+"""Fields that may name files: one, a list, or by name."""
 SHORT = {
     ("oracle",): "kind",
     ("engine", "preemption"): "keeps",
@@ -58,6 +65,11 @@ def read_layers(path: str, shipped: Mapping[str, Path], depth: int = 0) -> Layer
         raise ConfigError(f"{where}: like: more than {MOST_LAYERS} files are like each other")
     base = read_layers(_found(str(like), own, shipped, where), shipped, depth + 1)
     inherited = {key: value for key, value in base.data.items() if key != "variants"}
+    for place in FILES:
+        value = _at(inherited, place)
+        if value is not None:
+            found = _anchored(value, Path(base.path).parent)
+            inherited = changed(inherited, ".".join(place), found)
     return Layered(own.path, merged(inherited, data), own.lines, base)
 
 
@@ -101,6 +113,17 @@ def _at(data: Any, place: Sequence[str]) -> Any:
     for part in place:
         data = data.get(part) if isinstance(data, Mapping) else None
     return data
+
+
+def _anchored(value: Any, folder: Path) -> Any:
+    """Files found from the folder of whoever named them, wherever they are inherited to."""
+    if isinstance(value, str):
+        return str((folder / value).absolute()) if (folder / value).is_file() else value
+    if isinstance(value, list):
+        return [_anchored(each, folder) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _anchored(each, folder) for name, each in value.items()}
+    return value
 
 
 def _with_models(data: dict[str, Any], own: LinedData) -> dict[str, Any]:
