@@ -10,11 +10,6 @@ from wattloop.schedule.scenarios.file import load_scenario
 ADR = Path(__file__).parents[3] / "docs/adr/0031-the-thesis-scenario-with-its-gaps-filled.md"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def test_machines_and_rules() -> None:
     """8 A100 at 55 W and 8 H100 at 70 W idle, GPUs only; 10% noise; a round a second for 10 h."""
     scenario = load_scenario("thesis")
