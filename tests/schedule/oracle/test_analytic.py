@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.schedule.oracle.clusters import ALBERT, RESNET, VIT, thesis_cluster
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.estimators import estimator_for
 from wattloop.predict.fits import fit_on
 from wattloop.predict.placement import Placement
@@ -125,6 +126,15 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
         fitting = {b for b in VIT.batches if fit_on(workload_of(VIT, b), gpu, 8).fits}
         assert left == fitting
     assert 256 not in found.batch[found.type_index == 0]
+
+
+def test_bf16_needs_its_units() -> None:
+    """A V100 emulates bfloat16, nobody knows how fast; TF32 jobs run there in fp32."""
+    small = thesis_cluster()
+    v100 = replace(small.types[0], gpu=gpu_named("v100-sxm-32"))
+    oracle = AnalyticOracle(replace(small, types=(v100, small.types[1])))
+    assert set(oracle.options(ALBERT).type_index.tolist()) == {1}
+    assert set(oracle.options(RESNET).type_index.tolist()) == {0, 1}
 
 
 def test_a_kind_that_fits_nowhere_has_no_options() -> None:

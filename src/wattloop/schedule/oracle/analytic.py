@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.hardware.gpus import Gpu
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.options import Options
@@ -95,7 +96,7 @@ class AnalyticOracle(Oracle):
         mine: NDArray[np.bool_],
         workloads: Mapping[int, "Workload"],
     ) -> "_Found":
-        """Figures of the rows of one GPU type; not a number where memory does not suffice."""
+        """Figures of the rows of one GPU type; not a number where it cannot run."""
         from wattloop.predict.fits import fit_on
         from wattloop.schedule.oracle.step_figures import step_figures
 
@@ -115,7 +116,7 @@ class AnalyticOracle(Oracle):
         figures = step_figures(model, list(workloads.values()), list(columns))
         counts = np.unique(rows.gpus[mine]).tolist()
         fitting = {
-            (batch, gpus): fit_on(workloads[batch], gpu, gpus).fits
+            (batch, gpus): _runs(workloads[batch], gpu) and fit_on(workloads[batch], gpu, gpus).fits
             for batch in batches
             for gpus in counts
         }
@@ -156,6 +157,11 @@ class AnalyticOracle(Oracle):
             gpus_per_node=1 if spread else self.cluster.gpus_per_node(type_index),
             network_bytes_s=self.cluster.network_bytes_s,
         )
+
+
+def _runs(workload: "Workload", gpu: Gpu) -> bool:
+    """Without bfloat16 units torch emulates them, at a speed that `predict` does not know."""
+    return workload.precision != "bf16" or "bf16" in gpu.matrix_flops
 
 
 class _Found(NamedTuple):
