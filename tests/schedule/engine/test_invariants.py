@@ -12,7 +12,6 @@ from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle import Options
 from wattloop.schedule.policies.fifo import Fifo
 
-
 NODE_1_IS_UP = (1, 1, 1)
 """An event that changes nothing, since it is."""
 
