@@ -47,6 +47,13 @@ def test_prices_and_carbon_follow_the_hour() -> None:
     assert result.carbon_g == pytest.approx(0.35 * (0.25 * 400 + 0.75 * 100))
 
 
+def test_prices_change_while_nothing_runs_up_to_the_horizon() -> None:
+    """An hour of work at 0.35 kWh, then an hour of idling at 0.1 kWh, ten times as dear."""
+    result = simulated(price_per_kwh=Steps((0.0, 3700.0), (1.0, 10.0)), horizon_s=7200.0)
+    idle_kwh = 0.1 / 3600
+    assert result.cost == pytest.approx(0.35 + 100 * idle_kwh + 3500 * idle_kwh * 10)
+
+
 def test_hosts_draw_more_while_their_gpus_work() -> None:
     """100 W always, 40 W more for the GPU at work."""
     cluster = small_cluster(host_w=100.0, host_busy_w_per_gpu=40.0)

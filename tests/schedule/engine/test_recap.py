@@ -4,8 +4,8 @@ import pytest
 
 from tests.schedule.engine.scripted import Scripted
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
-from wattloop.schedule.actions import Recap, Start
-from wattloop.schedule.engine import Settings, Simulation
+from wattloop.schedule.actions import Preempt, Recap, Start
+from wattloop.schedule.engine import Keeps, Preemption, Settings, Simulation
 from wattloop.schedule.engine.log import What
 from wattloop.schedule.jobs import JobKind
 
@@ -44,3 +44,20 @@ def test_recaps_back_and_forth_lose_nothing() -> None:
     ).run()
     assert result.finished_s.tolist() == [25]
     assert result.wasted_j.tolist() == [0]
+
+
+def test_a_checkpoint_before_a_recap_still_counts_after_it() -> None:
+    """Checkpoint at 8 s, recap at 9 s, stopped at 10 s: 8 of 20 samples are kept."""
+    cluster = small_cluster()
+    script = {
+        0.0: [Start(0, 1)], 9.0: [Recap(0, 0)], 10.0: [Preempt(0)], 20.0: [Start(0, 1)],
+    }  # fmt: skip
+    rules = Preemption(Keeps.CHECKPOINTS, checkpoint_period_s=8.0)
+    result = Simulation(
+        cluster,
+        jobs_of([(0, 20)], kind=CAPS),
+        Scripted(script),
+        truth=PlainOracle(cluster),
+        settings=Settings(checks=True, preemption=rules),
+    ).run()
+    assert result.finished_s.tolist() == pytest.approx([32])

@@ -1,0 +1,88 @@
+"""Promise: costs kept beside waiting jobs are those that would be computed afresh."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattloop.schedule.objectives import EDP, ENERGY, TIME, Objective
+from wattloop.schedule.oracle.noisy import NoisyOracle
+from wattloop.schedule.queue import Queue
+from wattloop.testing.synthetic_cluster import World, random_world
+
+SEEDS = st.integers(0, 1000)
+
+
+def queue_of(world: World, *, noisy: bool) -> Queue:
+    """Nobody waits yet."""
+    oracle = NoisyOracle(world.truth, seed=3) if noisy else world.truth
+    return Queue(world.jobs, oracle, [each.idle_w for each in world.cluster.types])
+
+
+def plainly(objective: Objective) -> Objective:
+    """The same cost, without what makes it quick."""
+    return replace(objective, name=f"plain {objective.name}", degree=None, keeps_order=False)
+
+
+@given(seed=SEEDS, noisy=st.booleans())
+def test_costs_follow_jobs_that_come_and_go(seed: int, noisy: bool) -> None:
+    """Added, removed and added again at random: every column is that of its job."""
+    world, dice = random_world(seed), random.Random(seed)
+    queue = queue_of(world, noisy=noisy)
+    for _ in range(30):
+        job = dice.randrange(len(world.jobs))
+        if job in queue:
+            queue.remove(job)
+        else:
+            queue.add(job, world.jobs.work[job] * dice.random())
+        if dice.random() < 0.5:
+            queue.cost(dice.choice([TIME, ENERGY, EDP]))
+    rows = queue.columns()
+    assert sorted(rows.job.tolist()) == queue.in_order()
+    for objective in (TIME, ENERGY, EDP):
+        costs = queue.cost(objective)
+        for row, job in enumerate(rows.job.tolist()):
+            afresh = objective.cost(queue.estimates(job))
+            least = np.full(len(queue.shapes), np.inf)
+            np.minimum.at(least, queue.shape_of(job), afresh)
+            np.testing.assert_allclose(costs[:, row], least, rtol=1e-12)
+            assert rows.work[row] == queue.work(job)
+            assert rows.deadline_s[row] == world.jobs.deadline_s[job]
+            assert rows.user[row] == world.jobs.user[job]
+
+
+@given(seed=SEEDS, noisy=st.booleans())
+def test_the_quick_way_finds_what_the_plain_way_finds(seed: int, noisy: bool) -> None:
+    """Best options and their order, with costs of a kind kept and without."""
+    world = random_world(seed)
+    queue = queue_of(world, noisy=noisy)
+    queue.add(0, 7.0)
+    for objective in (TIME, ENERGY, EDP):
+        costs = objective.cost(queue.estimates(0))
+        assert (np.diff(costs[queue.options_by(objective, 0)]) >= 0).all()
+        for shape in set(queue.options(0).shapes()):
+            quick = queue.best_option(objective, 0, shape)
+            plain = queue.best_option(plainly(objective), 0, shape)
+            np.testing.assert_allclose(costs[quick], costs[plain], rtol=1e-12)
+            assert queue.options(0).shape(quick) == shape
+        placed = queue.placed_by(objective, 0)
+        assert (placed is None) == noisy
+        for found in placed or ():
+            cost = queue.cost_of(objective, 0, found)
+            np.testing.assert_allclose(cost, costs[found.option], rtol=1e-12)
+
+
+def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
+    """A job that returns to the queue stands where it stood."""
+    world = random_world(1)
+    queue = queue_of(world, noisy=False)
+    for job in range(4):
+        queue.add(job, 1.0)
+    assert queue.remove(0) == 1.0
+    assert queue.head() == 1
+    queue.add(0, 0.5)
+    assert queue.head() == 0
+    assert list(queue.by_arrival()) == queue.in_order() == [0, 1, 2, 3]
+    assert queue.work(0) == 0.5
