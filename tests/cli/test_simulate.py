@@ -24,8 +24,11 @@ FIELDS = (
 
 
 @pytest.fixture
-def scenario(here: Machine) -> Path:
-    """A small scenario in the working directory."""
+def scenario(
+    here: Machine, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A small scenario in the working directory; what is predicted for it is kept for all tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     path = here.folder / "tiny.yaml"
     path.write_text(TINY)
     return path

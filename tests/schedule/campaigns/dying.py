@@ -1,7 +1,8 @@
-"""A simulator that does not live to answer; on its own, for a worker loads all that is here."""
+"""Simulators that do not do their work; on their own, for a worker loads all that is here."""
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,3 +11,9 @@ def die(cells: Sequence[Any]) -> Iterator[Any]:
     """Killed in the middle of its first cell."""
     os.kill(os.getpid(), signal.SIGKILL)
     yield cells[0], {}
+
+
+def dawdle(cells: Sequence[Any]) -> Iterator[Any]:
+    """Answers once, then takes a minute."""
+    yield cells[0], {}
+    time.sleep(60)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -96,10 +97,10 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
 
 
 def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) -> None:
-    """A real process, killed between two cells: what has ended is there, its workers are not."""
+    """A real process, killed between two cells: what has ended is there, the rest is computed."""
     path = tiny_file(tmp_path)
     script = (
-        "import multiprocessing, os, signal, sys\n"
+        "import os, signal, sys\n"
         "from tests.schedule.campaigns.worlds import campaign, tiny\n"
         "from pathlib import Path\n"
         "from wattloop.schedule.campaigns.running import Listener, run_campaign\n"
@@ -108,24 +109,12 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
         "    count = 0\n"
         "    def ended(self, cell, outcome, left_s):\n"
         "        Killer.count += 1\n"
-        "        if Killer.count == 2:\n"
-        "            print(*(p.pid for p in multiprocessing.active_children()), flush=True)\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if __name__ == '__main__':\n"
-        "    run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
-        "workers=2, listener=Killer())\n"
+        "        if Killer.count == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run_campaign(campaign(tiny(Path(sys.argv[1]))), open_store(sys.argv[2]), "
+        "listener=Killer())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(path.parent), store.where],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        check=False,
-    )
-    assert ended.returncode == -signal.SIGKILL
-    workers = [int(word) for word in ended.stdout.split()]
-    assert len(workers) == 2
-    assert all(_is_gone(worker) for worker in workers)
+    code, _ = _ran(script, str(path.parent), store.where)
+    assert code == -signal.SIGKILL
     (experiment,) = list_experiments(store, "campaign")
     assert experiment.status == "running"
     assert with_status_now(store, experiment).status == "interrupted"
@@ -137,6 +126,26 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path, store: Store) ->
     assert (heard.known, len(heard.computed)) == (2, 2)
     assert kept.items() <= outcomes.items()
     assert find_experiment(store, same.experiment_id).status == "finished"
+
+
+def test_workers_end_at_once_when_whoever_handed_out_is_killed() -> None:
+    """They do not first finish what would have taken them a minute."""
+    script = (
+        "import multiprocessing, os, signal\n"
+        "from tests.schedule.campaigns.dying import dawdle\n"
+        "from wattloop.schedule.campaigns.cell import Cell, PolicyChoice\n"
+        "from wattloop.schedule.campaigns.crew import each_outcome\n"
+        "if __name__ == '__main__':\n"
+        "    cells = [Cell(f'k{n}', PolicyChoice('zeus', 'zeus'), n) for n in range(2)]\n"
+        "    for _ in each_outcome(dawdle, cells, 2):\n"
+        "        print(*(each.pid for each in multiprocessing.active_children()), flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    code, output = _ran(script)
+    assert code == -signal.SIGKILL
+    workers = [int(word) for word in output.split()]
+    assert len(workers) == 2
+    assert all(_is_gone(worker) for worker in workers)
 
 
 def test_an_interrupted_campaign_leaves_no_worker_behind(tmp_path: Path, store: Store) -> None:
@@ -217,9 +226,23 @@ def _children() -> list[int]:
     return [process.pid or 0 for process in multiprocessing.active_children()]
 
 
+def _ran(script: str, *words: str) -> tuple[int, str]:
+    """Exit code and output of a process that can import what these tests can."""
+    with tempfile.TemporaryFile("w+") as output:  # a pipe would be open as long as any worker is
+        ended = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=output,
+            check=False,
+        )
+        output.seek(0)
+        return ended.returncode, output.read()
+
+
 def _is_gone(number: int) -> bool:
-    """Whether a process that nobody waits for ends within half a minute."""
-    for _ in range(600):
+    """Whether a process that nobody waits for ends within ten seconds."""
+    for _ in range(200):
         try:
             state = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0]
         except OSError:
