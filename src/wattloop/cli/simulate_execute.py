@@ -28,7 +28,7 @@ def execute(request: SimulateRequest) -> None:
     from wattloop.store.experiments import find_experiment
 
     if request.plot is not None:
-        from wattloop.report.figures.render import needs_libraries
+        from wattloop.report.figures.render import needs_libraries, writable_folder
 
         needs_libraries()
         writable_folder(user_path(request.plot))

@@ -12,6 +12,7 @@ from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
 from wattloop.serve.security import guarded
 from wattloop.store.database import open_store
+from wattloop.store.ingest import Unexpected
 from wattloop.store.job_list import fill_run_facts
 from wattloop.version import __version__
 
@@ -50,6 +51,8 @@ def create_app(options: ServeOptions) -> FastAPI:
 
 async def _fault(request: Request, error: Exception) -> Response:
     """What the person can do about, in words; never a traceback."""
+    if isinstance(error, Unexpected):
+        return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
     if isinstance(error, RunNotFound | ExperimentNotFound):
         status = 404
     elif isinstance(error, ConfigError):

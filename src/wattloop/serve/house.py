@@ -1,6 +1,9 @@
 """What every page needs."""
 
+import math
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from importlib import resources
 from typing import Annotated, Any
@@ -9,9 +12,13 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.measure.closing import close_journal
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import Store
+from wattloop.store.fold import recover
+from wattloop.store.ingest import Ingest
 from wattloop.version import __version__
 
 __all__ = ["NAVIGATION", "House", "InHouse"]
@@ -28,6 +35,9 @@ NAVIGATION = (
 """Where -> what it is called, in the order of the verbs."""
 
 
+TIDY_EVERY_S = 5.0
+
+
 class House:
     """Store and templates of one server.
 
@@ -39,6 +49,8 @@ class House:
     def __init__(self, options: ServeOptions, store: Store) -> None:
         self.options = options
         self.store = store
+        self.ingest = Ingest(store, close_journal)
+        self._tidied_s = -math.inf
         self.templates = Environment(
             loader=PackageLoader("wattloop.serve", "templates"),
             autoescape=select_autoescape(default=True),
@@ -53,6 +65,16 @@ class House:
             "moment": _moment,
             "short": _short,
         }
+
+    def tidy(self) -> None:
+        """Bring in runs whose writers ended or died, every few seconds at most."""
+        now_s = time.monotonic()
+        if self.store.read_only or now_s - self._tidied_s < TIDY_EVERY_S:
+            return
+        self._tidied_s = now_s
+        with suppress(StoreLocked, StoreUnwritable):  # busy: next time
+            recover(self.store, close_journal)
+            self.ingest.abandoned()
 
     def page(
         self, template: str, request: Request, *, status: int = 200, **data: Any

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from wattloop.serve.api.compare import router as compare
 from wattloop.serve.api.downloads import router as downloads
 from wattloop.serve.api.experiments import router as experiments
+from wattloop.serve.api.ingest import router as ingest
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
 from wattloop.serve.api.predict import router as predict
@@ -12,4 +13,13 @@ from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: tuple[APIRouter, ...] = (jobs, live, downloads, runs, compare, experiments, predict)
+ROUTERS: tuple[APIRouter, ...] = (
+    jobs,
+    live,
+    downloads,
+    ingest,
+    runs,
+    compare,
+    experiments,
+    predict,
+)

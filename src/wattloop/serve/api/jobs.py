@@ -116,6 +116,7 @@ class SlopesAnswer(BaseModel):
 @router.get("/jobs")
 def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
     """One page of jobs, with the totals of all that match."""
+    house.tidy()
     return jobs_answer(house.store, query)
 
 

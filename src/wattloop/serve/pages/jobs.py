@@ -20,6 +20,7 @@ CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 @router.get("/")
 def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
     """Totals, filters and a page of jobs."""
+    house.tidy()
     answer = jobs_answer(house.store, query)
     return house.page(
         "jobs.html",
