@@ -185,6 +185,18 @@ def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixt
     assert len(found["results"]) == 6
 
 
+def test_what_came_of_it_is_drawn(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page, and every figure on its own; of the first seed also power and GPUs over time."""
+    pytest.importorskip("altair", reason="Altair is not installed")
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+    words = ("--policies", "fifo", "--seeds", "1", "--plot", "figures")
+    assert simulate("tiny.yaml", *words) == 0
+    drawn = {path.name for path in Path("figures").iterdir()}
+    names = ("throughput-energy", "misses", "fairness", "power", "gpus-fifo")
+    assert {"index.html", *(f"{name}.svg" for name in names)} <= drawn
+    assert "5 figures in figures" in capsys.readouterr().err
+
+
 def test_what_can_be_named_is_listed(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """Scenarios and policies, and an example that runs as it is written."""
     assert simulate("scenarios") == 0

@@ -212,6 +212,15 @@ def test_work_is_dealt_so_that_nobody_waits_for_long() -> None:
     assert [cell for part in shares(many, 3) for cell in part] == many
 
 
+def test_a_world_that_cannot_be_built_leaves_nothing_behind(tmp_path: Path, store: Store) -> None:
+    """A trace with a fault is refused before the campaign is written down."""
+    (tmp_path / "bad.csv").write_text("arrival,gpus,duration\n0,1,-5\n")
+    scenario = tiny(tmp_path, {"jobs.trace.file": str(tmp_path / "bad.csv")})
+    with pytest.raises(ConfigError, match=r"bad\.csv:2: column duration: '-5' is negative"):
+        run_campaign(campaign(scenario), store, workers=2)
+    assert list_experiments(store) == []
+
+
 def test_no_policy_or_one_twice_is_refused(tmp_path: Path) -> None:
     """It would be compared with itself."""
     scenario = tiny(tmp_path)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError
@@ -17,23 +17,34 @@ __all__ = ["Simulator", "outcome_of", "simulated"]
 REFUSED_KEPT = 3
 
 
-@dataclass(frozen=True)
 class Simulator:
     """Simulates cells; what all seeds of a scenario share is built once.
 
-    Attributes:
+    Args:
         scenarios: variant -> the world it makes.
         checks: look after every event whether the invariants hold.
     """
 
-    scenarios: Mapping[str, Scenario]
-    checks: bool = False
+    def __init__(self, scenarios: Mapping[str, Scenario], *, checks: bool = False) -> None:
+        self.scenarios, self.checks = scenarios, checks
+        self._built: dict[tuple[str, int], World] = {}
 
     def __call__(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Each cell of one world with what came of it."""
-        world = self.scenarios[cells[0].variant].world(cells[0].seed)
+        world = self.world(cells[0])
         for cell in cells:
             yield cell, self._outcome(world, cell)
+
+    def world(self, cell: Cell) -> World:
+        """The world of a cell; the last one is kept, for a trace takes seconds to read."""
+        key = cell.variant, cell.seed
+        if key not in self._built:
+            self._built = {key: self.scenarios[cell.variant].world(cell.seed)}
+        return self._built[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers: without the world, which may be larger than what makes it."""
+        return self.__dict__ | {"_built": {}}
 
     def _outcome(self, world: World, cell: Cell) -> dict[str, Any]:
         try:

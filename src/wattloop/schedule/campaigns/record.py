@@ -19,7 +19,15 @@ from wattloop.store.experiments import (
 from wattloop.store.trial_records import TrialRecord, add_trials, read_trials, trials_with_keys
 from wattloop.trials.claim import is_claimed
 
-__all__ = ["FAILED", "FINISHED", "KIND", "CampaignRecord", "open_campaign", "with_status_now"]
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "KIND",
+    "CampaignRecord",
+    "known_cells",
+    "open_campaign",
+    "with_status_now",
+]
 
 KIND = "campaign"
 FINISHED, FAILED = "finished", "failed"
@@ -70,6 +78,11 @@ def with_status_now(store: Store, experiment: Experiment) -> Experiment:
     return experiment
 
 
+def known_cells(store: Store, cells: Sequence[Cell]) -> dict[str, TrialRecord]:
+    """Key -> record of cells that need not be computed, whichever campaign did."""
+    return trials_with_keys(store, KIND, [cell.key for cell in cells], FINISHED)
+
+
 class CampaignRecord:
     """Writes one campaign down.
 
@@ -81,26 +94,15 @@ class CampaignRecord:
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.store, self.experiment = store, experiment
 
-    def known(self, cells: Sequence[Cell], *, elsewhere: bool) -> dict[str, dict[str, Any]]:
-        """Key -> outcome of the cells that need not be computed.
-
-        Args:
-            cells: of this campaign.
-            elsewhere: also look at other campaigns; what they know is noted here too.
-        """
-        own = {
-            record.key: record.outcome
-            for record in read_trials(self.store, self.experiment.experiment_id)
-            if record.status == FINISHED
-        }
-        keys = [cell.key for cell in cells if cell.key not in own]
-        if not (elsewhere and keys):
-            return own
-        others = trials_with_keys(self.store, KIND, keys, FINISHED)
+    def adopt(self, cells: Sequence[Cell], known: Mapping[str, TrialRecord]) -> None:
+        """Note cells of this campaign that others have computed."""
+        own = {each.key for each in read_trials(self.store, self.experiment.experiment_id)}
         numbers = {cell.key: number for number, cell in enumerate(cells)}
-        copies = [replace(each, number=numbers[key]) for key, each in others.items()]
-        add_trials(self.store, self.experiment.experiment_id, copies)
-        return own | {key: each.outcome for key, each in others.items()}
+        others = [
+            replace(each, number=numbers[key]) for key, each in known.items() if key not in own
+        ]
+        if others:
+            add_trials(self.store, self.experiment.experiment_id, others)
 
     def keep(self, number: int, cell: Cell, outcome: Mapping[str, Any]) -> None:
         """Write down what came of a cell, at once: what has ended survives any end."""

@@ -11,7 +11,13 @@ from wattloop.schedule.campaigns.cell import Cell
 from wattloop.schedule.campaigns.cell_outcome import Simulator
 from wattloop.schedule.campaigns.crew import each_outcome
 from wattloop.schedule.campaigns.interrupts import later
-from wattloop.schedule.campaigns.record import FAILED, FINISHED, CampaignRecord, open_campaign
+from wattloop.schedule.campaigns.record import (
+    FAILED,
+    FINISHED,
+    CampaignRecord,
+    known_cells,
+    open_campaign,
+)
 from wattloop.schedule.campaigns.shared_truth import share_truth
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
@@ -62,15 +68,18 @@ def run_campaign(
         raise ConfigError(f"--workers {workers}: give 1 or more")
     listener = listener or Listener()
     cells = campaign.cells()
+    known = {} if new else known_cells(store, cells)
+    simulator = _simulator(campaign, [cell for cell in cells if cell.key not in known])
     experiment, resumed = open_campaign(
         store, campaign.spec(), fingerprint(cells), name=campaign.scenario.name, new=new
     )
     record = CampaignRecord(store, experiment)
     with claimed(store, experiment.experiment_id):
-        found = record.known(cells, elsewhere=not new)
+        record.adopt(cells, known)
+        found = {key: each.outcome for key, each in known.items()}
         listener.begins(experiment, len(cells), len(found), resumed=resumed)
         try:
-            _compute(campaign, cells, record, found, workers, listener)
+            _compute(simulator, cells, record, found, workers, listener)
         except BaseException:
             with later():
                 record.ended("interrupted")
@@ -80,8 +89,18 @@ def run_campaign(
     return experiment, {(c.variant, c.choice.label, c.seed): found[c.key] for c in cells}
 
 
+def _simulator(campaign: Campaign, todo: Sequence[Cell]) -> Simulator:
+    """Who simulates; a world that cannot be built is found out before anything is written."""
+    scenarios = campaign.scenarios
+    share_truth(scenarios.values())
+    simulator = Simulator(scenarios, checks=campaign.checks)
+    if todo:
+        simulator.world(todo[0])
+    return simulator
+
+
 def _compute(
-    campaign: Campaign,
+    simulator: Simulator,
     cells: Sequence[Cell],
     record: CampaignRecord,
     found: dict[str, dict[str, Any]],
@@ -91,9 +110,6 @@ def _compute(
     todo = [cell for cell in cells if cell.key not in found]
     numbers = {cell.key: number for number, cell in enumerate(cells)}
     pace = _Pace([cell.choice.label for cell in todo], min(workers, len(todo)))
-    scenarios = campaign.scenarios
-    share_truth(scenarios.values())
-    simulator = Simulator(scenarios, campaign.checks)
     for cell, outcome in each_outcome(simulator, todo, workers):
         with later():
             record.keep(numbers[cell.key], cell, outcome)
