@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("wattloop.cli.run", "Measure the energy of any program."),
     "devices": ("wattloop.cli.devices", "Show what can be measured and controlled here."),
     "watch": ("wattloop.cli.watch", "Show power and energy live."),
+    "advise": ("wattloop.cli.advise", "What a run wasted, and what to do about it."),
     "report": ("wattloop.cli.report", "Write a report on a run as one HTML file or a PDF."),
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
     "serve": ("wattloop.cli.serve", "Show everything in a browser: the dashboard."),

@@ -1,0 +1,56 @@
+"""One advice: what was wasted, what to do, how much it would save, and how we know."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Advice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something that a run wasted, and what to do about it.
+
+    Attributes:
+        rule: who says so: `idle-gpu`, `cap-too-high`, ...
+        title: in a few words.
+        text: what was seen and what to do, in a sentence or two.
+        saving_j: joules that a run like this one would save; None where only its carbon changes.
+        saving_share: the same as a part of the run's energy, or of its carbon.
+        time_change_share: how much longer (above 0) or shorter it would take; None: not known.
+        evidence: the figures it rests on, each with its name.
+        source: where the saving comes from: a sweep with its date, a prediction, this run itself.
+        command: what confirms it; empty where nothing needs to be tried.
+        saving_g: grams of CO2e, for an advice that changes when and not what is run.
+    """
+
+    rule: str
+    title: str
+    text: str
+    saving_j: float | None
+    saving_share: float
+    time_change_share: float | None
+    evidence: tuple[str, ...]
+    source: str
+    command: str = ""
+    saving_g: float | None = None
+
+    def __post_init__(self) -> None:
+        """No advice without its source."""
+        if not self.source or not self.evidence:
+            raise ValueError(f"{self.rule}: an advice needs a source and its evidence")
+
+    @property
+    def line(self) -> str:
+        """One line for a summary."""
+        what = "its carbon" if self.saving_j is None else "the run's energy"
+        time = "" if self.time_change_share is None else f", {_signed(self.time_change_share)} time"
+        saves = f"about {self.saving_share:.0%} of {what}{time}"
+        return f"{self.title}: {saves}, {self.source}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**asdict(self), "evidence": list(self.evidence)}
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.0f}%"

@@ -1,0 +1,181 @@
+"""What is known of one GPU during a run: its power, signals, limits, and when it had work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from wattloop.advise.trace import Stretch, Trace
+from wattloop.core.errors import ConfigError
+from wattloop.core.records import DomainEnergy
+from wattloop.hardware.gpus import Gpu, gpu_named
+
+__all__ = ["GpuFacts", "IdlePower", "gpu_facts"]
+
+IDLE_UTILISATION = 0.02
+"""Nobody works at or below this share of the time; NVML counts in per cent."""
+IDLE_ROOM = 0.08
+"""Without a utilisation, a GPU is idle this near to its idle power, as a part of the room from
+there to its limit. A clock that ramps up with a context open takes about that much."""
+ASSUMED_IDLE = 0.15
+"""Of the limit, where nothing better is known: the median of `predict.static_power` with HBM."""
+FEW = 3
+"""Readings that it takes to believe an idle power seen in the run."""
+
+
+class IdlePower(NamedTuple):
+    """Watts without work, and how they are known."""
+
+    watts: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """One GPU.
+
+    Attributes:
+        product: the maker's name.
+        card: its figures, where the table of GPUs has it.
+        limit_w: power limit during the run.
+        energy_j: of the whole run.
+        power: watts over time.
+        signals: `utilisation`, `memory_utilisation`, `sm_clock`, `memory_used`, ...
+        idle: its power without work.
+        duration_s: of the run.
+    """
+
+    name: str
+    product: str
+    card: Gpu | None
+    limit_w: float
+    energy_j: float
+    power: Trace
+    signals: Mapping[str, Trace]
+    idle: IdlePower
+    duration_s: float
+    load: Trace = field(default=Trace((), ()))
+
+    @property
+    def label(self) -> str:
+        """`GPU 1`."""
+        return self.name.replace("gpu:", "GPU ")
+
+    @property
+    def room_w(self) -> float:
+        """From idle up to the limit."""
+        return max(1.0, self.limit_w - self.idle.watts)
+
+    @property
+    def busy_stretches(self) -> list[Stretch]:
+        """When it had work."""
+        return self.load.where(lambda share: share > IDLE_UTILISATION, self.duration_s)
+
+    def idle_stretches(self, span: Stretch) -> list[Stretch]:
+        """When it had none, within a part of the run."""
+        return self.load.within(span).where(lambda share: share <= IDLE_UTILISATION, span.end_s)
+
+    def idle_share(self, span: Stretch) -> float:
+        """Share of that part's readings in which it had no work."""
+        shares = self.load.within(span).values
+        return sum(share <= IDLE_UTILISATION for share in shares) / len(shares) if shares else 0.0
+
+    def mean(self, signal: str, span: Stretch) -> float | None:
+        """Mean of a signal in a part of the run; None where it was not read."""
+        trace = self.signals.get(signal)
+        return None if trace is None else trace.within(span).mean()
+
+    def busy_share(self, span: Stretch) -> float:
+        """Share of the time in which it worked."""
+        return self.load.within(span).mean() or 0.0
+
+    def power_share(self, span: Stretch) -> float:
+        """Mean power above idle while it works, as a part of the room up to its limit.
+
+        Mean power of the span is idle + busy share x that, so it is known also where readings are
+        too slow to see single steps.
+        """
+        power_w = self.power.within(span).mean()
+        busy = self.busy_share(span)
+        if power_w is None or busy <= 0:
+            return 0.0
+        return max(0.0, (power_w - self.idle.watts) / (busy * self.room_w))
+
+
+def gpu_facts(
+    domain: DomainEnergy,
+    power: Trace,
+    signals: Mapping[str, Trace],
+    duration_s: float,
+    application: Mapping[str, Any] | None,
+) -> GpuFacts | None:
+    """Everything of one GPU; None where its limit or its curve is not known.
+
+    Args:
+        domain: its energy in the run.
+        power: its curve.
+        signals: by their last word.
+        duration_s: of the run.
+        application: what the machine's idle line says of the domain, if there is one.
+    """
+    limit = signals.get("power_limit")
+    limit_w = (limit.quantile(0.5) if limit else None) or domain.tdp_w
+    if not limit_w or domain.energy_j is None or len(power.values) < FEW:
+        return None
+    card = _card(domain.device)
+    utilisation = signals.get("utilisation")
+    idle = _idle(power, utilisation, card, limit_w, application, duration_s)
+    load = utilisation if utilisation is not None else _from_power(power, idle.watts, limit_w)
+    return GpuFacts(
+        name=domain.name,
+        product=domain.device,
+        card=card,
+        limit_w=limit_w,
+        energy_j=domain.energy_j,
+        power=power,
+        signals=signals,
+        idle=idle,
+        duration_s=duration_s,
+        load=load,
+    )
+
+
+def _card(product: str) -> Gpu | None:
+    try:
+        return gpu_named(product.removeprefix("virtual ")) if product else None
+    except ConfigError:  # not in the table
+        return None
+
+
+def _idle(
+    power: Trace,
+    utilisation: Trace | None,
+    card: Gpu | None,
+    limit_w: float,
+    application: Mapping[str, Any] | None,
+    duration_s: float,
+) -> IdlePower:
+    """From the machine's idle line, the run itself, the table of GPUs, or an assumption."""
+    if application and application.get("idle_j") and duration_s > 0:
+        return IdlePower(float(application["idle_j"]) / duration_s, "this machine's idle line")
+    if utilisation is not None:
+        rests = utilisation.where(lambda share: share <= IDLE_UTILISATION)
+        # power falls with a delay: the first half of a rest is left out
+        later = [Stretch((r.begin_s + r.end_s) / 2, r.end_s) for r in rests if r.length_s > 0]
+        seen = sorted(v for rest in later for v in power.within(rest).values)
+        if len(seen) >= FEW:
+            return IdlePower(seen[len(seen) // 2], "this run while the GPU had no work")
+    if card is not None:
+        from wattloop.predict.static_power import static_power
+
+        known = static_power(card)
+        # a cooler card, or one without a context, draws less than the table says
+        lowest_w = power.quantile(0.02) or known.watts
+        return IdlePower(min(known.watts, lowest_w), known.source)
+    lowest_w = power.quantile(0.02) or limit_w
+    share_w = ASSUMED_IDLE * limit_w
+    return IdlePower(min(share_w, lowest_w), f"assumed: {ASSUMED_IDLE:.0%} of the limit")
+
+
+def _from_power(power: Trace, idle_w: float, limit_w: float) -> Trace:
+    threshold_w = idle_w + IDLE_ROOM * max(0.0, limit_w - idle_w)
+    return Trace(power.times_s, tuple(float(value > threshold_w) for value in power.values))

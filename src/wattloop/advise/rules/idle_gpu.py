@@ -1,0 +1,113 @@
+"""A GPU that had nothing to do for most of the run."""
+
+from wattloop.advise.advice import Advice
+from wattloop.advise.facts import RunFacts
+from wattloop.advise.gpu_facts import GpuFacts
+from wattloop.advise.serving import waits_on_purpose
+from wattloop.advise.trace import Stretch
+from wattloop.core.units import format_energy, format_power
+
+__all__ = ["idle_gpu"]
+
+MOSTLY = 0.5
+"""Idle for more than half of the working time."""
+LONG_REST_S = 30.0
+"""The only GPU of a run may wait for data between steps, which is another rule; a rest this long
+is no step."""
+SHORTEST_S = 10.0
+"""A run this short is mostly the start of a program."""
+
+
+def idle_gpu(facts: RunFacts) -> Advice | None:
+    """GPUs that were idle, their energy meanwhile, and how to leave them to others."""
+    if facts.duration_s < SHORTEST_S or not facts.gpus or waits_on_purpose(facts):
+        return None
+    span = facts.working
+    if span is None:
+        return _never_used(facts)
+    if span.length_s < SHORTEST_S:
+        return None
+    alone = len(facts.gpus) == 1
+    idle = [g for g in facts.gpus if g.idle_share(span) >= MOSTLY]
+    if len(idle) == len(facts.gpus):
+        idle = [g for g in idle if _longest_rest(g, span) >= LONG_REST_S]
+        if not alone and len(idle) == len(facts.gpus):
+            busiest = max(g.busy_share(span) for g in idle)
+            idle = [g for g in idle if g.busy_share(span) < 0.5 * busiest]
+    return _advice(facts, idle, span) if idle else None
+
+
+def _never_used(facts: RunFacts) -> Advice | None:
+    """No GPU had any work: the program did not use them."""
+    return _advice(facts, list(facts.gpus), facts.whole)
+
+
+def _longest_rest(gpu: GpuFacts, span: Stretch) -> float:
+    """The typical rest by time: half of the idle time lies in rests at least this long."""
+    rests = sorted((s.length_s for s in gpu.idle_stretches(span)), reverse=True)
+    half, so_far = sum(rests) / 2, 0.0
+    for length_s in rests:
+        so_far += length_s
+        if so_far >= half:
+            return length_s
+    return 0.0
+
+
+def _advice(facts: RunFacts, idle: list[GpuFacts], span: Stretch) -> Advice:
+    shares = {gpu.label: gpu.idle_share(span) for gpu in idle}
+    saving_j = sum(_while_idle_w(gpu, span) * span.length_s * shares[gpu.label] for gpu in idle)
+    names = _listed([gpu.label for gpu in idle])
+    lowest, highest = min(shares.values()), max(shares.values())
+    share = f"{highest:.0%}" if highest - lowest < 0.02 else f"{lowest:.0%} to {highest:.0%}"
+    several = len(idle) > 1
+    return Advice(
+        rule="idle-gpu",
+        title=f"{names} idle {share} of the time",
+        text=(
+            f"{names} {'were' if several else 'was'} idle {share} of the time and drew "
+            f"{format_energy(saving_j)} meanwhile. Ask for as many GPUs as the program uses, or "
+            "give it work for all of them; what another job does on "
+            f"{'them' if several else 'it'} is not wasted any more."
+        ),
+        saving_j=saving_j,
+        saving_share=saving_j / facts.energy_j,
+        time_change_share=0.0,
+        evidence=tuple(
+            f"{gpu.label}: no work in {shares[gpu.label]:.0%} of "
+            f"{len(gpu.load.within(span).values)} readings, "
+            f"{format_power(_while_idle_w(gpu, span))} meanwhile"
+            for gpu in idle
+        ),
+        source="by the readings of this run",
+        command=_confirm(facts, idle),
+    )
+
+
+def _while_idle_w(gpu: GpuFacts, span: Stretch) -> float:
+    rests = gpu.idle_stretches(span)
+    means = [(gpu.power.within(s).mean(), s.length_s) for s in rests if s.length_s > 0]
+    known = [(mean, length_s) for mean, length_s in means if mean is not None]
+    total_s = sum(length_s for _, length_s in known)
+    return sum(m * s for m, s in known) / total_s if total_s > 0 else gpu.idle.watts
+
+
+def _confirm(facts: RunFacts, idle: list[GpuFacts]) -> str:
+    """The same program with the GPUs that it uses."""
+    from wattloop.advise.again import run_again
+
+    used = [g.name.removeprefix("gpu:") for g in facts.gpus if g not in idle]
+    visible = ",".join(used)
+    devices = ",".join(["cpu", *(f"gpu:{number}" for number in used)])
+    again = run_again(facts, options=["--devices", devices])
+    return f"CUDA_VISIBLE_DEVICES={visible} {again}" if again else ""
+
+
+def _listed(labels: list[str]) -> str:
+    """`GPU 1`, `GPUs 1, 2 and 5`, `GPUs 1 to 7`."""
+    numbers = [label.removeprefix("GPU ") for label in labels]
+    if len(numbers) == 1:
+        return labels[0]
+    whole = [int(n) for n in numbers if n.isdecimal()]
+    if len(whole) == len(numbers) > 2 and whole == list(range(whole[0], whole[0] + len(whole))):
+        return f"GPUs {whole[0]} to {whole[-1]}"
+    return f"GPUs {', '.join(numbers[:-1])} and {numbers[-1]}"

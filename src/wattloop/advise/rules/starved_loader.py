@@ -1,0 +1,138 @@
+"""The GPU waits between steps, again and again: its data comes too slowly."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wattloop.advise.advice import Advice
+from wattloop.advise.again import run_again
+from wattloop.advise.facts import RunFacts
+from wattloop.advise.gpu_facts import GpuFacts
+from wattloop.advise.rules.idle_gpu import LONG_REST_S
+from wattloop.advise.serving import waits_on_purpose
+from wattloop.advise.trace import Stretch, Trace
+from wattloop.core.units import format_energy, format_power
+
+__all__ = ["starved_loader"]
+
+WAITING = 0.25
+"""Share of the working time without work. Communication and optimizer steps keep a GPU busy, as
+NVML counts it; checkpoints and evaluations stay below a tenth."""
+FILLED = 0.3
+"""Power above idle while it works, as a part of the room: less is small kernels, another rule."""
+UNEVEN_RESTS = 0.8
+"""Spread of the lengths of rests, over their mean. Loaders are a machine and wait evenly; requests
+that arrive by chance are spread by 1."""
+UNEVEN_LOAD = 0.35
+"""Spread of the load over tenths of the working time, for the same reason."""
+MANY = 5
+SHORTEST_S = 10.0
+DATA_METRICS = ("data_s", "data_time", "data_time_s", "data_wait_s")
+"""What training loops call the time they waited for a batch, in seconds."""
+
+
+class Waiting(NamedTuple):
+    """How much of the working time, and how it was seen."""
+
+    share: float
+    how: str
+
+
+def starved_loader(facts: RunFacts) -> Advice | None:
+    """Waiting that repeats, what it costs, and the workers that would end it."""
+    span = facts.working
+    if span is None or span.length_s < SHORTEST_S or waits_on_purpose(facts):
+        return None
+    gpus = [g for g in facts.used_gpus if g.power_share(span) >= FILLED]
+    if not gpus:
+        return None
+    seen = [waiting for g in gpus if (waiting := _seen(g, span))]
+    told = _told(facts, span)
+    waiting = told or (min(seen, key=lambda w: w.share) if len(seen) == len(gpus) else None)
+    if waiting is None or waiting.share < WAITING:
+        return None
+    idle_w = sum(gpu.idle.watts for gpu in gpus)
+    saving_j = idle_w * span.length_s * waiting.share
+    return Advice(
+        rule="starved-loader",
+        title=f"The GPU waited for data {waiting.share:.0%} of the time",
+        text=(
+            f"Between steps the GPU had nothing to do, {waiting.share:.0%} of its working time, "
+            f"and drew {format_power(idle_w)} all the while: {format_energy(saving_j)}. Give the "
+            "loader more workers, pinned memory and prefetching, or decode the data once ahead "
+            "of time; the training gets faster by as much as it no longer waits."
+        ),
+        saving_j=saving_j,
+        saving_share=saving_j / facts.energy_j,
+        time_change_share=-waiting.share * span.length_s / facts.duration_s,
+        evidence=(
+            waiting.how,
+            *(f"{g.label}: idle {format_power(g.idle.watts)} ({g.idle.source})" for g in gpus),
+        ),
+        source="by the readings of this run, if all waiting ends",
+        command=run_again(facts, more=_workers(facts.command)),
+    )
+
+
+def _told(facts: RunFacts, span: Stretch) -> Waiting | None:
+    """From steps whose loop recorded how long it waited for its batch."""
+    steps = [step for step in facts.steps if step.get("kind") == "step"]
+    waited_s = lasted_s = 0.0
+    for step in steps:
+        metrics = step.get("metrics") or {}
+        known = next((metrics[name] for name in DATA_METRICS if metrics.get(name)), None)
+        if known is not None:
+            waited_s += float(known)
+            lasted_s += float(step["end_s"]) - float(step["begin_s"])
+    if lasted_s < SHORTEST_S or lasted_s < 0.3 * span.length_s:
+        return None
+    return Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
+
+
+def _seen(gpu: GpuFacts, span: Stretch) -> Waiting | None:
+    """From the utilisation: a saw-tooth, or an even part where readings are too slow to see it."""
+    load = gpu.load.within(span)
+    if len(load.values) < 2 * MANY:
+        return None
+    share = 1 - (load.mean() or 0.0)
+    rests = [rest.length_s for rest in gpu.idle_stretches(span)]
+    if sum(rests) < 0.3 * share * span.length_s:
+        if "utilisation" not in gpu.signals or _spread_over_tenths(load, span) > UNEVEN_LOAD:
+            return None
+        return Waiting(share, f"{gpu.label}: utilisation {1 - share:.0%}, evenly all the time")
+    if len(rests) < MANY or max(rests) > max(LONG_REST_S, 0.2 * span.length_s):
+        return None
+    if _spread(rests) > UNEVEN_RESTS or _spread_over_tenths(load, span) > UNEVEN_LOAD:
+        return None
+    return Waiting(
+        share,
+        f"{gpu.label}: {len(rests)} rests of about {sorted(rests)[len(rests) // 2]:.1f} s, "
+        f"utilisation {1 - share:.0%}",
+    )
+
+
+def _spread_over_tenths(load: Trace, span: Stretch) -> float:
+    """How differently it worked in each tenth of the time."""
+    tenth_s = span.length_s / 10
+    parts = [
+        Stretch(span.begin_s + i * tenth_s, span.begin_s + (i + 1) * tenth_s) for i in range(10)
+    ]
+    means = [m for part in parts if (m := load.within(part).mean()) is not None]
+    return _spread(means)
+
+
+def _spread(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values) if values else 0.0
+    if len(values) < 2 or mean <= 0:
+        return 0.0
+    return float((sum((v - mean) ** 2 for v in values) / len(values)) ** 0.5 / mean)
+
+
+def _workers(command: list[str]) -> dict[str, str]:
+    """The argument for the number of workers, doubled, where the command has one."""
+    from wattloop.advise.again import number_of
+
+    for name in ("--num-workers", "--num_workers", "--workers", "--dataloader_num_workers", "-j"):
+        number = number_of(command, name)
+        if number is not None:
+            return {name: str(max(4, 2 * number))}
+    return {}

@@ -1,0 +1,66 @@
+"""GPUs of one run that work, but unevenly."""
+
+from wattloop.advise.advice import Advice
+from wattloop.advise.facts import RunFacts
+from wattloop.advise.rules.idle_gpu import MOSTLY
+from wattloop.core.units import format_power
+
+__all__ = ["unbalanced_gpus"]
+
+UNEVEN = 0.7
+"""Work of a GPU below this part of the median of the others. The insight of the same name says so
+below 0.75 of the power with idling in it; above idling, three GPUs in a data-parallel job stay
+within a tenth of each other."""
+SHORTEST_S = 10.0
+
+
+def unbalanced_gpus(facts: RunFacts) -> Advice | None:
+    """A GPU that does clearly less than the others, and what its waiting costs."""
+    span = facts.working
+    if span is None or span.length_s < SHORTEST_S:
+        return None
+    working = [g for g in facts.gpus if g.idle_share(span) < MOSTLY]
+    if len(working) < 2:
+        return None
+    powers = {g.name: g.power.within(span).mean() or 0.0 for g in working}
+    work_w = {g.name: max(0.0, powers[g.name] - g.idle.watts) for g in working}
+    typical_w = {
+        g.name: _median([w for name, w in work_w.items() if name != g.name]) for g in working
+    }
+    light = [g for g in working if work_w[g.name] < UNEVEN * typical_w[g.name]]
+    if not light or len(light) > len(working) / 2:
+        return None
+    # What a GPU idles through while others do its part: its idle power over the missing share.
+    saving_j = sum(
+        g.idle.watts * span.length_s * (1 - work_w[g.name] / typical_w[g.name]) for g in light
+    )
+    names = ", ".join(g.label for g in light)
+    return Advice(
+        rule="unbalanced-gpus",
+        title=f"{names} did less than the others",
+        text=(
+            f"{names} worked at "
+            f"{_share(min(work_w[g.name] / typical_w[g.name] for g in light))} of what the other "
+            "GPUs did, and idled or was waited for the rest of the time. Even out the batch, the "
+            "layers or the experts per GPU, or look for a card that is capped or throttled."
+        ),
+        saving_j=saving_j,
+        saving_share=saving_j / facts.energy_j,
+        time_change_share=None,
+        evidence=tuple(
+            f"{g.label}: {format_power(powers[g.name])} on average, "
+            f"{format_power(work_w[g.name])} above idle"
+            for g in working
+        ),
+        source="by the readings of this run",
+        command=f"wattloop runs show {facts.record.run_id}",
+    )
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _median(values: list[float]) -> float:
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

@@ -1,0 +1,103 @@
+"""A value over time, as the store keeps it, and what rules ask of it. Standard library only."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+__all__ = ["Stretch", "Trace"]
+
+
+class Stretch(NamedTuple):
+    """From one moment to another, in seconds since the run began."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        """How long it is."""
+        return max(0.0, self.end_s - self.begin_s)
+
+
+class Trace(NamedTuple):
+    """Readings in the order of their times; each holds half-way to its neighbours.
+
+    Times are seconds since the run began. What could not be read is not in it.
+    """
+
+    times_s: tuple[float, ...]
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, times_s: Sequence[float], values: Sequence[float], begin_s: float = 0.0) -> "Trace":
+        """Without gaps, and without times that went backwards."""
+        kept_s: list[float] = []
+        kept: list[float] = []
+        for time_s, value in zip(times_s, values, strict=True):
+            if math.isfinite(value) and (not kept_s or time_s - begin_s > kept_s[-1]):
+                kept_s.append(time_s - begin_s)
+                kept.append(value)
+        return cls(tuple(kept_s), tuple(kept))
+
+    def within(self, span: Stretch) -> "Trace":
+        """The readings in a part of the run."""
+        pairs = [(t, v) for t, v in zip(*self, strict=True) if span.begin_s <= t <= span.end_s]
+        return Trace(tuple(t for t, _ in pairs), tuple(v for _, v in pairs))
+
+    def mean(self) -> float | None:
+        """Each value weighted with the time it holds."""
+        weights = self._weights()
+        total_s = sum(weights)
+        if not self.values:
+            return None
+        if total_s <= 0:
+            return self.values[-1]
+        return sum(w * v for w, v in zip(weights, self.values, strict=True)) / total_s
+
+    def quantile(self, share: float) -> float | None:
+        """The value that this share of the readings does not exceed."""
+        ordered = sorted(self.values)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+    def spread(self) -> float:
+        """Standard deviation over the mean; 0 for a constant."""
+        mean = self.mean()
+        if not mean or len(self.values) < 2:
+            return 0.0
+        squares = sum((v - mean) ** 2 for v in self.values) / len(self.values)
+        return math.sqrt(squares) / abs(mean)
+
+    def at(self, time_s: float) -> float | None:
+        """The last reading up to a moment."""
+        place = bisect_right(self.times_s, time_s)
+        return self.values[place - 1] if place else None
+
+    def where(self, holds: Callable[[float], bool], end_s: float | None = None) -> list[Stretch]:
+        """The stretches in which every reading holds."""
+        return list(self._stretches(holds, end_s))
+
+    def _stretches(self, holds: Callable[[float], bool], end_s: float | None) -> Iterator[Stretch]:
+        times_s, last = self.times_s, len(self.times_s) - 1
+        begin: int | None = None
+        for place, value in enumerate(self.values):
+            if holds(value):
+                begin = place if begin is None else begin
+                if place < last:
+                    continue
+                until_s = times_s[last] if end_s is None else max(end_s, times_s[last])
+            elif begin is None:
+                continue
+            else:
+                until_s = times_s[place]
+            assert begin is not None
+            yield Stretch(times_s[begin], until_s)
+            begin = None
+
+    def _weights(self) -> list[float]:
+        times_s = self.times_s
+        if len(times_s) < 2:
+            return [1.0] * len(times_s)
+        halves = [(b - a) / 2 for a, b in pairwise(times_s)]
+        return [a + b for a, b in zip([0.0, *halves], [*halves, 0.0], strict=True)]

@@ -1,0 +1,81 @@
+"""`wattloop advise`: what a run wasted, and what to do about it."""
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.core.units import format_energy, format_mass
+
+if TYPE_CHECKING:
+    from wattloop.advise.advice import Advice
+
+__all__ = ["app", "print_advice"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+WIDTH = 96
+
+
+@app.command()
+def advise(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[RUN]", help="Identifier, its beginning, or 'last' for the last run."
+        ),
+    ] = "last",
+    *,
+    json_file: JsonFile = None,
+    store: StorePlace = None,
+    config: Config = None,
+) -> None:
+    """Say what a run wasted and what to do about it, the largest saving first.
+
+    Every advice has its evidence, where its saving comes from, and the command that confirms it.
+    """
+    from wattloop.advise.advisor import RULES, advice_on
+    from wattloop.cli.chosen import settings_of
+    from wattloop.cli.runs_store import opened
+    from wattloop.store.runs import find_run
+
+    check_target(json_file, "--json")
+    settings = settings_of(config, store=store)
+    with opened(store, config) as place:
+        record = find_run(place, run)
+        found = advice_on(place, record, settings)
+    if json_file is not None:
+        advice = [one.to_dict() for one in found]
+        write_json({"run_id": record.run_id, "rules": list(RULES), "advice": advice}, json_file)
+    if json_file != "-":
+        if found:
+            print_advice(found)
+        else:
+            say(f"wattloop: nothing to advise on run {record.run_id}{_why(record.energy_j)}")
+
+
+def print_advice(found: "list[Advice]") -> None:
+    """Title, saving, evidence and command of each, on standard output."""
+    for number, advice in enumerate(found, start=1):
+        lines = [f"{number}. {advice.title}: {_saving(advice)}"]
+        lines += textwrap.wrap(advice.text, WIDTH - 3)
+        lines += [f"seen: {fact}" for fact in advice.evidence]
+        lines.append(f"saving: {advice.source}")
+        if advice.command:
+            lines.append(f"try: {advice.command}")
+        sys.stdout.write("\n   ".join(lines) + "\n")
+
+
+def _saving(advice: "Advice") -> str:
+    time = advice.time_change_share
+    slower = "" if not time else f", {100 * time:+.0f}% time"
+    if advice.saving_j is None:
+        return f"about {format_mass(advice.saving_g or 0.0)}CO2e ({advice.saving_share:.0%})"
+    return f"about {format_energy(advice.saving_j)}, {advice.saving_share:.0%} of the run{slower}"
+
+
+def _why(energy_j: float | None) -> str:
+    return ": no energy was measured" if energy_j is None else ""
