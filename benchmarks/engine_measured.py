@@ -1,0 +1,74 @@
+"""One measurement of the engine, or of SimPy, in this process."""
+
+import resource
+import time
+from typing import Any
+
+import numpy as np
+
+from engine_simpy import simpy_ends
+from engine_worlds import ZeusWithCaps, philly, small_jobs
+from wattloop.schedule.engine import Result, Simulation
+from wattloop.schedule.policies.fifo import Fifo
+
+__all__ = ["KEEPS_UP", "REPEATS", "SIZES", "measured", "measured_philly", "peak_mb"]
+
+SIZES = (10_000, 100_000, 1_000_000)
+REPEATS = 3
+KEEPS_UP = 1.0
+"""Philly's jobs arrive as recorded."""
+
+
+def measured(what: str, size: float) -> dict[str, Any]:
+    """One measurement in this process: `fifo N`, `simpy N`, `thesis N`, `philly SPEED`."""
+    if what == "philly":
+        return measured_philly(size)
+    world = small_jobs(int(size))
+    seconds, digest = [], ""
+    for _ in range(REPEATS if size <= SIZES[1] else 1):
+        if what != "fifo":
+            begun_s = time.process_time()
+            ends_s = simpy_ends(world, as_in_the_thesis=what == "thesis")
+            seconds.append(time.process_time() - begun_s)
+        else:
+            result, took_s = _timed(
+                Simulation(world.cluster, world.jobs, Fifo(), truth=world.truth)
+            )
+            seconds.append(took_s)
+            ends_s = result.finished_s.tolist()
+        digest = f"{sum(ends_s):.0f}"
+    return {"cpu_s": min(seconds), "ends": digest, "peak_mb": peak_mb()}
+
+
+def measured_philly(speed: float, head: int | None = None) -> dict[str, Any]:
+    """Philly's trace, or its first jobs, so many times faster than recorded."""
+    world = philly(speed, head)
+    simulation = Simulation(world.cluster, world.jobs, ZeusWithCaps(), truth=world.truth)
+    options = [len(world.truth.options(kind)) for kind in world.jobs.kinds]
+    result, took_s = _timed(simulation)
+    return {
+        "cpu_s": took_s,
+        "jobs": len(world.jobs),
+        "done": int(result.is_done.sum()),
+        "backlog": _most_waiting(result),
+        "options": float(np.mean([options[kind] for kind in world.jobs.kind])),
+        "peak_mb": peak_mb(),
+    }
+
+
+def _timed(simulation: Simulation) -> tuple[Result, float]:
+    begun_s = time.process_time()
+    result = simulation.run()
+    return result, time.process_time() - begun_s
+
+
+def _most_waiting(result: Result) -> int:
+    """The longest the queue ever was."""
+    times_s = np.concatenate([result.jobs.arrival_s, result.started_s])
+    change = np.concatenate([np.ones(len(result.jobs)), -np.ones(len(result.jobs))])
+    return int(np.cumsum(change[np.argsort(times_s, kind="stable")]).max())
+
+
+def peak_mb() -> float:
+    """Most memory this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,191 @@
+"""How fast the scheduler's engine is, beside SimPy and on Philly's trace.
+
+python benchmarks/engine_speed.py [--quick] [--json FILE]
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bars import Bar, Page, Table, arguments, publish, shown
+from engine_measured import KEEPS_UP, REPEATS, SIZES, measured, measured_philly, peak_mb
+from engine_worlds import missing
+
+HERE = Path(__file__).resolve()
+FALLS_BEHIND = 30.0
+"""How many times faster than recorded Philly's jobs arrive for a backlog."""
+TEXT = """
+Every row is a process of its own. Seconds are processor time inside the engine (`run`, the policy
+included; reading files and setting up are not), the least of {repeats} runs up to 100,000 jobs and
+one run above. Two cores of the machine were shared with other programs, which makes processor time
+longer, not shorter.
+
+**One-GPU jobs.** Poisson arrivals that keep 2,048 GPUs (256 nodes of eight) busy to 95%, first in,
+first out. SimPy does the same twice: a process for each job, power integrated at every event,
+energy per job, GPU time per user, the log of events. Once as the thesis describes its simulator
+(5.3.2.1: a `Resource` for each GPU, a scheduler that collects the idle ones; woken by events here,
+not every second), and once as lean as SimPy gets: one `Resource` whose own queue is the waiting
+line. The lean one has no policy, no other placements, no preemption and cannot have them. All
+three end every job at the same time, which is checked.
+
+**Philly.** 82,247 jobs of Microsoft's trace on 2,490 GPUs of three types (scenario
+`philly-gavel`), event-driven rounds. The policy chooses each job's GPUs (half, the same or twice
+what it asked for), batch size, GPU type and power limit by least energy-delay product (Zeus with
+caps): {options:.0f} placements for a job on average. As recorded the cluster keeps up; with
+arrivals {speed:g} times as fast jobs pile up.
+"""
+
+
+def main() -> int:
+    parser = arguments("how fast the engine is")
+    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "SIZE"), help="one figure, as JSON")
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measured(args.measure[0], float(args.measure[1]))))
+        return 0
+    publish(_quick_page() if args.quick else _page(), args)
+    return 0
+
+
+def _page() -> Page:
+    ours = {size: _in_a_process("fifo", size) for size in SIZES}
+    theirs = {size: _in_a_process("simpy", size) for size in SIZES} if _has_simpy() else {}
+    thesis = _in_a_process("thesis", SIZES[0]) if theirs else None
+    _check_ends(ours, {**theirs, **({0: thesis} if thesis else {})})
+    lacking = missing()
+    traces = {} if lacking else {s: _in_a_process("philly", s) for s in (KEEPS_UP, FALLS_BEHIND)}
+    why = f"{', '.join(lacking)} not there; name the folder with WATTLOOP_SHARED_DATA"
+    bars = [*_fifo_bars(ours, theirs, thesis), *_philly_bars(traces, why)]
+    every = [*ours.values(), *traces.values()]
+    bars.append(Bar("peak_memory", max(each["peak_mb"] for each in every), "MB", 2000))
+    options = traces[KEEPS_UP]["options"] if traces else float("nan")
+    return Page(
+        "engine_speed",
+        "How fast the scheduler's engine is",
+        bars,
+        [_sizes(ours, theirs), *([_traces(traces)] if traces else [])],
+        TEXT.format(repeats=REPEATS, options=options, speed=FALLS_BEHIND),
+        packages=("wattloop", "numpy", *(("simpy",) if theirs else ())),
+    )
+
+
+def _check_ends(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> None:
+    for size, found in theirs.items():
+        if found["ends"] != ours[size or SIZES[0]]["ends"]:
+            raise SystemExit(f"SimPy and the engine differ in when {size} jobs end")
+
+
+def _fifo_bars(
+    ours: Mapping[int, Any], theirs: Mapping[int, Any], thesis: Mapping[str, Any] | None
+) -> list[Bar]:
+    middle, small = SIZES[1], SIZES[0]
+    per_job_us = [ours[size]["cpu_s"] / size * 1e6 for size in SIZES]
+    simpy_s = theirs[middle]["cpu_s"] if theirs else "not installed"
+    bars = [
+        Bar("fifo_100000_jobs", ours[middle]["cpu_s"], "s", 1.5, {"simpy": simpy_s}),
+        Bar(
+            "flat_1e4_to_1e6", max(per_job_us) / min(per_job_us), "x", 2,
+            note="the longest time per job over the shortest",
+        ),
+    ]  # fmt: skip
+    if thesis:
+        bars += [
+            Bar(
+                "times_as_fast_as_simpy",
+                thesis["cpu_s"] / ours[small]["cpu_s"],
+                "x",
+                10,
+                at_least=True,
+                note="10,000 jobs, a `Resource` for each GPU as in the thesis",
+            ),
+            Bar(
+                "times_as_fast_as_lean_simpy",
+                theirs[middle]["cpu_s"] / ours[middle]["cpu_s"],
+                "x",
+                note="100,000 jobs, one `Resource` for all GPUs and no policy to ask",
+            ),
+        ]
+    return bars
+
+
+def _philly_bars(traces: Mapping[float, Any], why: str) -> list[Bar]:
+    if not traces:
+        return [Bar(name, None, "s", note=why) for name in ("philly_keeps_up", "philly_backlog")]
+    backlog = traces[FALLS_BEHIND]["backlog"]
+    return [
+        Bar("philly_keeps_up", traces[KEEPS_UP]["cpu_s"], "s", 10),
+        Bar(
+            "philly_backlog",
+            traces[FALLS_BEHIND]["cpu_s"],
+            "s",
+            60,
+            note=f"up to {backlog:,} jobs wait",
+        ),
+    ]
+
+
+def _sizes(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> Table:
+    rows = [
+        [
+            f"{size:,}",
+            shown(ours[size]["cpu_s"]),
+            shown(ours[size]["cpu_s"] / size * 1e6),
+            shown(ours[size]["peak_mb"]),
+            shown(theirs[size]["cpu_s"] if theirs else None),
+            shown(theirs[size]["cpu_s"] / size * 1e6 if theirs else None),
+            shown(theirs[size]["peak_mb"] if theirs else None),
+        ]
+        for size in SIZES
+    ]
+    header = ["jobs", "s", "us a job", "peak MB", "lean SimPy: s", "us a job", "peak MB"]
+    return Table("One-GPU jobs, first in, first out", header, rows)
+
+
+def _traces(traces: Mapping[float, Any]) -> Table:
+    rows = [
+        [
+            f"{speed:g}x", found["jobs"], found["done"], found["backlog"], found["cpu_s"],
+            found["cpu_s"] / found["jobs"] * 1e6, found["peak_mb"],
+        ]
+        for speed, found in traces.items()
+    ]  # fmt: skip
+    header = ["arrivals", "jobs", "done", "most waiting", "s", "us a job", "peak MB"]
+    return Table("Philly, least energy-delay product over all placements and caps", header, rows)
+
+
+def _quick_page() -> Page:
+    found = measured("fifo", 2000)
+    bars = [Bar("fifo_2000_jobs", found["cpu_s"], "s")]
+    if _has_simpy():
+        theirs = measured("simpy", 2000)
+        if theirs["ends"] != found["ends"]:
+            raise SystemExit("SimPy and the engine differ in when 2000 jobs end")
+        bars.append(Bar("times_as_fast_as_simpy", theirs["cpu_s"] / found["cpu_s"], "x"))
+    if not missing():
+        bars.append(Bar("philly_first_1000", measured_philly(KEEPS_UP, 1000)["cpu_s"], "s"))
+    bars.append(Bar("peak_memory", peak_mb(), "MB", 2000))
+    return Page("engine_speed", "How fast the scheduler's engine is", bars)
+
+
+def _in_a_process(what: str, size: float) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(HERE), "--measure", what, str(size)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _has_simpy() -> bool:
+    return importlib.util.find_spec("simpy") is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
