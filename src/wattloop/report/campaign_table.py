@@ -121,11 +121,11 @@ def spread_text(found: Estimate | None, column: Column) -> str:
     """`10.9 ± 0.4`; the mean alone where one seed says nothing of the deviation."""
     if found is None:
         return UNKNOWN
-    mean = found.mean * column.scale
-    decimals = _decimals(mean, column.digits)
+    text = _mean(found.mean, column)
     if found.sd is None:
-        return f"{mean:,.{decimals}f}"
-    return f"{mean:,.{decimals}f} ± {found.sd * column.scale:,.{decimals}f}"
+        return text
+    decimals = _decimals(found.mean * column.scale, column.digits)
+    return f"{text} ± {found.sd * column.scale:,.{decimals}f}"
 
 
 def change_text(found: Difference | None, column: Column) -> str:
@@ -162,7 +162,7 @@ def _is_shown(column: Column, summary: Summary) -> bool:
 
 
 def _best(column: Column, summary: Summary) -> set[str]:
-    """Who has the best mean; nobody where all are alike."""
+    """Who has the best mean, as far as it is printed; nobody where all are alike."""
     means: Mapping[str, float] = {
         label: found.mean
         for label in summary.labels
@@ -171,8 +171,13 @@ def _best(column: Column, summary: Summary) -> set[str]:
     if not column.better or len(means) < 2:
         return set()
     top = max(means.values(), key=lambda mean: mean * column.better)
-    winners = {label for label, mean in means.items() if math.isclose(mean, top)}
+    winners = {label for label, mean in means.items() if _mean(mean, column) == _mean(top, column)}
     return set() if len(winners) == len(means) else winners
+
+
+def _mean(mean: float, column: Column) -> str:
+    value = mean * column.scale
+    return f"{value:,.{_decimals(value, column.digits)}f}"
 
 
 def _decimals(value: float, digits: int) -> int:

@@ -1,0 +1,72 @@
+"""Promises of a campaign's table: the best is marked, chance is called chance, none is not zero."""
+
+from typing import Any
+
+from wattloop.report.campaign_table import difference_cells, policy_cells
+from wattloop.schedule.campaigns.summary import Summary, summary_of
+
+
+def summary(**figures: dict[str, list[float | None]]) -> Summary:
+    """Metric -> policy -> a value per seed."""
+    cells: dict[tuple[str, int], dict[str, Any]] = {}
+    for name, policies in figures.items():
+        for label, values in policies.items():
+            for seed, value in enumerate(values):
+                cells.setdefault((label, seed), {})[name] = value
+    return summary_of(cells)
+
+
+def column(found: Any, header: str) -> list[str]:
+    """The cells below a header."""
+    at = found.headers.index(header)
+    return [row[at] for row in found.rows]
+
+
+def test_the_best_is_marked_as_far_as_it_is_printed() -> None:
+    """Most jobs, least energy; those that print alike share the mark, and all alike have none."""
+    found = policy_cells(
+        summary(
+            throughput_per_h={"a": [10.0], "b": [12.0], "c": [11.0]},
+            energy_kwh={"a": [5.0001], "b": [5.0002], "c": [9.0]},
+            jct_mean_s={"a": [60.0001], "b": [60.0002], "c": [60.0003]},
+        ),
+        "title",
+    )
+    assert column(found, "jobs/h") == ["10.0", "12.0 *", "11.0"]
+    assert column(found, "energy kWh") == ["5.00 *", "5.00 *", "9.00"]
+    assert column(found, "JCT min") == ["1.00", "1.00", "1.00"]
+
+
+def test_deviations_have_the_decimals_of_their_mean() -> None:
+    """And a figure that no seed has is a dash."""
+    found = policy_cells(
+        summary(
+            energy_kwh={"a": [58.0, 62.0], "b": [58.0, 58.0]},
+            miss_rate={"a": [None, None], "b": [0.25, 0.35]},
+        ),
+        "title",
+    )
+    assert column(found, "energy kWh") == ["60.0 ± 2.8", "58.0 ± 0.0 *"]
+    assert column(found, "misses %") == ["-", "30.0 ± 7.1"]
+
+
+def test_a_budget_that_is_kept_is_shown() -> None:
+    """Nobody above it: without a budget not worth a column, with one the very point."""
+    kept = summary(over_budget_s={"a": [0.0]}, energy_kwh={"a": [1.0]})
+    assert "over budget s" not in policy_cells(kept, "title").headers
+    assert column(policy_cells(kept, "title", budget=True), "over budget s") == ["0"]
+
+
+def test_a_difference_says_when_it_may_be_chance() -> None:
+    """An interval that includes none has a question mark; shares differ by points."""
+    found = difference_cells(
+        summary(
+            energy_kwh={"a": [10.0, 10.0, 10.0], "b": [9.0, 9.1, 8.9], "c": [8.0, 12.0, 10.3]},
+            miss_rate={"a": [0.2, 0.2, 0.2], "b": [0.1, 0.1, 0.1], "c": [0.2, 0.2, 0.2]},
+        )
+    )
+    assert found is not None
+    assert found.title == "against a, 95% interval over 3 paired seeds; ? may be chance"
+    assert column(found, "energy") == ["-10.0 ± 2.5%", "+1.0 ± 49.9% ?"]
+    assert column(found, "misses") == ["-10.0 ± 0.0 points", "0.0 ± 0.0 points"]
+    assert difference_cells(summary(energy_kwh={"a": [1.0]})) is None
