@@ -53,11 +53,13 @@ def test_all_at_once_is_one_by_one(estimator: str) -> None:
     cluster = thesis_cluster(nodes=2)
     kind = replace(RESNET, gpus=(1, 4), batches=(64, 256), caps=(1.0,), may_spread=True)
     found = AnalyticOracle(cluster, estimator=estimator).options(kind)
+    models = [estimator_for(each.gpu, estimator) for each in cluster.types]
+    workloads = {batch: workload_of(kind, batch) for batch in kind.batches}
     for row in range(len(found)):
         type_index, gpus, spread = found.shape(row)
         gpu = cluster.types[type_index].gpu
-        alone = estimator_for(gpu, estimator).predict(
-            workload_of(kind, int(found.batch[row])),
+        alone = models[type_index].predict(
+            workloads[int(found.batch[row])],
             Placement(gpu, gpus, gpu.tdp_w, gpus_per_node=1 if spread else 8, network_bytes_s=25e9),
         )
         if estimator == "roofline" and gpus > 1:
