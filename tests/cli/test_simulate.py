@@ -177,7 +177,7 @@ def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert out.startswith("tiny under fifo, simulated, 3 paired seeds\n")
     sentence = out.splitlines()[-1]
-    assert sentence.startswith("With nodes +1: ")
+    assert sentence.startswith("With 1 more node: ")
     assert "mean completion time (95%: " in sentence
     found = read("a.json")
     assert found["answer"] == sentence

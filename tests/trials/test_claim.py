@@ -1,12 +1,13 @@
 """Promises of `claim`: one process per experiment, however they meet."""
 
 import fcntl
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wattloop.core.errors import DeviceBusy
-from wattloop.store.database import Store
+from wattloop.store.database import Store, open_store
 from wattloop.trials.claim import claimed
 
 
@@ -26,3 +27,12 @@ def test_claim_of_a_lock_that_its_owner_removes_is_a_claim(
     monkeypatch.setattr(fcntl, "flock", owner_ends_first)
     with claimed(store, "e"), pytest.raises(DeviceBusy), claimed(store, "e"):
         pass
+
+
+def test_claim_in_memory_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that nobody else can see needs no lock in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with open_store(":memory:") as store, claimed(store, "e"):
+        assert list(tmp_path.iterdir()) == []

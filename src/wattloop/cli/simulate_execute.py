@@ -55,12 +55,14 @@ def execute_whatif(request: SimulateRequest, changes: "Changes") -> "WhatIf":
     """Both worlds, and what the change is worth."""
     from wattloop.schedule.campaigns.campaign import Campaign
     from wattloop.schedule.campaigns.whatif import changed_scenario, whatif_of
+    from wattloop.schedule.policies.registry import POLICIES
     from wattloop.store.database import open_store
 
     scenario = scenario_of(request)
     then = changed_scenario(scenario, changes)
     if request.policies is None:
-        request.policies = "charon" if then.budget is not None else "zeus"
+        keeps_budget = then.budget is not None and "charon" in POLICIES
+        request.policies = "charon" if keeps_budget else "zeus"
     choices = choices_of(request, scenario)
     if len(choices) > 1:
         raise ConfigError(f"--policy {request.policies}: one policy; what-if compares two worlds")

@@ -36,6 +36,7 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
     if not outcomes:
         say(f"wattloop: {experiment.experiment_id}: nothing has ended yet")
         return
+    notes: dict[str, None] = {}
     for number, (variant, found) in enumerate(by_variant(outcomes).items()):
         summary = summary_of(found)
         count = len(summary.seeds)
@@ -45,6 +46,9 @@ def print_outcomes(experiment: Experiment, outcomes: "Outcomes") -> None:
         budget = bool(experiment.spec.get("scenario", {}).get("budget"))
         print_campaign(summary, ("\n" if number else "") + title, budget=budget)
         print_remarks(summary, f"{variant}: " if variant else "")
+        notes |= dict.fromkeys(summary.notes)
+    for note in notes:
+        say(f"wattloop: {note}")
     expected = _expected(experiment)
     if len(outcomes) < expected:
         say(f"wattloop: {experiment.status}: {len(outcomes)} of {expected} simulations so far")
@@ -62,9 +66,7 @@ def _expected(experiment: Experiment) -> int:
 
 
 def print_remarks(summary: Summary, of: str = "") -> None:
-    """What was assumed; jobs that never ran, impossible actions, failures."""
-    for note in summary.notes:
-        say(f"wattloop: {of}{note}")
+    """Jobs that never ran, impossible actions, failures."""
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
     for label, (count, first) in summary.refused.items():

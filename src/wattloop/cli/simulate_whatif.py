@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.simulate_options import (
     CapCurves,
     Horizon,
@@ -94,6 +94,8 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
         _print(found.summary, found.title)
         typer.echo(f"\n{found.sentence}")
         print_remarks(found.summary)
+        for note in found.summary.notes:
+            say(f"wattloop: {note}")
 
 
 def _print(summary: "Summary", title: str) -> None:

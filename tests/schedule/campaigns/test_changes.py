@@ -128,3 +128,20 @@ def test_an_impossible_cluster_is_refused_in_words(changes: Changes, said: str) 
     """With what there is, where a name is wrong."""
     with pytest.raises(ConfigError, match=said):
         changes.cluster(load_cluster("thesis"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (Changes(("a100=h100",)), "With h100 in place of a100"),
+        (Changes(nodes=("+4", "old=-1")), "With 4 more nodes and 1 fewer node of old"),
+        (
+            Changes(nodes=("new=8",), budget="4500W"),
+            "With 8 nodes of new and a power budget of 4500W",
+        ),
+        (Changes(budget="-10%"), "With a power budget changed by -10%"),
+    ],
+)
+def test_changes_are_said_in_words(changes: Changes, said: str) -> None:
+    """As the answer begins."""
+    assert changes.label == said

@@ -79,7 +79,7 @@ def test_more_machines_are_worth_what_both_worlds_differ_by(tmp_path: Path) -> N
     assert [(row["world"], row["seed"]) for row in rows] == [
         (world, seed) for world in (AS_IT_IS, CHANGED) for seed in (0, 1)
     ]
-    assert found.sentence.startswith("With nodes +1: ")
+    assert found.sentence.startswith("With 1 more node: ")
 
 
 def test_the_answer_says_how_much_and_how_sure() -> None:

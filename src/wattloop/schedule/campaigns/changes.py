@@ -35,14 +35,12 @@ class Changes:
 
     @property
     def label(self) -> str:
-        """In words, for a sentence: `With h100 in place of a100 and a budget of +20kW`."""
-        words = [
-            f"{new.strip()} in place of {old.strip()}"
-            for old, _, new in (each.partition("=") for each in self.replacements)
-        ]
-        words += [f"nodes {each}" for each in self.nodes]
+        """In words, for a sentence: `With h100 in place of a100 and 4 more nodes`."""
+        words = [f"{new} in place of {old}" for old, new in self.names().items()]
+        words += [_nodes_said(each) for each in self.nodes]
         if self.budget:
-            words.append(f"a power budget of {self.budget}")
+            how = "changed by" if self.budget.strip().startswith(("+", "-")) else "of"
+            words.append(f"a power budget {how} {self.budget.strip()}")
         return "With " + " and ".join(words)
 
     def names(self) -> dict[str, str]:
@@ -146,6 +144,14 @@ def with_budget(budget_w: Steps | None, text: str) -> Steps:
         return Steps.constant(amount_w)
     more_w = -amount_w if sign == "-" else amount_w
     return replace(budget_w, values=tuple(value + more_w for value in budget_w.values))
+
+
+def _nodes_said(text: str) -> str:
+    group, _, amount = (part.strip() for part in text.rpartition("="))
+    number = amount.lstrip("+-")
+    more = {"+": " more", "-": " fewer"}.get(amount[:1], "")
+    of = f" of {group}" if group else ""
+    return f"{number}{more} node{'s' * (number != '1')}{of}"
 
 
 def _is_finite(value: float) -> bool:
