@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
-PAGES = ("/", "/compare", "/sweeps", "/searches", "/predict", "/simulate")
+PAGES = ("/", "/compare", "/sweeps", "/searches", "/predict", "/simulate", "/study")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -47,13 +47,15 @@ def test_a_filter_is_text_and_not_a_query(client: TestClient) -> None:
     assert client.get("/api/v1/jobs").json()["totals"]["runs"] == 3
 
 
-@pytest.mark.parametrize("path", ["/runs/none", "/sweeps/none", "/searches/none", "/simulate/none"])
+@pytest.mark.parametrize(
+    "path", ["/runs/none", "/sweeps/none", "/searches/none", "/simulate/none", "/study/none"]
+)
 def test_what_is_not_there_is_a_page_with_404(client: TestClient, path: str) -> None:
     """In words on a page, as JSON for a program."""
     answer = client.get(path)
     assert answer.status_code == 404
     assert "<h1>Not found</h1>" in answer.text
-    told = client.get(f"/api/v1{path.replace('simulate', 'campaigns')}")
+    told = client.get(f"/api/v1{path.replace('simulate', 'campaigns').replace('study', 'studies')}")
     assert (told.status_code, list(told.json())) == (404, ["detail"])
 
 

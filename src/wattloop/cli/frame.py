@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.simulate",
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
+    "study": ("wattloop.cli.study", "Six steps from a need to a proven saving."),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

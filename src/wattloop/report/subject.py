@@ -7,6 +7,7 @@ from wattloop.report.document import Document
 from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_run import report_of_run
 from wattloop.report.of_search import report_of_search
+from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
@@ -18,6 +19,7 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
     "sweep": report_of_sweep,
     "search": report_of_search,
     "campaign": report_of_campaign,
+    "study": report_of_study,
 }
 """Kind of experiment -> what makes its report."""
 

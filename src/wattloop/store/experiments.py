@@ -39,7 +39,7 @@ class Experiment:
 
     Attributes:
         experiment_id: unique; sorts by time of creation.
-        kind: `sweep`, `cap`, `bench`, `search` or `campaign`.
+        kind: `sweep`, `cap`, `bench`, `search`, `campaign` or `study`.
         status: `running`, `finished`, `interrupted` or `failed`.
         fingerprint: the same for the same specification and command; finds what to resume.
         spec: the whole specification as plain data.

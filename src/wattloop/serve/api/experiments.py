@@ -18,7 +18,7 @@ __all__ = ["ExperimentsAnswer", "experiments_answer", "router"]
 
 router = APIRouter(tags=["experiments"])
 
-Kind = Literal["sweep", "search", "campaign"]
+Kind = Literal["sweep", "search", "campaign", "study"]
 
 
 class ExperimentAnswer(BaseModel):
@@ -81,12 +81,25 @@ def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
     return {**experiment.to_dict(), "results": per_cell(outcomes)}
 
 
+@router.get("/studies")
+def studies(house: InHouse) -> ExperimentsAnswer:
+    """All studies."""
+    return experiments_answer(house.store, "study")
+
+
+@router.get("/studies/{study_id}")
+def study(house: InHouse, study_id: str) -> dict[str, Any]:
+    """A study with the results of its steps."""
+    return find_experiment(house.store, study_id, "study").to_dict()
+
+
 def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
     """What the page lists."""
     counts = _counts(store)
     found = []
     for stored in list_experiments(store, kind):
-        experiment = with_status_now(store, stored)
+        # a study is done by a person, step by step: nobody holds it in between
+        experiment = stored if kind == "study" else with_status_now(store, stored)
         all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
         found.append(
             ExperimentAnswer(

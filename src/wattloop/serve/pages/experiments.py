@@ -1,10 +1,11 @@
-"""*Sweeps*, *Searches* and *Simulate*: lists, and each one's report as a page."""
+"""*Sweeps*, *Searches*, *Simulate* and *Study*: lists, and each one's report as a page."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_search import report_of_search
+from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.serve.api.experiments import experiments_answer
 from wattloop.serve.blocks import sections_html
@@ -70,4 +71,23 @@ def campaigns(request: Request, house: InHouse) -> HTMLResponse:
 def campaign(request: Request, house: InHouse, campaign_id: str) -> HTMLResponse:
     """Policies side by side."""
     found = report_of_campaign(house.store, find_experiment(house.store, campaign_id, "campaign"))
+    return house.page("document.html", request, document=found, sections=sections_html(found))
+
+
+@router.get("/study")
+def studies(request: Request, house: InHouse) -> HTMLResponse:
+    """All studies."""
+    return house.page(
+        "experiments.html",
+        request,
+        title="Study",
+        answer=experiments_answer(house.store, "study"),
+        example="wattloop study init",
+    )
+
+
+@router.get("/study/{study_id}")
+def study(request: Request, house: InHouse, study_id: str) -> HTMLResponse:
+    """The six steps with their state."""
+    found = report_of_study(house.store, find_experiment(house.store, study_id, "study"))
     return house.page("document.html", request, document=found, sections=sections_html(found))

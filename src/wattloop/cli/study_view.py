@@ -1,0 +1,158 @@
+"""What `wattloop study` prints."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import print_table, say
+from wattloop.study.record import STEPS, next_step
+
+if TYPE_CHECKING:
+    from wattloop.study.spec import StudySpec
+
+__all__ = ["print_next", "print_status", "print_step"]
+
+UNKNOWN = "-"
+
+
+def print_step(step: str, found: Mapping[str, Any]) -> None:
+    """What came of one step."""
+    PRINTED[step](found)
+
+
+def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None:
+    """Every step in a line, then the last one in full."""
+    print_table(
+        ("step", "", "what it says"),
+        [
+            (f"{number} {step}", "done" if step in steps else UNKNOWN, _brief(step, steps, spec))
+            for number, step in enumerate(STEPS, 1)
+        ],
+        title=f"{spec.name}: {spec.need}",
+    )
+    print_next(steps, file)
+
+
+def print_next(steps: Mapping[str, Any], file: str) -> None:
+    """The command that goes on."""
+    last = steps.get("validate")
+    if last is not None and not last["success"]:
+        say("wattloop: not all goals are met: back to step 3, with what differed")
+        return
+    following = next_step(steps)
+    if following is None:
+        say("wattloop: the study is complete; write it up with: wattloop report STUDY")
+    else:
+        say(f"wattloop: next: wattloop study {following} {file}")
+
+
+def _brief(step: str, steps: Mapping[str, Any], spec: "StudySpec") -> str:
+    found = steps.get(step)
+    if step == "objective":
+        return "; ".join(f"{kpi.metric} {kpi.goal}" for kpi in spec.kpis)
+    if found is None:
+        return ""
+    if step == "baseline":
+        return ", ".join(f"{name} {value:.4g}" for name, value in found["means"].items())
+    if step == "characterize":
+        return found["note"] or f"{len(found['best'])} best settings"
+    if step == "simulate":
+        good = [n for n, c in found["candidates"].items() if all(v["met"] for v in c["verdicts"])]
+        return (
+            f"{len(found['candidates'])} candidates, all goals met by {', '.join(good) or 'none'}"
+        )
+    if step == "decide":
+        return found["choice"] or "no candidate"
+    return "SUCCESS" if found["success"] else "FAIL"
+
+
+def _print_baseline(found: Mapping[str, Any]) -> None:
+    print_table(
+        ("figure", "mean"),
+        [(name, f"{value:.5g}") for name, value in found["means"].items()],
+        title=f"baseline, {found['provenance']}: {found['source']}",
+    )
+    for symptom in found["symptoms"]:
+        say(f"symptom: {symptom}")
+    if not found["symptoms"]:
+        say("no symptom stands out")
+
+
+def _print_characterize(found: Mapping[str, Any]) -> None:
+    if found["note"]:
+        say(f"wattloop: {found['note']}")
+    if found["best"]:
+        print_table(
+            ("metric", "best setting", "gain %", "sweep"),
+            [
+                (row["metric"], row["setting"], f"{row['gain_pct']:+.1f}", row["sweep"])
+                for row in found["best"]
+            ],
+        )
+
+
+def _print_simulate(found: Mapping[str, Any]) -> None:
+    if found["twin"]:
+        print_table(
+            ("figure", "measured", "simulated", "off", ""),
+            [
+                (
+                    row["metric"],
+                    f"{row['measured']:.5g}",
+                    f"{row['simulated']:.5g}",
+                    f"{row['off']:.1%}",
+                    "" if row["within"] else "too far off",
+                )
+                for row in found["twin"]
+            ],
+            title="the twin beside the measured baseline",
+        )
+    rows = [
+        (name, v["metric"], v["goal"], f"{v['after']:.5g}", _change(v), v["verdict"])
+        for name, candidate in found["candidates"].items()
+        for v in candidate["verdicts"]
+    ]
+    print_table(
+        ("candidate", "figure", "goal", "mean", "change", ""),
+        rows,
+        title=f"simulated, against {found['base']}: {found['source']}",
+    )
+
+
+def _print_decide(found: Mapping[str, Any]) -> None:
+    for reason in found["reasons"]:
+        say(f"  {reason}")
+    say(f"wattloop: decision: {found['choice'] or 'none'}")
+
+
+def _print_validate(found: Mapping[str, Any]) -> None:
+    print_table(
+        ("figure", "baseline", found["choice"], "change", "goal", "result"),
+        [
+            (
+                v["metric"],
+                f"{v['before']:.5g}",
+                f"{v['after']:.5g}",
+                _change(v),
+                v["goal"],
+                v["verdict"] + ("" if v["met"] else f" ({v['why']})"),
+            )
+            for v in found["verdicts"]
+        ],
+        title=f"validation, {found['provenance']}: {found['source']}",
+    )
+    for row in found["differed"]:
+        predicted = UNKNOWN if row["predicted"] is None else f"{row['predicted']:.5g}"
+        say(f"differed: {row['metric']} predicted {predicted}, found {row['found']:.5g}")
+
+
+def _change(verdict: Mapping[str, Any]) -> str:
+    return UNKNOWN if verdict["change"] is None else f"{verdict['change']:+.1%}"
+
+
+PRINTED = {
+    "baseline": _print_baseline,
+    "characterize": _print_characterize,
+    "simulate": _print_simulate,
+    "decide": _print_decide,
+    "validate": _print_validate,
+}

@@ -1,0 +1,181 @@
+"""A report on a study: the six steps with what came of each."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from wattloop.report.document import (
+    Badge,
+    Badges,
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Table,
+)
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment
+from wattloop.version import __version__
+
+__all__ = ["report_of_study"]
+
+TITLES = {
+    "objective": "1. Objective",
+    "baseline": "2. Baseline",
+    "characterize": "3. Characterisation",
+    "simulate": "4. Simulation",
+    "decide": "5. Decision",
+    "validate": "6. Validation",
+}
+
+
+def report_of_study(store: Store, experiment: Experiment) -> Document:
+    """All steps; those that were not done yet say so."""
+    del store  # the steps carry all that is printed
+    steps: Mapping[str, Any] = experiment.facts.get("steps") or {}
+    spec = experiment.spec
+    sections = []
+    for step, title in TITLES.items():
+        found = steps.get(step)
+        if step == "objective":
+            blocks = _objective(spec)
+        elif found is None:
+            blocks = [Note(f"Not done yet: wattloop study {step} FILE", tone="info")]
+        else:
+            blocks = _BLOCKS[step](found)
+        sections.append(Section(title, tuple(blocks)))
+    return Document(
+        title=f"Study {experiment.name}",
+        subtitle=_outcome(steps),
+        sections=tuple(sections),
+        made_wall_s=time.time(),
+        version=__version__,
+        about={"kind": "study", "id": experiment.experiment_id},
+    )
+
+
+def _outcome(steps: Mapping[str, Any]) -> str:
+    last = steps.get("validate")
+    if last is None:
+        done = sum(step in steps for step in TITLES)
+        return f"{done} of {len(TITLES)} steps done"
+    word = "SUCCESS: all goals are met" if last["success"] else "FAIL: not all goals are met"
+    return f"{word} with {last['choice']} ({last['provenance']})"
+
+
+def _objective(spec: Mapping[str, Any]) -> list[Block]:
+    rows = tuple((kpi["metric"], kpi["goal"]) for kpi in spec.get("kpis") or ())
+    return [
+        Paragraph(str(spec.get("need", ""))),
+        Facts((Fact("Primary objective", str(spec.get("objective", ""))),)),
+        Table(("figure", "goal"), rows, caption="What must come out"),
+    ]
+
+
+def _baseline(found: Mapping[str, Any]) -> list[Block]:
+    facts = tuple(Fact(name, f"{value:.5g}") for name, value in found["means"].items())
+    blocks: list[Block] = [Facts(facts), Paragraph(f"{found['provenance']}; {found['source']}")]
+    blocks += [Note(text, tone="warning", title="Symptom:") for text in found["symptoms"]]
+    if not found["symptoms"]:
+        blocks.append(Paragraph("No symptom stands out."))
+    return blocks
+
+
+def _characterize(found: Mapping[str, Any]) -> list[Block]:
+    if not found["best"]:
+        return [Paragraph(str(found["note"]))]
+    rows = tuple(
+        (
+            row["metric"],
+            row["setting"],
+            f"{row['gain_pct']:+.1f}" + ("" if row["beyond_noise"] else " (within noise)"),
+            row["provenance"],
+            row["sweep"],
+        )
+        for row in found["best"]
+    )
+    columns = ("metric", "best setting", "gain %", "how", "sweep")
+    return [Table(columns, rows, "What levers do", frozenset((2,)))]
+
+
+def _simulate(found: Mapping[str, Any]) -> list[Block]:
+    blocks: list[Block] = []
+    if found["twin"]:
+        compared = tuple(
+            (
+                row["metric"],
+                f"{row['measured']:.5g}",
+                f"{row['simulated']:.5g}",
+                f"{row['off']:.1%}",
+                "yes" if row["within"] else "no",
+            )
+            for row in found["twin"]
+        )
+        heads = ("figure", "measured", "simulated", "off", "close enough")
+        blocks.append(Table(heads, compared, "The twin beside reality", frozenset((1, 2, 3))))
+    else:
+        blocks.append(
+            Paragraph("The baseline is the simulation itself: there is no twin to be checked.")
+        )
+    rows = tuple(
+        (name, v["metric"], v["goal"], f"{v['after']:.5g}", _change(v), v["verdict"])
+        for name, candidate in found["candidates"].items()
+        for v in candidate["verdicts"]
+    )
+    columns = ("candidate", "figure", "goal", "mean", "change", "")
+    caption = f"Candidates against {found['base']}, simulated"
+    blocks.append(Table(columns, rows, caption, frozenset((3, 4)), (str(found["source"]),)))
+    return blocks
+
+
+def _decide(found: Mapping[str, Any]) -> list[Block]:
+    choice = Facts((Fact("Chosen", found["choice"] or "none"),))
+    return [choice, *(Paragraph(reason) for reason in found["reasons"])]
+
+
+def _validate(found: Mapping[str, Any]) -> list[Block]:
+    rows = tuple(
+        (
+            v["metric"],
+            f"{v['before']:.5g}",
+            f"{v['after']:.5g}",
+            _change(v),
+            v["goal"],
+            v["verdict"],
+            v["why"],
+        )
+        for v in found["verdicts"]
+    )
+    columns = ("figure", "baseline", found["choice"], "change", "goal", "result", "95% interval")
+    tone = "good" if found["success"] else "warning"
+    word = "SUCCESS" if found["success"] else "FAIL"
+    meaning = f"{found['provenance']}; {found['source']}"
+    differed = [
+        Note(
+            f"{row['metric']}: predicted {row['predicted']}, found {row['found']:.5g}",
+            tone="warning",
+            title="Differed:",
+        )
+        for row in found["differed"]
+    ]
+    return [
+        Badges((Badge("Result", word, tone, meaning),)),
+        Table(columns, rows, "Every goal, tested", frozenset((1, 2, 3))),
+        *differed,
+    ]
+
+
+def _change(verdict: Mapping[str, Any]) -> str:
+    return "–" if verdict["change"] is None else f"{verdict['change']:+.1%}"
+
+
+_BLOCKS = {
+    "baseline": _baseline,
+    "characterize": _characterize,
+    "simulate": _simulate,
+    "decide": _decide,
+    "validate": _validate,
+}

@@ -1,0 +1,158 @@
+"""Promises of a study: steps in their order, a twin that must be believable, a proof at the end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.test_job_list import record
+from wattloop.core.errors import ConfigError
+from wattloop.report.of_study import report_of_study
+from wattloop.store.database import Store, open_store
+from wattloop.store.runs import insert_run
+from wattloop.study.decision import decide
+from wattloop.study.goals import Verdict
+from wattloop.study.record import next_step
+from wattloop.study.spec import EXAMPLE, StudySpec, read_study
+from wattloop.study.steps import Studying
+
+SMALL = {
+    "name": "small",
+    "need": "less energy",
+    "kpis": [
+        {"metric": "energy_kwh", "goal": "no worse than 5%"},
+        {"metric": "jobs_done", "goal": "no worse than 5%"},
+    ],
+    "baseline": {"scenario": "thesis-pareto", "policy": "pollux", "seeds": 2},
+    "candidates": ["zeus"],
+    "validation": {"scenario": "thesis-pareto", "seeds": "5,6"},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """An empty store."""
+    with open_store(tmp_path / "runs.db") as place:
+        yield place
+
+
+def study(store: Store, **changes: Any) -> Studying:
+    """The small study, changed."""
+    return Studying(store, StudySpec.model_validate({**SMALL, **changes}))
+
+
+def test_the_six_steps_lead_from_a_need_to_a_proof(store: Store) -> None:
+    """Each step is kept, the next is told, and the report shows all of them."""
+    work = study(store)
+    for step in ("baseline", "characterize", "simulate", "decide", "validate"):
+        assert next_step(work.record.steps) == step
+        getattr(work, step)()
+    assert next_step(work.record.steps) is None
+    proof = work.record.steps["validate"]
+    assert proof["success"]
+    assert [v["metric"] for v in proof["verdicts"]] == ["energy_kwh", "jobs_done"]
+    again = study(store)
+    assert again.record.steps == work.record.steps
+    document = report_of_study(store, again.record.experiment)
+    assert document.subtitle.startswith("SUCCESS")
+    assert len(document.sections) == 6
+
+
+@pytest.mark.parametrize(
+    ("step", "missing"),
+    [("characterize", "baseline"), ("simulate", "baseline"), ("decide", "simulate")],
+)
+def test_a_step_before_its_turn_names_the_missing_one(
+    store: Store, step: str, missing: str
+) -> None:
+    """And the command that does it."""
+    with pytest.raises(ConfigError, match=f"wattloop study {missing}"):
+        getattr(study(store), step)()
+
+
+def test_a_step_done_again_makes_later_ones_void(store: Store) -> None:
+    """They rested on what it said."""
+    work = study(store)
+    work.baseline()
+    work.characterize()
+    work.baseline()
+    assert next_step(work.record.steps) == "characterize"
+
+
+def test_a_twin_that_is_far_off_is_not_believed(store: Store) -> None:
+    """Measured runs of some joules are not the thesis's cluster."""
+    insert_run(store, record(1))
+    insert_run(store, record(2))
+    work = study(
+        store,
+        kpis=[{"metric": "energy_kwh", "goal": "-10%"}],
+        baseline={"runs": "train*"},
+        twin={"scenario": "thesis-pareto", "policy": "pollux", "seeds": 2},
+    )
+    assert work.baseline()["provenance"] == "measured"
+    work.characterize()
+    assert not work.simulate()["believed"]
+    with pytest.raises(ConfigError, match="the twin is off in energy_kwh"):
+        work.decide()
+
+
+def test_a_kpi_that_nobody_measured_is_said(store: Store) -> None:
+    """Runs know no deadlines."""
+    insert_run(store, record(1))
+    work = study(
+        store,
+        kpis=[{"metric": "miss_rate", "goal": "<= 1%"}],
+        baseline={"runs": "train*"},
+        twin={"scenario": "thesis-pareto", "policy": "pollux", "seeds": 2},
+    )
+    work.baseline()
+    work.characterize()
+    with pytest.raises(ConfigError, match="miss_rate: nobody measured it"):
+        work.simulate()
+
+
+def verdict(*, met: bool) -> Verdict:
+    """A goal that is met or not."""
+    return Verdict("energy_kwh", "-10%", 10.0, 8.0, -0.2, met, "shown")
+
+
+def test_the_tree_is_followed_where_its_policy_meets_the_goals() -> None:
+    """Another one is chosen when it meets them with less energy, or when the tree's does not."""
+    both = {"zeus": (verdict(met=True),), "helios": (verdict(met=True),)}
+    objective = "energy and performance"
+    assert decide(objective, both, {"zeus": 8.0, "helios": 9.0}).choice == "zeus"
+    assert decide(objective, both, {"zeus": 8.0, "helios": 7.0}).choice == "helios"
+    one = {"zeus": (verdict(met=False),), "helios": (verdict(met=True),)}
+    assert decide(objective, one, {"zeus": 1.0, "helios": 9.0}).choice == "helios"
+
+
+def test_no_candidate_that_meets_all_goals_is_no_decision() -> None:
+    """The reasons say what failed, and the way back."""
+    found = decide("deadlines", {"zeus": (verdict(met=False),)}, {"zeus": 1.0})
+    assert found.choice == ""
+    assert any("back to step 3" in reason for reason in found.reasons)
+
+
+def test_the_example_is_a_study(tmp_path: Path) -> None:
+    """What `init` writes can be used as it is."""
+    path = tmp_path / "study.yaml"
+    path.write_text(EXAMPLE)
+    assert read_study(path).name == "greener-cluster"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "is empty"),
+        (EXAMPLE.replace("need:", "neeed:"), "did you mean 'need'"),
+        (EXAMPLE.replace("energy_kwh", "energi"), "unknown figure"),
+        (EXAMPLE.replace('"-10%"', "better"), "-10%"),
+        (EXAMPLE.replace("  policy: pollux\n", "", 1), "'scenario' and 'policy'"),
+    ],
+)
+def test_faults_of_the_file_are_named(tmp_path: Path, text: str, fault: str) -> None:
+    """With file, line and field."""
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=fault):
+        read_study(path)
