@@ -185,7 +185,7 @@ class Simulation:
             self.world.ledger.turn(now_s)
             self._push_turn(now_s)
         elif what == WAKE:
-            self.decisions.wakes -= 1
+            self.decisions.wakes.discard(now_s)
         else:
             self._next_round = -1
         return True
