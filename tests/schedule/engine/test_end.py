@@ -131,6 +131,8 @@ def test_a_pause_is_no_end() -> None:
     simulation = Simulation(cluster, jobs_of([(0, 10)]), WithinBudget(), truth=PlainOracle(cluster))
     half = simulation.run(until_s=4.0)
     assert (half.ended, half.end_s, half.energy_j.tolist()) == (Ended.NOT_YET, 4, [1200])
+    half_hash = half.event_hash
     whole = simulation.run()
+    assert half.event_hash == half_hash != whole.event_hash
     assert (whole.ended, whole.end_s) == (Ended.DONE, 10)
     assert math.isclose(whole.total_j, 3500)

@@ -80,6 +80,9 @@ def test_checkpoints_cost_time_even_when_nobody_stops_the_job() -> None:
         truth=PlainOracle(cluster),
         settings=Settings(preemption=rules, checks=True),
     )
+    simulation.run(until_s=1.0)
+    believed = [running.expected_end_s for running in simulation.view.running.values()]
+    assert believed == pytest.approx([62, 58])
     assert simulation.run().finished_s.tolist() == pytest.approx([50 + 6 * 2, 48 + 5 * 2])
 
 

@@ -108,6 +108,16 @@ def test_a_policy_wakes_when_it_asked_to() -> None:
     assert result.started_s.tolist() == [7]
 
 
+def test_a_wake_that_was_asked_for_before_is_one_wake() -> None:
+    """Asked for at every decision, it stands in the heap once."""
+    cluster = small_cluster()
+    policy = Scripted({0.0: [], 1.0: [], 2.0: [], 50.0: [Start(0, 0)]})
+    jobs = jobs_of([(number / 10, 1) for number in range(30)])
+    simulation = Simulation(cluster, jobs, policy, truth=PlainOracle(cluster))
+    simulation.run(until_s=10.0)
+    assert len(simulation.world.heap) == 1
+
+
 def test_a_wake_between_rounds_waits_for_the_round() -> None:
     """Decisions fall on rounds, whatever woke the policy."""
     policy = Scripted({0.0: [Wake(7.0)], 10.0: [Start(0, 0)]})

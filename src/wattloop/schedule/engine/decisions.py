@@ -51,7 +51,7 @@ class Decisions:
         self._waiting, self._free = world.queue.waiting, world.machines.free.by_type
         self.refused: list[str] = []
         self.refusals = 0
-        self.wakes = 0
+        self.wakes: set[float] = set()
         self.policy_s = 0.0
 
     def ask_until_quiet(self, now_s: float) -> None:
@@ -132,8 +132,10 @@ class Decisions:
             if isinstance(action, Wake):
                 if not now_s < action.at_s < float("inf"):
                     return f"it is {now_s:g} s, and a time to come was asked for"
-                heappush(world.heap, (float(action.at_s), WAKE, 0, 0))
-                self.wakes += 1
+                at_s = float(action.at_s)
+                if at_s not in self.wakes:
+                    self.wakes.add(at_s)
+                    heappush(world.heap, (at_s, WAKE, 0, 0))
                 return ""
         except TypeError:
             return "jobs and options are whole numbers, times are seconds"

@@ -84,6 +84,9 @@ class Execution:
             started_s[job] = now_s
         if self._has_factors:
             believed_s *= self._share(job, kind, option)
+        believed_s *= work
+        if self._rules.pauses:
+            believed_s = self._rules.elapsed_s(believed_s)
         type_index, gpus, _ = shape
         self.running[job] = stretch = Stretch(
             job,
@@ -93,7 +96,7 @@ class Execution:
             nodes,
             now_s,
             power_w,
-            trains_from_s + work * believed_s,
+            trains_from_s + believed_s,
             work,
             sample_s,
             step_work,
@@ -149,8 +152,8 @@ class Execution:
         stretch.option, stretch.power_w = option, choice.power_w
         stretch.sample_s = choice.sample_s
         believed_s = choice.believed_sample_s * self._share(stretch.job, kind, option)
-        left_s = (stretch.work_at_start - stretch.done) * believed_s
-        stretch.expected_end_s = max(now_s, stretch.trains_from_s) + left_s
+        left_s = (stretch.end_s(self._rules) - now_s) * believed_s
+        stretch.expected_end_s = now_s + (left_s / choice.sample_s if choice.sample_s else 0.0)
         self.log.add(now_s, What.RECAP, stretch.job, option)
         self._move_end(stretch)
 

@@ -3,6 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Iterator
+from copy import deepcopy
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -79,6 +80,10 @@ class EventLog:
         self.fold()
         last = self._times_s[-1], What(self._whats[-1]), self._jobs[-1], self._details[-1]
         return Event(*last)
+
+    def copy(self) -> "EventLog":
+        """One that stays as it is when this one goes on."""
+        return deepcopy(self)
 
     def digest(self) -> str:
         """A hash of all events and their times."""

@@ -56,7 +56,7 @@ def result_of(simulation: "Simulation") -> Result:
         never=dict(simulation.never),
         refused=tuple(decisions.refused),
         refusals=decisions.refusals,
-        log=world.log,
+        log=world.log.copy() if simulation.ended is Ended.NOT_YET else world.log,
         wall_s=simulation.wall_s,
         policy_s=decisions.policy_s,
         ended=simulation.ended,

@@ -69,7 +69,7 @@ class Simulation:
         why = {kind: why_never(each, truth.options(each), cluster) for kind, each in kinds}
         self._why_never = {kind: reason for kind, reason in why.items() if reason}
         self.never: dict[int, str] = {}
-        self._arrival_s = array("d", jobs.arrival_s.astype(float).tobytes())
+        self._arrival_s = array("d", [*jobs.arrival_s.tolist(), math.inf])
         self._work = array("d", jobs.work.astype(float).tobytes())
         self.arrived = 0
         self.ended = Ended.NOT_YET
@@ -124,14 +124,19 @@ class Simulation:
         # Names of this function are quicker to look up than attributes: millions of turns.
         world, invariants, patience = self.world, self._invariants, self.settings.patience
         heap, running, waiting = world.heap, world.running, world.queue.waiting
-        pending, free = world.log.pending, world.machines.free.by_type
-        needs_free_gpus = self.decisions.policy.needs_free_gpus
-        next_arrival_s = self._next_arrival_s()
+        pending, free, advance = (
+            world.log.pending,
+            world.machines.free.by_type,
+            world.ledger.advance,
+        )
+        arrival_s, needs_free_gpus = self._arrival_s, self.decisions.policy.needs_free_gpus
+        decide = self._decide_at_rounds if self.settings.round_s else self.decisions.ask_until_quiet
+        next_arrival_s = arrival_s[self.arrived]
         while True:
             now_s = heap[0][0] if heap and heap[0][0] <= next_arrival_s else next_arrival_s
             if now_s > until_s or now_s == math.inf or not (running or self._may_go_on(now_s)):
                 break
-            world.ledger.advance(now_s)
+            advance(now_s)
             is_news = False
             while heap and heap[0][0] <= now_s:
                 _, what, about, version = heappop(heap)
@@ -142,10 +147,10 @@ class Simulation:
                     is_news, self._in_vain = True, 0
             while next_arrival_s <= now_s:
                 self._arrive(now_s, self.arrived)
-                next_arrival_s = self._next_arrival_s()
+                next_arrival_s = arrival_s[self.arrived]
                 is_news, self._in_vain = True, 0
             if is_news and (not needs_free_gpus or (waiting and any(free))):
-                self._decide(now_s)
+                decide(now_s)
             if len(pending) > PENDING:
                 world.log.fold()
             if invariants is not None:
@@ -155,16 +160,6 @@ class Simulation:
                 self.ended = Ended.STALLED
                 return
         self._come_to_rest(until_s, now_s)
-
-    def _next_arrival_s(self) -> float:
-        return self._arrival_s[self.arrived] if self.arrived < len(self._arrival_s) else math.inf
-
-    def _decide(self, now_s: float) -> None:
-        """Ask the policy now, or at the next round."""
-        if self.settings.round_s is None:
-            self.decisions.ask_until_quiet(now_s)
-        else:
-            self._ask_on_round(now_s, self.settings.round_s)
 
     def _arrive(self, now_s: float, job: int) -> None:
         self.arrived += 1
@@ -185,13 +180,15 @@ class Simulation:
             self.world.ledger.turn(now_s)
             self._push_turn(now_s)
         elif what == WAKE:
-            self.decisions.wakes -= 1
+            self.decisions.wakes.discard(now_s)
         else:
             self._next_round = -1
         return True
 
-    def _ask_on_round(self, now_s: float, round_s: float) -> None:
+    def _decide_at_rounds(self, now_s: float) -> None:
         """Ask the policy if this is a round that it has not been asked at, else at the next."""
+        round_s = self.settings.round_s
+        assert round_s is not None  # or rounds would not be asked for
         round_number = math.floor(now_s / round_s)
         while round_number * round_s < now_s:
             round_number += 1
@@ -217,7 +214,7 @@ class Simulation:
 
     def _may_go_on(self, now_s: float) -> bool:
         """With nothing running: whether what comes next can still matter to a job."""
-        if self.arrived < len(self._arrival_s) or self.settings.horizon_s < math.inf:
+        if self.arrived < len(self.world.jobs) or self.settings.horizon_s < math.inf:
             return True
         if not len(self.world.queue):
             return False
@@ -235,7 +232,7 @@ class Simulation:
     def _come_to_rest(self, until_s: float, next_s: float) -> None:
         """Why nothing more happens for now."""
         is_open = self.settings.horizon_s == math.inf
-        if is_open and not self.world.running and self.arrived == len(self._arrival_s):
+        if is_open and not self.world.running and self.arrived == len(self.world.jobs):
             if not len(self.world.queue):
                 self.ended = Ended.DONE
                 return
