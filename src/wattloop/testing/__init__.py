@@ -1,7 +1,9 @@
-"""Contracts that meters and stores must keep, and the pieces that make a machine to test on.
+"""Contracts of meters, stores, strategies and policies, and what they are tested on.
 
 - `meter_contract`  what every meter must keep
 - `powercap_tree`   a powercap tree of files whose counters follow a given power
 - `nvml_stub`       a `libnvidia-ml.so.1` whose power is known
 - `store_contract`  what every store must keep
+- `strategy_contract`, `synthetic_bench`   what every strategy must keep, and trainings to try it on
+- `policy_contract`, `synthetic_cluster`   what every policy must keep, and clusters to try it on
 """

@@ -1,12 +1,22 @@
 """Promise: every policy that ships is pure, asks for what is possible, and starves nobody."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wattloop.schedule.policies.registry import POLICIES, policy_from
-from wattloop.testing.policy_contract import check_policy
+from wattloop.testing.policy_contract import check_policy, check_policy_in
+from wattloop.testing.synthetic_cluster import random_world
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_that_ships_keeps_the_contract(name: str) -> None:
     """In usual and in random clusters, until all is done."""
     check_policy(lambda: policy_from(name))
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 2**31))
+def test_any_of_them_keeps_it_anywhere(name: str, seed: int) -> None:
+    """Clusters, jobs, rounds, noise, failures and budgets that nobody thought of."""
+    check_policy_in(lambda: policy_from(name), random_world(seed))

@@ -12,6 +12,7 @@ from wattloop.schedule.policies.zeus import Zeus
 MINE = '''
 from wattloop.schedule.objectives import ENERGY
 from wattloop.schedule.policies.packing import PackingPolicy
+from wattloop.schedule.policies.zeus import Zeus
 
 class Mine(PackingPolicy):
     """Least energy first."""
@@ -25,6 +26,13 @@ class Needy(Mine):
     """Must be told something."""
     def __init__(self, goal: float) -> None:
         self.goal = goal
+
+class MyZeus(Zeus):
+    """Inherits a name."""
+
+class Impostor(Zeus):
+    """Takes a name."""
+    name = "zeus"
 
 class Unfinished(PackingPolicy):
     """Has no rank."""
@@ -84,6 +92,12 @@ def test_a_policy_of_ones_own_by_file_and_by_module(
     assert policy_from("my_policies.py:Mine").name == "mine"
 
 
+def test_a_policy_that_derives_from_ours_is_not_taken_for_it(mine: str) -> None:
+    """Both can be compared in one campaign."""
+    found = policies_from(f"zeus,{mine}:MyZeus,{mine}:MyZeus{{age_weight_per_s: 0}}")
+    assert [each.name for each in found] == ["zeus", "myzeus", "myzeus{age_weight_per_s: 0.0}"]
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [
@@ -117,6 +131,7 @@ def test_what_is_said_of_a_wrong_one(written: str, said: str) -> None:
     [
         (":Mime", "no class Mime in .*; did you mean 'Mine'"),
         (":Unfinished", "Unfinished is no policy"),
+        (":Impostor", "is called zeus, as one of ours is"),
         (":something", "something is no policy"),
         (":Needy", r"give its goal, as .*\{goal: VALUE\}"),
         (":Mine{tries: 2.5}", "tries is 2.5; give a whole number"),

@@ -5,6 +5,7 @@ The rule of Lifka, "The ANL/IBM SP scheduling system" (1995), which Slurm's back
 
 import heapq
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from wattloop.schedule.actions import Action, Start
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import TIME
 from wattloop.schedule.oracle.options import Shape
-from wattloop.schedule.policies.fifo import Fifo, fastest
+from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["Backfill"]
+
+MOST_S = sys.float_info.max
+"""Below the infinite time of a job on machines that it cannot use."""
 
 
 class Backfill(Fifo):
@@ -73,6 +77,8 @@ def _promise(view: ClusterView) -> _Promise:
     queue, later = view.queue, view.free.copy()
     head = queue.head()
     assert head is not None  # somebody waits
+    options = queue.options(head)
+    shapes = list(dict.fromkeys(options.shape(each) for each in queue.options_by(TIME, head)))
     free_now = _free_of_busy_nodes(view)
     free_later = free_now.copy()
     ends = [(running.expected_end_s, job) for job, running in view.running.items()]
@@ -84,9 +90,8 @@ def _promise(view: ClusterView) -> _Promise:
             given = mask.bit_count()
             later.give(running.type_index, given, free_later[node])
             free_later[node] += given
-        option = fastest(queue, head, later)
-        if option is not None:
-            shape = queue.options(head).shape(option)
+        shape = next((each for each in shapes if later.fits(each)), None)
+        if shape is not None:
             grown = defaultdict(set)
             for node, free in free_now.items():
                 if view.cluster.node_types[node] == shape[0]:
@@ -115,26 +120,27 @@ def _without(later: FreeGpus, shape: Shape, had: int) -> FreeGpus:
 def _fill(view: ClusterView, promise: _Promise) -> list[Action]:
     """Later jobs by arrival, each on the fastest placement that leaves the promise alone."""
     queue, free = view.queue, view.free.copy()
-    costs_s, jobs = queue.cost(TIME), queue.columns().job
-    until_s = (promise.at_s - view.now_s) / (1 + view.time_error)
-    waits = np.full(len(jobs), True)
+    fitting = [number for number, shape in enumerate(queue.shapes) if free.fits(shape)]
+    costs_s, jobs = queue.cost(TIME)[fitting], queue.columns().job
+    until_s = min((promise.at_s - view.now_s) / (1 + view.time_error), MOST_S)
     is_first = True  # of this type; what other nodes will have is known only before it
     starts: list[Action] = []
     while True:
-        limits_s = np.full(len(queue.shapes), -1.0)
-        for number, shape in enumerate(queue.shapes):
+        limits_s = np.full(len(fitting), -1.0)
+        for place, number in enumerate(fitting):
+            shape = queue.shapes[number]
             if free.fits(shape):
-                stays = (is_first or shape[0] != promise.shape[0]) and promise.is_kept_beside(
-                    shape, free
-                )
-                limits_s[number] = math.inf if stays else until_s
-        may = (costs_s <= limits_s[:, None]) & np.isfinite(costs_s) & waits
-        rows = np.flatnonzero(may.any(axis=0))
+                may_stay = is_first or shape[0] != promise.shape[0]
+                stays = may_stay and promise.is_kept_beside(shape, free)
+                limits_s[place] = MOST_S if stays else until_s
+        rows = np.flatnonzero((costs_s <= limits_s[:, None]).any(axis=0))
         if not len(rows):
             return starts
         row = rows[np.argmin(jobs[rows])]
-        shape = queue.shapes[int(np.argmin(np.where(may[:, row], costs_s[:, row], math.inf)))]
-        starts.append(Start(int(jobs[row]), queue.best_option(TIME, int(jobs[row]), shape)))
+        job, mine_s = int(jobs[row]), costs_s[:, row]
+        place = int(np.argmin(np.where(mine_s <= limits_s, mine_s, math.inf)))
+        shape = queue.shapes[fitting[place]]
+        starts.append(Start(job, queue.best_option(TIME, job, shape)))
         free.take(shape)
-        waits[row] = False
+        costs_s[:, row] = math.inf
         is_first &= shape[0] != promise.shape[0]

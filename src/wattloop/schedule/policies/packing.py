@@ -39,7 +39,8 @@ class PackingPolicy(Policy):
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
         """Score of every waiting job, lowest first, given the cost of its best free placement.
 
-        The cost is infinite where none is free; scores of such jobs are not looked at.
+        The cost is infinite where none is free; scores of such jobs are not looked at. A job with
+        an infinite score stays in the queue.
         """
 
     def tier(self, view: ClusterView, waiting: Columns) -> Ints | None:

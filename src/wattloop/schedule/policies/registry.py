@@ -74,7 +74,7 @@ def policy_from(given: str | Mapping[str, Any]) -> Policy:
         policy = kind(**values)
     except (ConfigError, TypeError, ValueError) as error:
         raise ConfigError(f"policy {name}: {error}") from None
-    policy.name = _label(policy.name or kind.__name__.lower(), values)
+    policy.name = _label(policy.name if name in POLICIES else _own_name(name, policy), values)
     return policy
 
 
@@ -180,6 +180,17 @@ def _value(key: str, value: Any, default: Any) -> Any:
             raise ConfigError(f"{key} is {value!r}; give a whole number")
         return type(default)(found)
     return value
+
+
+def _own_name(given: str, policy: Policy) -> str:
+    """What somebody's policy is called: not by the name of ours that it may derive from."""
+    kind = type(policy)
+    own = vars(policy).get("name") or vars(kind).get("name") or kind.__name__.lower()
+    if own in POLICIES:
+        raise ConfigError(
+            f"policy {given}: is called {own}, as one of ours is; give its class another name"
+        )
+    return str(own)
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
