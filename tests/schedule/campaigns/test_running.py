@@ -194,6 +194,26 @@ def test_variants_are_simulated_side_by_side(tmp_path: Path, store: Store) -> No
     assert scenario.variants["busy"].truth is scenario.variants["quiet"].truth
 
 
+def test_a_cell_of_another_campaign_is_shown_under_the_name_it_has_here(
+    tmp_path: Path, store: Store
+) -> None:
+    """The plain scenario was simulated before; as a variant it is the same world."""
+    run_campaign(campaign(tiny(tmp_path), "fifo", seeds=1), store)
+    variants = {"variants": {"busy": {}, "quiet": {"jobs.generate.rate_per_s": 0.001}}}
+    heard = Heard()
+    planned = campaign(tiny(tmp_path, variants), "fifo", seeds=1)
+    experiment, outcomes = run_campaign(planned, store, listener=heard)
+    assert heard.computed == ["fifo on seed 0 of quiet"]
+    assert known_outcomes(store, experiment) == outcomes
+
+
+def test_variants_that_are_the_same_are_refused(tmp_path: Path) -> None:
+    """One simulation cannot be kept under two names."""
+    scenario = tiny(tmp_path, {"variants": {"one": {}, "two": {"engine.horizon": "2 h"}}})
+    with pytest.raises(ConfigError, match="variants one and two are the same"):
+        campaign(scenario).cells()
+
+
 def test_checked_cells_are_not_those_that_nobody_checked(tmp_path: Path) -> None:
     """`--check` looks at what was computed without."""
     plain = campaign(tiny(tmp_path), "fifo", seeds=1)

@@ -49,9 +49,15 @@ class Campaign:
 
     def cells(self) -> list[Cell]:
         """All of them, world by world."""
-        found = []
+        found: list[Cell] = []
+        worlds: dict[str, str] = {}
         for variant, scenario in self.scenarios.items():
             world = scenario.digest() + (" checked" if self.checks else "")
+            if worlds.setdefault(world, variant) != variant:
+                raise ConfigError(
+                    f"{self.scenario.name}: variants {worlds[world]} and {variant} are the same; "
+                    "leave one of them out"
+                )
             found += [
                 Cell(key_of(world, choice, seed), choice, seed, variant)
                 for seed in self.seeds

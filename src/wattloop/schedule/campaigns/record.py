@@ -78,9 +78,10 @@ def with_status_now(store: Store, experiment: Experiment) -> Experiment:
     return experiment
 
 
-def known_cells(store: Store, cells: Sequence[Cell]) -> dict[str, TrialRecord]:
-    """Key -> record of cells that need not be computed, whichever campaign did."""
-    return trials_with_keys(store, KIND, [cell.key for cell in cells], FINISHED)
+def known_cells(store: Store, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
+    """Key -> outcome of cells that need not be computed, whichever campaign did."""
+    found = trials_with_keys(store, KIND, [cell.key for cell in cells], FINISHED)
+    return {key: record.outcome for key, record in found.items()}
 
 
 class CampaignRecord:
@@ -94,28 +95,33 @@ class CampaignRecord:
     def __init__(self, store: Store, experiment: Experiment) -> None:
         self.store, self.experiment = store, experiment
 
-    def adopt(self, cells: Sequence[Cell], known: Mapping[str, TrialRecord]) -> None:
-        """Note cells of this campaign that others have computed."""
+    def begin(self, cells: Sequence[Cell], known: Mapping[str, Mapping[str, Any]]) -> None:
+        """It runs from now on; cells that other campaigns have computed are its own, too."""
+        if self.experiment.status != RUNNING:
+            self.ended(RUNNING)
         own = {each.key for each in read_trials(self.store, self.experiment.experiment_id)}
-        numbers = {cell.key: number for number, cell in enumerate(cells)}
         others = [
-            replace(each, number=numbers[key]) for key, each in known.items() if key not in own
+            _record(number, cell, known[cell.key])
+            for number, cell in enumerate(cells)
+            if cell.key in known and cell.key not in own
         ]
         if others:
             add_trials(self.store, self.experiment.experiment_id, others)
 
     def keep(self, number: int, cell: Cell, outcome: Mapping[str, Any]) -> None:
         """Write down what came of a cell, at once: what has ended survives any end."""
-        status = FAILED if "error" in outcome else FINISHED
-        record = TrialRecord(
-            key=cell.key,
-            number=number,
-            status=status,
-            settings=cell.settings,
-            outcome=dict(outcome),
-        )
-        add_trials(self.store, self.experiment.experiment_id, [record])
+        add_trials(self.store, self.experiment.experiment_id, [_record(number, cell, outcome)])
 
-    def ended(self, status: str, facts: Mapping[str, Any] | None = None) -> None:
+    def ended(self, status: str) -> None:
         """Say how it ended."""
-        set_experiment_status(self.store, self.experiment.experiment_id, status, facts)
+        set_experiment_status(self.store, self.experiment.experiment_id, status)
+
+
+def _record(number: int, cell: Cell, outcome: Mapping[str, Any]) -> TrialRecord:
+    return TrialRecord(
+        key=cell.key,
+        number=number,
+        status=FAILED if "error" in outcome else FINISHED,
+        settings=cell.settings,
+        outcome=dict(outcome),
+    )

@@ -68,15 +68,14 @@ def run_campaign(
         raise ConfigError(f"--workers {workers}: give 1 or more")
     listener = listener or Listener()
     cells = campaign.cells()
-    known = {} if new else known_cells(store, cells)
-    simulator = _simulator(campaign, [cell for cell in cells if cell.key not in known])
+    found = {} if new else known_cells(store, cells)
+    simulator = _simulator(campaign, [cell for cell in cells if cell.key not in found])
     experiment, resumed = open_campaign(
         store, campaign.spec(), fingerprint(cells), name=campaign.scenario.name, new=new
     )
     record = CampaignRecord(store, experiment)
     with claimed(store, experiment.experiment_id):
-        record.adopt(cells, known)
-        found = {key: each.outcome for key, each in known.items()}
+        record.begin(cells, found)
         listener.begins(experiment, len(cells), len(found), resumed=resumed)
         try:
             _compute(simulator, cells, record, found, workers, listener)

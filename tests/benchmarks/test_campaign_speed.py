@@ -1,0 +1,21 @@
+"""What the benchmark of campaigns measures."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import campaign_speed
+
+
+def test_every_figure_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: real processes with two workers and one, whose every event is the same."""
+    file = tmp_path / "bars.json"
+    monkeypatch.setattr(sys, "argv", ["campaign_speed", "--quick", "--json", str(file)])
+    assert campaign_speed.main() == 0
+    found = {bar["name"]: bar["value"] for bar in json.loads(file.read_text())["bars"]}
+    assert found.pop("differing_events") == 0
+    assert all(value > 0 for value in found.values())
