@@ -79,6 +79,11 @@ class GpuFacts:
         shares = self.load.within(span).values
         return sum(share <= IDLE_UTILISATION for share in shares) / len(shares) if shares else 0.0
 
+    @property
+    def load_by_power(self) -> Trace:
+        """1 where its power is above idle, else 0: read ten times as often as the utilisation."""
+        return _from_power(self.power, self.idle.watts, self.limit_w)
+
     def mean(self, signal: str, span: Stretch) -> float | None:
         """Mean of a signal in a part of the run; None where it was not read."""
         trace = self.signals.get(signal)
