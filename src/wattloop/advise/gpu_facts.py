@@ -79,6 +79,11 @@ class GpuFacts:
         shares = self.load.within(span).values
         return sum(share <= IDLE_UTILISATION for share in shares) / len(shares) if shares else 0.0
 
+    @property
+    def load_by_power(self) -> Trace:
+        """1 where its power is above idle, else 0: read ten times as often as the utilisation."""
+        return _from_power(self.power, self.idle.watts, self.limit_w)
+
     def mean(self, signal: str, span: Stretch) -> float | None:
         """Mean of a signal in a part of the run; None where it was not read."""
         trace = self.signals.get(signal)
@@ -159,11 +164,11 @@ def _idle(
         return IdlePower(float(application["idle_j"]) / duration_s, "this machine's idle line")
     if utilisation is not None:
         rests = utilisation.where(lambda share: share <= IDLE_UTILISATION)
-        # power falls with a delay: the first half of a rest is left out
-        later = [Stretch((r.begin_s + r.end_s) / 2, r.end_s) for r in rests if r.length_s > 0]
-        seen = sorted(v for rest in later for v in power.within(rest).values)
+        # Power falls with a delay, and work begins between two readings of the utilisation: most
+        # of what was read in a short rest is not idle power, but some of it is.
+        seen = sorted(v for rest in rests for v in power.within(rest).values)
         if len(seen) >= FEW:
-            return IdlePower(seen[len(seen) // 2], "this run while the GPU had no work")
+            return IdlePower(seen[len(seen) // 5], "this run while the GPU had no work")
     if card is not None:
         from wattloop.predict.static_power import static_power
 

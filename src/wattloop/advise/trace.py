@@ -1,7 +1,7 @@
 """A value over time, as the store keeps it, and what rules ask of it. Standard library only."""
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,8 +43,9 @@ class Trace(NamedTuple):
 
     def within(self, span: Stretch) -> "Trace":
         """The readings in a part of the run."""
-        pairs = [(t, v) for t, v in zip(*self, strict=True) if span.begin_s <= t <= span.end_s]
-        return Trace(tuple(t for t, _ in pairs), tuple(v for _, v in pairs))
+        low = bisect_left(self.times_s, span.begin_s)
+        high = bisect_right(self.times_s, span.end_s)
+        return Trace(self.times_s[low:high], self.values[low:high])
 
     def mean(self) -> float | None:
         """Each value weighted with the time it holds."""
@@ -60,19 +61,6 @@ class Trace(NamedTuple):
         """The value that this share of the readings does not exceed."""
         ordered = sorted(self.values)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
-
-    def spread(self) -> float:
-        """Standard deviation over the mean; 0 for a constant."""
-        mean = self.mean()
-        if not mean or len(self.values) < 2:
-            return 0.0
-        squares = sum((v - mean) ** 2 for v in self.values) / len(self.values)
-        return math.sqrt(squares) / abs(mean)
-
-    def at(self, time_s: float) -> float | None:
-        """The last reading up to a moment."""
-        place = bisect_right(self.times_s, time_s)
-        return self.values[place - 1] if place else None
 
     def where(self, holds: Callable[[float], bool], end_s: float | None = None) -> list[Stretch]:
         """The stretches in which every reading holds."""

@@ -14,6 +14,8 @@ MOSTLY = 0.5
 LONG_REST_S = 30.0
 """The only GPU of a run may wait for data between steps, which is another rule; a rest this long
 is no step."""
+UNUSED = 0.05
+"""Work below this part of what the busiest GPU had."""
 SHORTEST_S = 10.0
 """A run this short is mostly the start of a program."""
 
@@ -27,13 +29,12 @@ def idle_gpu(facts: RunFacts) -> Advice | None:
         return _never_used(facts)
     if span.length_s < SHORTEST_S:
         return None
-    alone = len(facts.gpus) == 1
     idle = [g for g in facts.gpus if g.idle_share(span) >= MOSTLY]
-    if len(idle) == len(facts.gpus):
-        idle = [g for g in idle if _longest_rest(g, span) >= LONG_REST_S]
-        if not alone and len(idle) == len(facts.gpus):
-            busiest = max(g.busy_share(span) for g in idle)
-            idle = [g for g in idle if g.busy_share(span) < 0.5 * busiest]
+    if len(idle) == len(facts.gpus):  # they all wait, for data or for something else
+        busiest = max(g.busy_share(span) for g in idle)
+        rest = [g for g in idle if _typical_rest_s(g, span) >= LONG_REST_S]
+        unused = [g for g in idle if g.busy_share(span) < UNUSED * busiest]
+        idle = unused or rest
     return _advice(facts, idle, span) if idle else None
 
 
@@ -42,8 +43,8 @@ def _never_used(facts: RunFacts) -> Advice | None:
     return _advice(facts, list(facts.gpus), facts.whole)
 
 
-def _longest_rest(gpu: GpuFacts, span: Stretch) -> float:
-    """The typical rest by time: half of the idle time lies in rests at least this long."""
+def _typical_rest_s(gpu: GpuFacts, span: Stretch) -> float:
+    """Half of the idle time lies in rests at least this long."""
     rests = sorted((s.length_s for s in gpu.idle_stretches(span)), reverse=True)
     half, so_far = sum(rests) / 2, 0.0
     for length_s in rests:

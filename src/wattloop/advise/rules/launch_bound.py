@@ -11,7 +11,7 @@ __all__ = ["launch_bound"]
 
 HAS_WORK = 0.5
 """Utilisation: a kernel is there more often than not."""
-HARDLY_FILLED = 0.25
+HARDLY_FILLED = 0.3
 """Power above idle while it works, as a part of the room up to the limit."""
 FILLED = 0.5
 """What a larger batch is assumed to reach; a well filled GPU gets to 0.7 and more."""

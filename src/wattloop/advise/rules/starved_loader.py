@@ -6,7 +6,7 @@ from typing import NamedTuple
 from wattloop.advise.advice import Advice
 from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
-from wattloop.advise.gpu_facts import GpuFacts
+from wattloop.advise.gpu_facts import IDLE_UTILISATION, GpuFacts
 from wattloop.advise.rules.idle_gpu import LONG_REST_S
 from wattloop.advise.serving import waits_on_purpose
 from wattloop.advise.trace import Stretch, Trace
@@ -45,7 +45,7 @@ def starved_loader(facts: RunFacts) -> Advice | None:
     gpus = [g for g in facts.used_gpus if g.power_share(span) >= FILLED]
     if not gpus:
         return None
-    seen = [waiting for g in gpus if (waiting := _seen(g, span))]
+    seen = [waiting for g in gpus if (waiting := _seen_at_all(g, span))]
     told = _told(facts, span)
     waiting = told or (min(seen, key=lambda w: w.share) if len(seen) == len(gpus) else None)
     if waiting is None or waiting.share < WAITING:
@@ -88,15 +88,23 @@ def _told(facts: RunFacts, span: Stretch) -> Waiting | None:
     return Waiting(waited_s / lasted_s, f"{len(steps)} steps told how long they waited for data")
 
 
-def _seen(gpu: GpuFacts, span: Stretch) -> Waiting | None:
-    """From the utilisation: a saw-tooth, or an even part where readings are too slow to see it."""
-    load = gpu.load.within(span)
+def _seen_at_all(gpu: GpuFacts, span: Stretch) -> Waiting | None:
+    """In the utilisation; else in the power, which is read more often."""
+    return _seen(gpu, gpu.load, span) or _seen(gpu, gpu.load_by_power, span)
+
+
+def _seen(gpu: GpuFacts, whole_load: Trace, span: Stretch) -> Waiting | None:
+    """A saw-tooth, or an even part of the time where readings are too slow to see it."""
+    load = whole_load.within(span)
     if len(load.values) < 2 * MANY:
         return None
     share = 1 - (load.mean() or 0.0)
-    rests = [rest.length_s for rest in gpu.idle_stretches(span)]
+    idle = load.where(lambda value: value <= IDLE_UTILISATION, span.end_s)
+    rests = [rest.length_s for rest in idle]
     if sum(rests) < 0.3 * share * span.length_s:
-        if "utilisation" not in gpu.signals or _spread_over_tenths(load, span) > UNEVEN_LOAD:
+        if whole_load is not gpu.signals.get("utilisation"):
+            return None
+        if _spread_over_tenths(load, span) > UNEVEN_LOAD:
             return None
         return Waiting(share, f"{gpu.label}: utilisation {1 - share:.0%}, evenly all the time")
     if len(rests) < MANY or max(rests) > max(LONG_REST_S, 0.2 * span.length_s):
@@ -106,7 +114,7 @@ def _seen(gpu: GpuFacts, span: Stretch) -> Waiting | None:
     return Waiting(
         share,
         f"{gpu.label}: {len(rests)} rests of about {sorted(rests)[len(rests) // 2]:.1f} s, "
-        f"utilisation {1 - share:.0%}",
+        f"at work {1 - share:.0%} of the time",
     )
 
 
