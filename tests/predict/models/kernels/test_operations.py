@@ -108,3 +108,15 @@ def test_classes_go_from_coarse_to_fine() -> None:
     assert names == ["conv.weight.bf16", "depthwise.weight.bf16", "grouped.weight.bf16"]
     in_place = costs.elementwise(8, 1, 1, "fp32", op="aten.relu_.default")
     assert class_of(in_place) == "elementwise.relu.fp32"
+
+
+def test_gradients_made_for_each_picture_are_written_and_read() -> None:
+    """In tf32, single pixels of many pictures take 8 n c_in c_out bytes instead of a product."""
+
+    def gradient(dtype: str, pictures: int) -> Operation:
+        return costs.conv("weight", pictures, 512, (1, 1), 2048, 1, dtype=dtype)
+
+    few, many = seconds(gradient("tf32", 256)), seconds(gradient("tf32", 1024))
+    assert many[0] > 8 * 1024 * 512 * 2048 / H200.memory_bytes_s
+    assert few[0] < many[0] / 50
+    assert seconds(gradient("bf16", 1024))[0] < many[0] / 50

@@ -28,6 +28,7 @@ def batch_families() -> list[list[Case]]:
         cases_of("kernels", "conv", _all_ways("thumbnails", 110, _thumbnail)),
         cases_of("kernels", "conv", _all_ways("powers of two", 50, _power_of_two)),
         cases_of("kernels", "conv", _all_ways("groups in batches", 60, _in_groups)),
+        cases_of("kernels", "conv", _all_ways("channels last", 60, _channels_last)),
     ]
 
 
@@ -102,3 +103,19 @@ def _in_groups(pick: random.Random) -> Row:
     groups, each = pick.choice((8, 16, 32)), pick.choice((4, 8, 16, 32))
     width = groups * each
     return {**conv_row(n, width, width, 3, stride, side), "groups": groups}
+
+
+def _channels_last(pick: random.Random) -> Row:
+    """As networks have them that mix layers of channels with convolutions: depthwise mostly."""
+    side = pick.choice((7, 14, 28, 56))
+    width = pick.choice(
+        [c for c in (64, 96, 128, 192, 256, 384, 512, 768, 1024) if c * side < 12e3]
+    )
+    n = pick.choice((8, 16, 32, 64, 128))
+    if pick.random() < 0.65:
+        row = conv_row(n, width, width, pick.choice((3, 5, 7, 7)), pick.choice((1, 1, 1, 2)), side)
+        return {**row, "groups": width, "channels_last": True}
+    kernel = pick.choice((1, 2, 3))
+    wide = pick.choice((width, 2 * width))
+    row = conv_row(n, width, wide, kernel, 2 if kernel == 2 else pick.choice((1, 1, 2)), side)
+    return {**row, "channels_last": True}

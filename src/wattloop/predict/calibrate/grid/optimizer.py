@@ -16,7 +16,7 @@ MOST_ELEMENTS = 4e8
 
 def optimizer_cases() -> list[Case]:
     """Whole steps by style, and single list operations."""
-    return cases_of("kernels", "optimizer", [*_steps(), *_functions()])
+    return cases_of("kernels", "optimizer", [*_steps(), *_functions(), *_large_models()])
 
 
 def _steps() -> Iterator[dict[str, object]]:
@@ -41,3 +41,10 @@ def _functions() -> Iterator[dict[str, object]]:
             each = pick.choice((64, 1024, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24))
             if tensors * each <= MOST_ELEMENTS:
                 yield {"function": function, "tensors": tensors, "elements": tensors * each}
+
+
+def _large_models() -> Iterator[dict[str, object]]:
+    """Lists of half a billion and of a billion elements."""
+    for function in FUNCTIONS:
+        for tensors, each in ((150, 2**22), (200, 5_500_000)):
+            yield {"function": function, "tensors": tensors, "elements": tensors * each}

@@ -5,10 +5,20 @@ from collections.abc import Mapping
 
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
-__all__ = ["class_of", "direction_of", "family_of", "is_persistent", "size_of", "unit_of"]
+__all__ = [
+    "class_of",
+    "direction_of",
+    "family_of",
+    "is_apart",
+    "is_persistent",
+    "size_of",
+    "unit_of",
+]
 
 MOST_PERSISTENT = 128
 """Hidden units up to which it does so, as seen on an H200 with cuDNN 9.19."""
+FEWEST_APART = 512
+"""Pictures of one pixel from which on it makes a product for each, seen there as well."""
 
 
 def class_of(op: Operation) -> str:
@@ -22,8 +32,7 @@ def class_of(op: Operation) -> str:
     if op.kind is Kind.GEMM:
         return f"gemm.{op.dtype}"
     if op.kind is Kind.CONV:
-        family = _conv_family(detail)
-        return f"{family}.{direction}.{unit_of(op) if family == 'depthwise' else op.dtype}"
+        return _conv_class(op, direction)
     if op.kind is Kind.ATTENTION:
         return f"attention.{detail.get('algorithm', 'flash')}.{direction}.{unit_of(op)}"
     if op.kind is Kind.RNN:
@@ -53,6 +62,18 @@ def is_persistent(op: Operation) -> bool:
     return size_of(op.detail, "hidden") <= MOST_PERSISTENT
 
 
+def is_apart(op: Operation) -> bool:
+    """Whether cuDNN makes the gradient of a weight for each picture alone and then adds them up.
+
+    It does so in tf32 for windows of one pixel over pictures of one pixel, such as the last layers
+    of a network for 224 pixels that is fed with 32: a gigabyte of sums instead of one product.
+    """
+    if op.kind is not Kind.CONV or op.dtype != "tf32" or direction_of(op) != "weight":
+        return False
+    single = all(size_of(op.detail, key) == 1 for key in ("h", "w", "k_h", "k_w", "groups"))
+    return single and size_of(op.detail, "n") >= FEWEST_APART
+
+
 def unit_of(op: Operation) -> str:
     """What really computes: depthwise convolutions and attention of fp32 tensors never use tf32."""
     if op.dtype != "tf32" or op.kind not in (Kind.CONV, Kind.ATTENTION):
@@ -74,6 +95,13 @@ def direction_of(op: Operation) -> str:
 def _function(op: Operation) -> str:
     """`gelu_backward` of `aten.gelu_backward.default`; in place or not is the same work."""
     return op.op.removeprefix("aten.").split(".")[0].rstrip("_")
+
+
+def _conv_class(op: Operation, direction: str) -> str:
+    family = _conv_family(op.detail)
+    if is_apart(op):
+        return f"{family}.apart.{op.dtype}"
+    return f"{family}.{direction}.{unit_of(op) if family == 'depthwise' else op.dtype}"
 
 
 def _conv_family(detail: Mapping[str, object]) -> str:

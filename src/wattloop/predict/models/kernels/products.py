@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.alignment import halvings_short
+from wattloop.predict.models.kernels.classes import is_apart
 from wattloop.predict.models.kernels.streams import bandwidth_seconds
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.tiles import ProductUnits, product_seconds
@@ -12,6 +13,9 @@ from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind
 
 __all__ = ["conv_dims", "peak_flops", "product_times"]
+
+SUM_BYTES = 4.0
+"""Of one element of a sum."""
 
 
 def product_times(
@@ -46,6 +50,11 @@ def product_times(
     channels_last = table.detail(rows, "channels_last", 0.0) > 0
     passes = values.column("product.layout_passes", names)
     seconds += np.where(convs & ~channels_last, passes * 2 * moved, 0.0)
+    apart = np.array([is_apart(table.operations[i]) for i in rows], dtype=np.bool_)
+    if apart.any():
+        sums = np.prod([table.detail(rows, key) for key in ("n", "c_in", "c_out")], axis=0)
+        twice = bandwidth_seconds(2 * SUM_BYTES * sums, values, gpu, ["product"] * len(rows))
+        seconds += np.where(apart, twice, 0.0)  # written, then read to be added
     return rows, seconds
 
 

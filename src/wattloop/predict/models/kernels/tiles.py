@@ -12,7 +12,7 @@ import numpy as np
 
 from wattloop.predict.models.kernels.table import Floats
 
-__all__ = ["TILES", "ProductUnits", "product_seconds"]
+__all__ = ["TILES", "ProductUnits", "filled_share", "product_seconds"]
 
 TILES = np.array(
     [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64),
@@ -26,6 +26,9 @@ SPLITS = np.array([1, 2, 4, 8, 16, 32], dtype=np.float64)
 
 SMALLEST_K = 64.0
 """A K-loop is not cut into parts shorter than this."""
+
+SMALLEST_FILLING, SMALLEST_FILLING_K = 64.0, 256.0
+"""Libraries do not take smaller tiles or shorter sums only to keep more multiprocessors busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,15 @@ def product_seconds(dims: Floats, element_bytes: Floats, units: ProductUnits) ->
     seconds = np.where((split > 1) & forbidden, np.inf, seconds)
     quickest: Floats = seconds.min(axis=(1, 2))
     return quickest
+
+
+def filled_share(dims: Floats, sms: int) -> Floats:
+    """Largest share of the multiprocessors that a tile and a split keep busy, for (B, M, N, K)."""
+    b, m, n, k = (dims[:, i, None, None] for i in range(4))
+    large = TILES[TILES.min(axis=1) >= SMALLEST_FILLING]
+    split = SPLITS[None, None, :]
+    tiles = b * np.ceil(m / large[None, :, 0, None]) * np.ceil(n / large[None, :, 1, None]) * split
+    shares = tiles / (np.ceil(tiles / sms) * sms)
+    shares = np.where((split > 1) & (k / split < SMALLEST_FILLING_K), 0.0, shares)
+    best: Floats = shares.max(axis=(1, 2))
+    return best

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.kernels.classes import unit_of
+from wattloop.predict.models.kernels.occupancy import occupancy_of
 from wattloop.predict.models.kernels.table import Floats, OperationTable
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind
@@ -12,7 +13,8 @@ from wattloop.predict.workload.operation import Kind
 __all__ = ["MEMORY", "WORK", "work_of"]
 
 UNITS = ("bf16", "fp16", "tf32", "fp32", "fp64")
-BUSY = ("product", "rnn", "norm", "stream")
+BUSY = ("product", "rnn", "norm", "norm.batch", "stream", "stream.strided", "stream.depthwise",
+        "stream.grouped", "stream.pool")  # fmt: skip
 MEMORY = "joule_per_byte"
 WORK = (
     *(f"joule_per_flop.{unit}" for unit in UNITS),
@@ -30,7 +32,8 @@ _PRODUCTS = (Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN)
 def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) -> Floats:
     """FLOPs by unit, bytes from memory and busy seconds; a line each, a column per operation.
 
-    Busy is what a kernel takes beyond the time of an empty one, which draws next to nothing.
+    Busy is what a kernel takes beyond the time of an empty one, which draws next to nothing, as
+    far as it fills the GPU.
     """
     families = np.array([name.partition(".")[0] for name in table.classes], dtype=np.str_)
     product = np.isin(table.kinds, [str(kind) for kind in _PRODUCTS]) & (families != "depthwise")
@@ -40,13 +43,24 @@ def work_of(table: OperationTable, total_s: Floats, values: Values, gpu: Gpu) ->
     lines.append(np.where(product, 0.0, flops))
     lines.append(table.bytes_moved * table.count * (1 - _cached(table, values, gpu)))
     empty_s = values["kernel.minimum_s"] * table.kernels * table.count
-    busy_s = np.maximum(total_s - empty_s, LEAST_BUSY * total_s)
-    # Grouped convolutions keep few units busy, like what waits for memory.
-    part = np.where(np.isin(families, ("gemm", "conv", "attention")), "product", "stream")
-    for name in ("rnn", "norm"):
-        part = np.where(families == name, name, part)
+    busy_s = np.maximum(total_s - empty_s, LEAST_BUSY * total_s) * occupancy_of(table, gpu)
+    part = np.array([_part(name) for name in table.classes], dtype=np.str_)
     lines += [np.where(part == name, busy_s, 0.0) for name in BUSY]
     return np.stack(lines) if len(table) else np.zeros((len(WORK), 0))
+
+
+def _part(name: str) -> str:
+    """Which busy watts a class of operations draws."""
+    family, _, rest = name.partition(".")
+    if family in ("gemm", "conv", "attention"):
+        return "product"
+    if family in ("depthwise", "grouped", "pool"):
+        return f"stream.{family}"
+    if family == "norm":
+        return "norm.batch" if rest.startswith("batch") else "norm"
+    if family == "copy" and rest.startswith("strided"):
+        return "stream.strided"
+    return "rnn" if family == "rnn" else "stream"
 
 
 def _cached(table: OperationTable, values: Values, gpu: Gpu) -> NDArray[np.float64]:
