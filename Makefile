@@ -13,7 +13,7 @@ FOUND_SOURCES := $(wildcard $(SOURCES))
 BENCHMARKS ?= $(wildcard benchmarks/measure_*.py) $(addprefix benchmarks/,campaign_speed.py cap_finder.py cap_overhead.py document_004.py engine_speed.py kernels.py lever_kills.py predict_h200.py predict_speed.py tune_overhead.py)
 BENCH_OUT := build/bench
 TEST_WORKERS ?= 2
-DEMO_STORE ?= build/demo/runs.db
+DEMO_FOLDER ?= build/demo
 
 .PHONY: help setup demo test check format format-check lint types imports bench clean
 
@@ -23,16 +23,8 @@ help:  ## show this list
 
 setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo need
 
-demo: $(STAMP)  ## measure a small training; find the best cap of a virtual GPU; tune a small model; predict; simulate a cluster
-	@mkdir -p $(dir $(DEMO_STORE))
-	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop run -- $(BIN)/python examples/train_digits.py
-	WATTLOOP_STORE=$(DEMO_STORE) WATTLOOP_STATE_DIR=$(dir $(DEMO_STORE))state \
-	    WATTLOOP_VIRTUAL_STATE=$(dir $(DEMO_STORE))virtual WATTLOOP_VIRTUAL_GPUS=1 \
-	    $(BIN)/wattloop cap find --new --metric eds -- $(BIN)/python -m wattloop.virtual.train
-	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/python examples/tune_digits.py
-	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop tune show
-	$(BIN)/wattloop predict --model hf:resnet-18 --batch 128 --precision bf16 --gpu h200
-	WATTLOOP_STORE=$(DEMO_STORE) $(BIN)/wattloop simulate thesis-pareto --policies fifo,pollux,zeus --seeds 3
+demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, simulate, a study, reports
+	@sh scripts/demo.sh $(BIN) $(DEMO_FOLDER)
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
