@@ -111,6 +111,22 @@ def test_a_policy_that_only_wakes_itself_is_given_up() -> None:
     assert 0 in result.left
 
 
+class Late(WithinBudget):
+    """Wakes once, days after the only job came, and leaves the rest to the budget."""
+
+    name = "late"
+
+    def decide(self, view: ClusterView) -> list[Action]:
+        """Nothing before the third day."""
+        return super().decide(view) if view.now_s > 3 * DAY_S else [Wake(3 * DAY_S)]
+
+
+def test_the_period_that_is_waited_for_begins_when_nothing_else_is_to_come() -> None:
+    """It wakes at midnight of the third day; the budget allows the job at noon."""
+    result = simulated(Late(), budget_w=Steps((0.0, 43_200.0), (150.0, 400.0), DAY_S))
+    assert result.started_s.tolist() == [3 * DAY_S + 43_200]
+
+
 def test_a_policy_that_stops_its_jobs_for_ever_is_given_up() -> None:
     """Patience is counted in events with no job that came or ended."""
     rules = Preemption(Keeps.NOTHING)

@@ -219,8 +219,10 @@ class Simulation:
         if not len(self.world.queue):
             return False
         if self._nodes_to_come:
+            self._last_news_s = now_s
             return True
         if self.decisions.wakes or self._next_round >= 0:
+            self._last_news_s = now_s
             return self._in_vain < WAKES_IN_VAIN
         if self._in_vain <= 1:
             self._last_news_s = self.world.ledger.now_s
