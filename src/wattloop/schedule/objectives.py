@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.schedule.oracle.options import Options
+
 __all__ = ["EDP", "ENERGY", "TIME", "Estimates", "Objective"]
 
 Floats = NDArray[np.float64]
@@ -20,12 +22,14 @@ class Estimates(NamedTuple):
         power_w: of the placement's GPUs while it runs.
         idle_w: what those GPUs would draw with nothing to do.
         gpus: GPUs of each option.
+        options: the placements themselves.
     """
 
     time_s: Floats
     power_w: Floats
     idle_w: Floats
     gpus: NDArray[np.int64]
+    options: Options
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class Queue:
             found = None
             if self.is_exact and objective.degree is not None:
                 estimates = [
-                    Estimates(k.options.sample_s, k.options.power_w, k.idle_w, k.options.gpus)
+                    _estimates(k, k.options.sample_s, k.options.power_w)
                     for k in self._kinds
                 ]
                 numbers = [
@@ -243,4 +243,8 @@ class Queue:
             time_s, power_w = time_s * factors.time, power_w * factors.power
         if one:
             time_s, power_w = time_s[0], power_w[0]
-        return Estimates(time_s, power_w, kept.idle_w, kept.options.gpus)
+        return _estimates(kept, time_s, power_w)
+
+
+def _estimates(kept: _Kind, time_s: Floats, power_w: Floats) -> Estimates:
+    return Estimates(time_s, power_w, kept.idle_w, kept.options.gpus, kept.options)

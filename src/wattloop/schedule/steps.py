@@ -51,6 +51,15 @@ class Steps:
             return self._start_s(turn) + self.times_s[step + 1]
         return self._start_s(turn + 1)
 
+    def mean(self) -> float:
+        """Over a period; where it does not repeat, of the values as they stand."""
+        if math.isinf(self.period_s):
+            return sum(self.values) / len(self.values)
+        ends_s = (*self.times_s[1:], self.period_s)
+        spans_s = (end_s - begin_s for begin_s, end_s in zip(self.times_s, ends_s, strict=True))
+        parts = (value * span_s for value, span_s in zip(self.values, spans_s, strict=True))
+        return sum(parts) / self.period_s
+
     def least(self, begin_s: float, end_s: float) -> float:
         """The least value between two times, both ends included."""
         found, time_s = self.at(begin_s), self.next_change_s(begin_s)

@@ -125,7 +125,7 @@ def test_without_a_budget_it_is_zeus() -> None:
     assert runs[0].event_hash == runs[1].event_hash
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     budgets_w=st.lists(st.floats(1050, 4000), min_size=1, max_size=4),

@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wattloop.schedule.actions import Action, Preempt, Start
-from wattloop.schedule.policies.headroom import ABOVE_IDLE, Headroom
+from wattloop.schedule.actions import Action, Preempt
+from wattloop.schedule.policies.budget_packing import packed
+from wattloop.schedule.policies.headroom import Headroom
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["Charon", "stopped_for_budget"]
-
-LOOKS = 200
-"""Jobs of a round that are looked at closely; they differ little in power from those behind."""
 
 
 class Charon(Zeus):
@@ -38,39 +33,7 @@ class Charon(Zeus):
         over_w = view.power_w - view.budget_w.at(view.now_s)
         if over_w > 0:
             return stopped_for_budget(view, over_w)
-        queue, free = view.queue, view.free
-        if not len(queue) or not free.total:
-            return ()
-        headroom = Headroom(view)
-        fits = np.array([free.fits(shape) for shape in queue.shapes])
-        possible = fits[:, None] & (queue.cost(ABOVE_IDLE) <= headroom.now_w())
-        best = np.where(possible, queue.cost(self.objective), np.inf).min(axis=0)
-        waiting = queue.columns()
-        scores = np.where(np.isfinite(best), self.rank(view, waiting, best), np.inf)
-        order = np.lexsort((waiting.job, scores, -waiting.priority))
-        free, looks, starts = free.copy(), 0, []
-        for job in waiting.job[order[np.isfinite(scores[order])]].tolist():
-            option = self._option(view, headroom, job, fits)
-            if option is not None and free.fits(shape := queue.options(job).shape(option)):
-                free.take(shape)
-                starts.append(Start(job, option))
-                headroom.start(job, option)
-            else:  # the next round may find another placement for it
-                looks += 1
-            if looks == LOOKS or not free.total:
-                break
-        return starts
-
-    def _option(
-        self, view: ClusterView, headroom: Headroom, job: int, fits: NDArray[np.bool_]
-    ) -> int | None:
-        """The best option of a job that fits and keeps the budget; None for none."""
-        estimates = view.queue.estimates(job)
-        allowed = fits[view.queue.shape_of(job)]
-        allowed &= headroom.keeps(job, estimates)
-        if not allowed.any():
-            return None
-        return int(np.argmin(np.where(allowed, self.objective.cost(estimates), np.inf)))
+        return packed(view, self.objective, self.rank, Headroom(view))[0]
 
 
 def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:

@@ -29,7 +29,7 @@ def _above_idle(estimates: Estimates) -> Floats:
     return estimates.power_w - estimates.idle_w
 
 
-ABOVE_IDLE = Objective("power above idle", _above_idle)
+ABOVE_IDLE = Objective("power above idle", _above_idle, degree=0)
 """What a start adds to the cluster's power if the estimate holds: no start adds less, at worst."""
 
 
@@ -77,6 +77,12 @@ class Headroom:
     def start(self, job: int, option: int) -> None:
         """A waiting job is to start: what it may add is no longer there."""
         self.drawn_w += float(self.added_w(job, self._view.queue.estimates(job))[option])
+
+    def stop(self, job: int) -> None:
+        """A running job is to be stopped: its GPUs will be idle."""
+        running = self._view.running[job]
+        idle_w = running.gpus * self._view.cluster.types[running.type_index].idle_w
+        self.drawn_w -= max(running.power_w - idle_w, 0.0)
 
 
 def worst_w(

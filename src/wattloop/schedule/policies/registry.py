@@ -27,6 +27,9 @@ POLICIES: Mapping[str, str] = {
     "zeus": "wattloop.schedule.policies.zeus:Zeus",
     "hades": "wattloop.schedule.policies.hades:Hades",
     "hades-as-printed": "wattloop.schedule.policies.hades_as_printed:HadesAsPrinted",
+    "aurachronos": "wattloop.schedule.policies.aurachronos:AuraChronos",
+    "charon": "wattloop.schedule.policies.charon:Charon",
+    "helios": "wattloop.schedule.policies.helios:Helios",
 }
 """Name -> module and class; loaded when it is asked for."""
 

@@ -1,0 +1,109 @@
+"""How many deadlines any schedule could keep, if it knew the future and ran nothing else.
+
+A job whose work is lost when it is stopped keeps its deadline in one stretch on one placement. So:
+which urgent jobs can have a stretch each, between arrival and deadline, so that GPUs of no type
+are used twice? Time is cut into slots, and a stretch counts only in slots that it fills from end
+to end, wherever in its first slot it began; nodes and all jobs without a deadline are forgotten.
+Whatever a schedule can do is then possible here, so the most that is possible is a bound.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.cluster import Cluster
+from wattloop.schedule.jobs import JobTable
+from wattloop.schedule.oracle import Oracle
+from wattloop.schedule.oracle.options import Shape
+
+__all__ = ["most_kept"]
+
+LEAST_SLOT_S = 4.0
+MOST_SLOTS = 200
+ROUNDING_S = 1e-6
+
+
+def most_kept(jobs: JobTable, cluster: Cluster, truth: Oracle, end_s: float) -> tuple[int, int]:
+    """Deadlines up to `end_s`, and how many of them any schedule could keep at most."""
+    due = np.flatnonzero(jobs.urgent & (jobs.deadline_s <= end_s))
+    groups = _overlapping(jobs, due)
+    return len(due), sum(_most_of(jobs, cluster, truth, group) for group in groups)
+
+
+def _overlapping(jobs: JobTable, due: NDArray[np.int64]) -> list[list[int]]:
+    """Jobs in groups whose times do not touch: each is a program of its own."""
+    groups: list[list[int]] = []
+    until_s = -np.inf
+    for job in due.tolist():  # by arrival
+        if jobs.arrival_s[job] >= until_s:
+            groups.append([])
+        groups[-1].append(job)
+        until_s = max(until_s, float(jobs.deadline_s[job]))
+    return groups
+
+
+def _most_of(jobs: JobTable, cluster: Cluster, truth: Oracle, group: Sequence[int]) -> int:
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    begin_s = float(jobs.arrival_s[group[0]])
+    window_s = max(float(jobs.deadline_s[job]) for job in group) - begin_s
+    slot_s = max(LEAST_SLOT_S, window_s / MOST_SLOTS)
+    rows, column = _Rows(), 0
+    for number, job in enumerate(group):
+        for shape, time_s in _times_s(jobs, truth, job).items():
+            first_s = float(jobs.arrival_s[job]) - begin_s
+            last_s = float(jobs.deadline_s[job]) - begin_s - time_s
+            if last_s < first_s - ROUNDING_S:
+                continue
+            filled = math.floor(time_s / slot_s) - 1
+            for slot in range(math.floor(first_s / slot_s), math.floor(last_s / slot_s) + 1):
+                rows.add(("once", number), 1, column, 1)
+                for taken in range(slot + 1, slot + 1 + filled):
+                    gpus = cluster.gpus_by_type[shape[0]]
+                    rows.add(("gpus", taken, shape[0]), gpus, column, shape[1])
+                column += 1
+    if column == 0:
+        return 0
+    found = milp(
+        c=-np.ones(column),
+        constraints=LinearConstraint(
+            coo_array((rows.values, (rows.at, rows.columns))).tocsr(), ub=np.array(rows.limits)
+        ),
+        bounds=Bounds(0, 1),
+        integrality=np.ones(column),
+    )
+    if found.status != 0:
+        raise RuntimeError(f"the bound on deadlines was not found: {found.message}")
+    return round(-found.fun)
+
+
+def _times_s(jobs: JobTable, truth: Oracle, job: int) -> dict[Shape, float]:
+    """What a job takes at best on each shape."""
+    options = truth.options(jobs.kinds[int(jobs.kind[job])])
+    found: dict[Shape, float] = {}
+    for shape, sample_s in zip(options.shapes(), options.sample_s.tolist(), strict=True):
+        found[shape] = min(found.get(shape, math.inf), sample_s * float(jobs.work[job]))
+    return found
+
+
+class _Rows:
+    """Sums that stay below limits, entry by entry."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+        self.columns: list[int] = []
+        self.values: list[float] = []
+        self.limits: list[float] = []
+        self._place: dict[tuple[object, ...], int] = {}
+
+    def add(self, key: tuple[object, ...], limit: float, column: int, value: float) -> None:
+        """One more term of the sum called `key`."""
+        if key not in self._place:
+            self._place[key] = len(self.limits)
+            self.limits.append(limit)
+        self.at.append(self._place[key])
+        self.columns.append(column)
+        self.values.append(value)

@@ -1,0 +1,243 @@
+"""AuraChronos: deadlines kept by stopping others, at the least waste; the rest by energy and delay.
+
+Algorithm 7 of the thesis is lost; this is made from its sections 5.2.3 and 5.4.3 (ADR 0034).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.actions import Action, Preempt, Start, Wake
+from wattloop.schedule.objectives import TIME, Estimates
+from wattloop.schedule.policies.ageing import EDP_AGE_WEIGHT_PER_S
+from wattloop.schedule.policies.node_plan import NodePlan, Promise, Victims
+from wattloop.schedule.policies.smoothing import full_batch
+from wattloop.schedule.policies.zeus import Zeus
+from wattloop.schedule.queue import Columns
+from wattloop.schedule.running import Running
+from wattloop.schedule.view import ClusterView
+
+__all__ = ["AuraChronos"]
+
+LOOKS = 32
+"""Urgent jobs of a round that plans are made for, those with least slack."""
+REACTION_S = 2.0
+"""How long before it is too late help is called: policies are asked in rounds."""
+
+
+class AuraChronos(Zeus):
+    """Urgent jobs by least slack = deadline - (now + min(T)); all others as Zeus does.
+
+    An urgent job starts on the fastest placement that is free, if that keeps its deadline. Where
+    none is, it waits as long as a placement that keeps it is believed to become free in time,
+    and keeps others from taking it. Only where none is, jobs without a deadline are stopped: of
+    all placements that would do, the one whose victims lose least energy. No job is stopped more
+    than `most_preemptions` times, so that none is kept from ending. A deadline that nothing can
+    keep any more makes nobody stop; its job is one among the others.
+
+    Args:
+        age_weight_per_s: W_age, as in Zeus.
+        most_preemptions: how often a job may be stopped.
+        patience: share of its slack that an urgent job waits for others to end by themselves. At 1
+            it waits to the last moment, and another urgent job that comes then finds no time left.
+    """
+
+    name = "aurachronos"
+    needs_free_gpus = False
+
+    def __init__(
+        self,
+        age_weight_per_s: float = EDP_AGE_WEIGHT_PER_S,
+        most_preemptions: int = 2,
+        patience: float = 0.5,
+    ) -> None:
+        super().__init__(age_weight_per_s)
+        self.patience = patience
+        self.most_preemptions = most_preemptions
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        """Deadlines first; what is left goes to the others."""
+        urgent = self._urgent(view)
+        if not urgent:
+            return self.fill(view)
+        starts = self._started(view, urgent)
+        if starts:
+            return starts  # asked again with these running
+        plan, hopes = NodePlan(view), list[_Hope]()
+        for job, _ in urgent[:LOOKS]:
+            promised = [each.promise for each in hopes]
+            hope = self._hope(view, plan, job, promised)
+            if hope is not None:
+                hopes.append(hope)
+                continue
+            # Those before it wait for machines that it needs, too: if they go now, so may it.
+            for other in (*(each.job for each in hopes), job):
+                actions = self._rescued(view, plan, other, hopes)
+                if actions:
+                    return actions
+        free = view.free.copy()
+        for hope in hopes:
+            plan.hold(free, hope.promise.shape)
+        rest = self.fill(replace(view, free=free))
+        return [*rest, *(Wake(hope.latest_s) for hope in hopes)]
+
+    def fill(self, view: ClusterView) -> Sequence[Action]:
+        """Jobs without a deadline, on what those with one leave."""
+        return super().decide(view) if view.free.total else ()
+
+    def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
+        """Options that keep the deadline of a waiting job, best first: the fastest."""
+        return options_in_time(view, job, estimates, estimates.time_s)
+
+    def rank(
+        self, view: ClusterView, waiting: Columns, cost: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Zeus's; those whose deadline can still be kept do not fill gaps that would break it."""
+        kept = waiting.deadline_s - view.now_s >= _at_best(view) * _fastest_s(view)
+        found = super().rank(view, waiting, cost)
+        return np.where(kept & np.isfinite(waiting.deadline_s), np.inf, found)
+
+    def _urgent(self, view: ClusterView) -> list[tuple[int, Estimates]]:
+        """Waiting jobs whose deadline can still be kept, least slack first."""
+        waiting = view.queue.columns()
+        rows = np.flatnonzero(np.isfinite(waiting.deadline_s))
+        if not len(rows):
+            return []
+        slack_s = waiting.deadline_s[rows] - view.now_s - _at_best(view) * _fastest_s(view)[rows]
+        jobs = waiting.job[rows]
+        order = np.lexsort((jobs, slack_s))
+        return [
+            (job, view.queue.estimates(job)) for job in jobs[order[slack_s[order] >= 0]].tolist()
+        ]
+
+    def _started(
+        self, view: ClusterView, urgent: Sequence[tuple[int, Estimates]]
+    ) -> list[Action]:
+        """Urgent jobs that keep their deadline on what is free."""
+        free, starts = view.free.copy(), list[Action]()
+        for job, estimates in urgent:
+            options = view.queue.options(job)
+            for option in self.in_time(view, job, estimates):
+                shape = options.shape(option)
+                if free.fits(shape):
+                    free.take(shape)
+                    starts.append(Start(job, option))
+                    break
+            if not free.total:
+                break
+        return starts
+
+    def _hope(
+        self, view: ClusterView, plan: NodePlan, job: int, promised: Sequence[Promise]
+    ) -> "_Hope | None":
+        """The placement that becomes free first, if it does soon enough."""
+        options, estimates, found = view.queue.options(job), view.queue.estimates(job), None
+        came_s = float(view.jobs.arrival_s[job])
+        for option in self.in_time(view, job, estimates):
+            latest_s = _latest_s(view, job, float(estimates.time_s[option]))
+            shape = options.shape(option)
+            at_s = plan.when_s(shape, promised)
+            if latest_s <= view.now_s or at_s - came_s > self.patience * (latest_s - came_s):
+                continue
+            if found is None or at_s < found.promise.at_s:
+                end_s = at_s + float(estimates.time_s[option])
+                found = _Hope(job, Promise(shape, at_s, end_s), latest_s)
+        return found
+
+    def _rescued(
+        self, view: ClusterView, plan: NodePlan, job: int, hopes: Sequence["_Hope"]
+    ) -> list[Action]:
+        """Stop those that waste least and start the job; nothing where that does not help.
+
+        Nor where it would take from another urgent job what that one waits for. Urgent jobs are
+        stopped only where no other will do, and only if they can be done in time after this one.
+        """
+        options, estimates = view.queue.options(job), view.queue.estimates(job)
+        others = [hope for hope in hopes if hope.job != job]
+        for may_stop in (self._may_stop, self._may_stop_for_now):
+            best: tuple[Victims, int] | None = None
+            for option in self.in_time(view, job, estimates):
+                shape = options.shape(option)
+                end_s = view.now_s + float(estimates.time_s[option])
+                taken = [Promise(shape, view.now_s, end_s)]
+                if any(plan.when_s(each.promise.shape, taken) > each.latest_s for each in others):
+                    continue
+                allowed = partial(may_stop, view, end_s)
+                found = plan.victims(shape, allowed, partial(_loss_j, view))
+                if found is not None and (best is None or found.lost_j < best[0].lost_j):
+                    best = found, option
+            if best is not None:
+                return [*(Preempt(victim) for victim in best[0].jobs), Start(job, best[1])]
+        return []
+
+    def _may_stop(self, view: ClusterView, end_s: float, running: Running) -> bool:
+        """Nobody whose own deadline could still be kept, and nobody too often."""
+        del end_s
+        deadline_s = float(view.jobs.deadline_s[running.job])
+        is_free = math.isinf(deadline_s) or deadline_s <= view.now_s
+        return is_free and view.preemptions[running.job] < self.most_preemptions
+
+    def _may_stop_for_now(self, view: ClusterView, end_s: float, running: Running) -> bool:
+        """Also an urgent job that has time to begin again once the other one is done."""
+        if view.preemptions[running.job] >= self.most_preemptions:
+            return False
+        again = view.queue.estimates_for(running.job, running.work_at_start).time_s
+        return end_s + float(again.min()) <= float(view.jobs.deadline_s[running.job])
+
+
+class _Hope(NamedTuple):
+    """A placement that is believed to become free in time, and when it would be too late."""
+
+    job: int
+    promise: Promise
+    latest_s: float
+
+
+def options_in_time(
+    view: ClusterView, job: int, estimates: Estimates, cost: NDArray[np.float64]
+) -> list[int]:
+    """Of each shape the option of least cost that keeps the deadline even at its slowest.
+
+    Where there is none, the fastest of those that may keep it with luck. Least cost first.
+    """
+    left_s = float(view.jobs.deadline_s[job]) - view.now_s
+    # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
+    full = full_batch(estimates.options)
+    safe = full & (estimates.time_s * (1 + view.time_error) <= left_s) & np.isfinite(cost)
+    if not safe.any():
+        cost = np.where(np.isfinite(cost), estimates.time_s, np.inf)
+        safe = full & (estimates.time_s * _at_best(view) <= left_s) & np.isfinite(cost)
+    rows = np.flatnonzero(safe)
+    rows = rows[np.argsort(cost[rows], kind="stable")]
+    _, first = np.unique(view.queue.shape_of(job)[rows], return_index=True)
+    return [int(option) for option in rows[np.sort(first)]]
+
+
+def _latest_s(view: ClusterView, job: int, time_s: float) -> float:
+    """When a job has to start at the latest, with the margin that estimates need."""
+    return float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - REACTION_S
+
+
+def _loss_j(view: ClusterView, running: Running) -> float:
+    return view.loss(running).energy_j
+
+
+def _fastest_s(view: ClusterView) -> NDArray[np.float64]:
+    """Run time of every waiting job on its fastest placement, free or not."""
+    found: NDArray[np.float64] = view.queue.cost(TIME).min(axis=0)
+    return found
+
+
+def _at_best(view: ClusterView) -> float:
+    """Least that the truth may be, as a share of the estimate.
+
+    Errors go both ways: an estimate off by a tenth of the truth is exceeded by up to 1/0.9 - 1,
+    and fallen short of by up to 1 - 1/1.1.
+    """
+    error = view.time_error
+    return (1 + error) / (1 + 2 * error)

@@ -1,0 +1,123 @@
+"""Helios: least energy for the time it costs, over GPUs, type, batch and power cap (ADR 0033)."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.schedule.actions import Action, Preempt, Start, Wake
+from wattloop.schedule.objectives import Estimates, Objective
+from wattloop.schedule.policies.ageing import weight
+from wattloop.schedule.policies.aurachronos import REACTION_S, AuraChronos, options_in_time
+from wattloop.schedule.policies.budget_packing import packed
+from wattloop.schedule.policies.charon import stopped_for_budget
+from wattloop.schedule.policies.headroom import Headroom
+from wattloop.schedule.policies.recaps import lowered, recapped
+from wattloop.schedule.policies.time_value import joule_price, time_value, waiting_level
+from wattloop.schedule.queue import Columns
+from wattloop.schedule.view import ClusterView
+
+__all__ = ["Helios"]
+
+SCARCE = 0.1
+"""Value of time, of the usual one, while jobs wait for power: joules are then throughput."""
+Floats = NDArray[np.float64]
+
+
+class Helios(AuraChronos):
+    """cost = (p (P - P_idle) + v P_ref (1 + n k / K)) T; score = cost x fairness / (1 + W_age age).
+
+    Every job has the placement and the cap of least cost (see `time_value`), chosen among those
+    that keep the power budget even if the estimate is off; caps of running jobs follow the queue,
+    the price of electricity and the budget. Deadlines are kept as in AuraChronos, on the cheapest
+    placement that keeps them. Users that had more than others wait longer.
+
+    Args:
+        time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
+            policies that know no energy.
+        age_weight_per_s: W_age.
+        fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
+        most_preemptions, patience: as in AuraChronos.
+    """
+
+    name = "helios"
+    sets_caps = True
+
+    def __init__(
+        self,
+        time_value: float = 0.55,
+        age_weight_per_s: float = 1 / 3600,
+        fairness: float = 0.25,
+        most_preemptions: int = 2,
+        patience: float = 0.5,
+    ) -> None:
+        super().__init__(age_weight_per_s, most_preemptions, patience)
+        self.time_value = weight("time_value", time_value)
+        self.fairness = weight("fairness", fairness)
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        """The budget first, then deadlines, then the rest, then caps."""
+        over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + REACTION_S)
+        if over_w > 0:
+            actions, left_w = lowered(view, over_w)
+            return actions if left_w <= 0 else stopped_for_budget(view, over_w)
+        actions = _within_budget(view, super().decide(view))
+        change_s = view.budget_w.next_change_s(view.now_s) - REACTION_S
+        if view.now_s < change_s < math.inf and view.running:
+            return [*actions, Wake(change_s)]
+        return actions
+
+    def fill(self, view: ClusterView) -> Sequence[Action]:
+        """Start what is worth it; else let the caps of what runs follow the queue."""
+        headroom, waiting = Headroom(view), len(view.queue)
+        objective = self._objective(view, waiting - 1)
+        starts, is_short = packed(view, objective, self.rank, headroom)
+        if starts:
+            return starts
+        value = self.time_value * (SCARCE if is_short else 1.0)
+        # While jobs wait beside free GPUs, power is what they wait for: nobody takes more of it.
+        has_budget = math.isfinite(view.budget_w.at(view.now_s))
+        may_raise = not (has_budget and waiting and view.free.total)
+        objective = self._objective(view, waiting, value)
+        return recapped(view, objective, headroom, may_raise=may_raise)
+
+    def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
+        """Options that keep deadline and budget, best first: the cheapest."""
+        cost = self._objective(view, len(view.queue) - 1).cost(estimates)
+        keeps = Headroom(view).keeps(job, estimates)
+        return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
+
+    def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
+        """Cost, age and how much the user had."""
+        had_gpu_s = view.use.gpu_s(view.now_s) + 1.0
+        share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
+        return super().rank(view, waiting, cost * share[waiting.user])
+
+    def _objective(
+        self, view: ClusterView, waiting: float, value: float | None = None
+    ) -> Objective:
+        return time_value(
+            self.time_value if value is None else value,
+            waiting_level(waiting),
+            view.cluster.gpus,
+            joule_price(view),
+            exact=view.time_error == 0,
+        )
+
+
+def _within_budget(view: ClusterView, actions: Sequence[Action]) -> list[Action]:
+    """The actions up to the first start that would break the budget with those before it."""
+    if math.isinf(view.budget_w.at(view.now_s)):
+        return list(actions)
+    headroom, kept = Headroom(view), list[Action]()
+    for action in actions:
+        if isinstance(action, Start):
+            estimates = view.queue.estimates(action.job)
+            if not headroom.keeps(action.job, estimates)[action.option]:
+                break
+            headroom.start(action.job, action.option)
+        elif isinstance(action, Preempt):
+            headroom.stop(action.job)
+        kept.append(action)
+    return kept

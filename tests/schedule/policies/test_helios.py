@@ -1,0 +1,142 @@
+"""Promises of Helios: less energy, caps that follow queue, price and budget, deadlines kept."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.schedule.policies.two_types import MALLEABLE, WrongOracle, random_jobs, two_types
+from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.schedule.engine import Settings, Simulation
+from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.jobs import JobKind, JobTable
+from wattloop.schedule.policies.helios import Helios
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.pollux import Pollux
+from wattloop.schedule.steps import Steps
+
+CAPPED = JobKind("toy", caps=(1.0, 0.75, 0.5, 0.25))
+
+
+def _one_gpu(jobs: JobTable, policy: Policy | None = None, **rules: object) -> Result:
+    """An A100 of 300 W whose speed is the root of its cap."""
+    cluster = small_cluster(gpus_per_node=1)
+    settings = Settings(strict=True, checks=True, **rules)  # type: ignore[arg-type] # any of them
+    policy = policy or Helios()
+    return Simulation(cluster, jobs, policy, truth=PlainOracle(cluster), settings=settings).run()
+
+
+def _caps(done: Result, what: What) -> list[float]:
+    oracle = PlainOracle(done.cluster)
+    caps = oracle.options(CAPPED).cap_w / 400
+    return [float(caps[event.detail]) for event in done.log if event.what == what]
+
+
+def test_a_job_alone_runs_under_a_cap_and_waiting_jobs_lift_it() -> None:
+    """Its cap rises when others come, and falls when they are gone."""
+    done = _one_gpu(jobs_of([(0, 1000), (100, 10), (100, 10), (100, 10)], kind=CAPPED))
+    alone, *_ = _caps(done, What.START)
+    assert alone < 1.0
+    assert _caps(done, What.RECAP)[0] > alone
+
+
+def test_time_that_is_worth_nothing_takes_the_lowest_cap_and_dear_time_the_highest() -> None:
+    """The one parameter that people turn."""
+    jobs = jobs_of([(0, 100)], kind=CAPPED)
+    assert _caps(_one_gpu(jobs, Helios(time_value=0)), What.START) == [0.25]
+    assert _caps(_one_gpu(jobs, Helios(time_value=20)), What.START) == [1.0]
+
+
+def test_dirty_hours_lower_the_cap_and_clean_ones_raise_it() -> None:
+    """Carbon intensity is a price of joules: 12 h at twice the mean, 12 h at next to nothing."""
+    day = Steps((0.0, 43_200.0), (400.0, 10.0), 86_400.0)
+    done = _one_gpu(jobs_of([(0, 60_000)], kind=CAPPED), carbon_g_per_kwh=day)
+    before, after = _caps(done, What.START)[0], _caps(done, What.RECAP)[0]
+    assert before < after
+
+
+def test_an_urgent_job_has_the_cheapest_cap_that_keeps_its_deadline() -> None:
+    """Half the power takes 1.41 times as long: enough for 1.5, too slow for 1.2."""
+    kind = JobKind("toy", caps=(1.0, 0.5))
+    for factor, cap in ((1.5, 0.5), (1.2, 1.0)):
+        jobs = jobs_of([(0, 100)], kind=kind, deadlines_s=[100 * factor])
+        done = _one_gpu(jobs, Helios(time_value=0))
+        assert done.finished_s[0] == pytest.approx(100 / np.sqrt(cap))
+
+
+def test_a_budget_that_falls_lowers_caps_instead_of_stopping_jobs() -> None:
+    """The job goes on, slower, and the budget is kept to the watt."""
+    # believed to be done before the fall, but slowed by a second job on the node
+    cluster = small_cluster(gpus_per_node=2)
+    rules = Settings(
+        budget_w=Steps((0.0, 300.0), (700.0, 330.0)), interference=0.9, strict=True, checks=True
+    )
+    jobs = jobs_of([(0, 100), (0, 100)], kind=CAPPED)
+    done = Simulation(
+        cluster, jobs, Helios(time_value=20), truth=PlainOracle(cluster), settings=rules
+    ).run()
+    assert done.over_budget_s == 0
+    assert done.is_done.all()
+
+
+def test_it_needs_less_energy_than_pollux_on_the_same_jobs() -> None:
+    """And is not slower than by a third, whatever the load of this cluster."""
+    for rate_per_s in (0.002, 0.01):
+        jobs = random_jobs(1, 60, rate_per_s, urgent=0.0)
+        runs = [
+            Simulation(
+                two_types(), jobs, policy, truth=WrongOracle(), oracle=WrongOracle(0.1)
+            ).run()
+            for policy in (Helios(), Pollux())
+        ]
+        active_j = [run.active_j for run in runs]
+        jct_s = [float((run.finished_s - jobs.arrival_s).mean()) for run in runs]
+        assert active_j[0] < 0.93 * active_j[1]
+        assert jct_s[0] < 1.34 * jct_s[1]
+
+
+def test_a_user_that_had_more_waits_longer() -> None:
+    """Two like jobs wait; the one of the user with less past use goes first."""
+    jobs = jobs_of([(0, 1000), (10, 100), (10, 100)], users=[0, 0, 1])
+    started_s = _one_gpu(jobs).started_s
+    assert started_s[2] < started_s[1]
+    started_s = _one_gpu(jobs, Helios(fairness=0)).started_s
+    assert started_s[1] < started_s[2]
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    budgets_w=st.lists(st.floats(1050, 4000), min_size=1, max_size=4),
+    round_s=st.sampled_from([None, 1.0]),
+)
+def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
+    seed: int, budgets_w: list[float], round_s: float | None
+) -> None:
+    """Realised power, whatever the noise, with caps that go up and down."""
+    times_s = tuple(600.5 * number for number in range(len(budgets_w)))
+    done = Simulation(
+        two_types(),
+        random_jobs(seed, 20),
+        Helios(),
+        truth=WrongOracle(),
+        oracle=WrongOracle(0.1, seed),
+        settings=Settings(
+            budget_w=Steps(times_s, tuple(budgets_w), 600.5 * len(budgets_w)),
+            round_s=round_s,
+            horizon_s=20_000,
+            strict=True,
+            checks=True,
+        ),
+    ).run()
+    assert done.over_budget_s == 0
+    assert done.is_done.sum() > 0
+
+
+def test_it_sees_caps_and_uses_several() -> None:
+    """Placement over GPUs, type and cap."""
+    done = Simulation(two_types(), random_jobs(2, 40), Helios(), truth=WrongOracle()).run()
+    options = WrongOracle().options(MALLEABLE)
+    starts = [e.detail for e in done.log if e.what == What.START and done.jobs.kind[e.job] == 0]
+    assert len({float(options.cap_w[option]) for option in starts}) > 1
