@@ -96,10 +96,12 @@ class Queue:
 
     def head(self) -> int | None:
         """The job that came first; None when nobody waits."""
-        heads = self._heads
-        while heads and heads[0] not in self.waiting:
+        heads, waiting = self._heads, self.waiting
+        while heads:
+            if heads[0] in waiting:
+                return heads[0]
             heapq.heappop(heads)
-        return heads[0] if heads else None
+        return None
 
     def in_order(self) -> list[int]:
         """All waiting jobs by arrival."""

@@ -18,7 +18,7 @@ NODE_1_IS_UP = (1, 1, 1)
 
 def simulation() -> Simulation:
     """Two nodes with two GPUs; at 5 s three jobs run on three GPUs."""
-    cluster = small_cluster(nodes=2)
+    cluster = small_cluster(nodes=2, host_w=100.0)
     jobs = jobs_of([(0, 10), (0, 10), (4, 10), (6, 1)])
     made = Simulation(
         cluster, jobs, Fifo(), truth=PlainOracle(cluster), settings=Settings(checks=True)
@@ -62,11 +62,15 @@ def misplace_a_node(made: Simulation) -> None:
 
 
 def draw_power_for_nothing(made: Simulation) -> None:
-    made.world.ledger.active_w += 1.0
+    made.world.ledger.power_w += 1.0
 
 
 def find_energy(made: Simulation) -> None:
-    made.world.ledger.idle_j += 10.0
+    made.world.ledger.energy_j += 10.0
+
+
+def forget_a_host(made: Simulation) -> None:
+    made.world.ledger.host_w -= 40.0
 
 
 def draw_energy_twice(made: Simulation) -> None:
@@ -99,8 +103,9 @@ BROKEN = [
     (change_the_gpus, "job 0 has 1 GPUs instead of 2"),
     (tamper_with_free_gpus, "free GPUs as policies see them are not those of the nodes"),
     (misplace_a_node, "node 0 is not kept among those with 0 free GPUs"),
-    (draw_power_for_nothing, "power is 950 W, accounted 951 W"),
+    (draw_power_for_nothing, "power is 1150 W, accounted 1151 W"),
     (find_energy, "energy is .* J, accounted .* J"),
+    (forget_a_host, "hosts drew .* J, accounted .* J"),
     (draw_energy_twice, "jobs drew .* J, GPUs at work .* J"),
     (waste_too_much, "job 3 wasted more energy than it drew"),
     (misjudge_a_user, "users have other GPUs than their jobs"),

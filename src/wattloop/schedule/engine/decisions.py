@@ -8,7 +8,7 @@ from operator import index
 from wattloop.core.errors import ImpossibleAction
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
 from wattloop.schedule.engine.execution import Execution
-from wattloop.schedule.engine.log import What
+from wattloop.schedule.engine.log import PENDING, What
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.view import ClusterView
 
@@ -77,14 +77,29 @@ class Decisions:
         begun_s = time.perf_counter()
         actions: object = self.policy.decide(view)
         self.policy_s += time.perf_counter() - begun_s
+        if len(world.log.pending) > PENDING:
+            world.log.fold()
         changed = False
         if not isinstance(actions, (tuple, list)) and not isinstance(actions, Iterable):
             self._refuse(now_s, -1, f"{self.policy.name}: {actions!r} are no actions")
             return False
+        waiting, kind, choices = self._waiting, world.kind, world.choices
         for action in actions:
-            why = (
-                self._start(now_s, action) if type(action) is Start else self._other(now_s, action)
-            )
+            if type(action) is Start:
+                job, option = action
+                # The usual case; what is wrong with any other is found out below.
+                if (
+                    type(job) is int
+                    and type(option) is int
+                    and job in waiting
+                    and 0 <= option < len(choices[kind[job]])
+                    and world.start(now_s, job, option)
+                ):
+                    changed = True
+                    continue
+                why = self._start(now_s, action)
+            else:
+                why = self._other(now_s, action)
             if why:
                 job = getattr(action, "job", -1)
                 why = f"{self.policy.name}: {action}: {why}"

@@ -105,11 +105,9 @@ class Execution:
         )
         if version:
             stretch.version = version
-        ledger = self.ledger
-        ledger.active_w += power_w
-        ledger.idle_w -= idle_w
+        self.ledger.power_w += power_w - idle_w
         if self._has_busy_hosts:
-            ledger.add_host_w(self._hosts_w(nodes))
+            self.ledger.add_host_w(self._hosts_w(nodes))
         self.use.start(self._user[job], gpus, now_s)
         self.log.pending.append((now_s, START, job, option))
         if self._neighbours is not None:
@@ -148,7 +146,7 @@ class Execution:
         kind = self.kind[stretch.job]
         choice = self.choices[kind][option]
         stretch.settle(now_s, self._rules)
-        self.ledger.active_w += choice.power_w - stretch.power_w
+        self.ledger.power_w += choice.power_w - stretch.power_w
         stretch.option, stretch.power_w = option, choice.power_w
         stretch.sample_s = choice.sample_s
         believed_s = choice.believed_sample_s * self._share(stretch.job, kind, option)
@@ -168,15 +166,13 @@ class Execution:
             machines.put_up(node)
             since_s = self.down_since_s.pop(node)
             self.down_gpu_s[type_index] += group.gpus_per_node * (now_s - since_s)
-            ledger.idle_w += gpus_w
-            ledger.add_host_w(group.host_w)
+            ledger.add_node_w(group.host_w, gpus_w)
         else:
             for job in self._neighbours.on(node) if self._neighbours is not None else ():
                 self.stop(now_s, self.running[job], What.INTERRUPT)
             machines.put_down(node)
             self.down_since_s[node] = now_s
-            ledger.idle_w -= gpus_w
-            ledger.add_host_w(-group.host_w)
+            ledger.add_node_w(-group.host_w, -gpus_w)
         self.log.add(now_s, What.NODE_UP if is_up else What.NODE_DOWN, -1, node)
         return True
 
@@ -186,20 +182,21 @@ class Execution:
 
     def _release(self, now_s: float, stretch: Stretch) -> None:
         """A job leaves its machines."""
-        job, gpus = stretch.job, stretch.gpus
+        job, gpus, type_index = stretch.job, stretch.gpus, stretch.type_index
         running, ledger, accounts = self.running, self.ledger, self.accounts
         del running[job]
         self.machines.give(stretch.nodes)
-        # With nobody left the sum is known: rounding does not pile up.
-        ledger.active_w = ledger.active_w - stretch.power_w if running else 0.0
-        ledger.idle_w += gpus * self._idle_w[stretch.type_index]
         if self._has_busy_hosts:
             ledger.add_host_w(-self._hosts_w(stretch.nodes))
+        if running:
+            ledger.power_w += gpus * self._idle_w[type_index] - stretch.power_w
+        else:
+            ledger.power_w = ledger.resting_w  # rounding does not pile up
         self.use.stop(self._user[job], gpus, now_s)
         gpu_s = gpus * (now_s - stretch.started_s)
         accounts.energy_j[job] += stretch.energy_j + stretch.power_w * (now_s - stretch.since_s)
         accounts.gpu_s[job] += gpu_s
-        accounts.busy_gpu_s[stretch.type_index] += gpu_s
+        accounts.busy_gpu_s[type_index] += gpu_s
         if self._neighbours is not None:
             self._disturb(now_s, self._neighbours.leave(stretch, running))
 

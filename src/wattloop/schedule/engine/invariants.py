@@ -5,6 +5,7 @@ from the sums the engine keeps: a slip in one of them shows as a difference.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,15 @@ __all__ = ["Invariants"]
 ROUNDING = 1e-9
 
 
+class _Parts(NamedTuple):
+    """Watts or joules by what draws them."""
+
+    active: float
+    idle: float
+    host: float
+    network: float
+
+
 class Invariants:
     """Looks at a simulated cluster after every event.
 
@@ -27,8 +37,8 @@ class Invariants:
     def __init__(self, world: Execution) -> None:
         self._world = world
         self._now_s = world.ledger.now_s
-        self._power_w = self._power_now_w()
-        self._energy_j = world.ledger.energy_j
+        self._power = self._watts()
+        self._joules = _Parts(0.0, 0.0, 0.0, 0.0)
 
     def check(self, arrived: int, never: int) -> None:
         """Raise if something does not add up.
@@ -93,37 +103,43 @@ class Invariants:
         if machines.free.nodes_with != nodes_with or machines.free.by_type != by_type:
             self._broken("free GPUs as policies see them are not those of the nodes")
 
-    def _power_now_w(self) -> float:
-        """Power of the cluster, from scratch."""
+    def _watts(self) -> _Parts:
+        """What the cluster draws, from scratch."""
         world = self._world
         cluster, machines = world.cluster, world.machines
-        power_w = cluster.network_w
+        host_w = idle_w = 0.0
         for node, group in enumerate(cluster.node_groups):
             if machines.is_up[node]:
                 free = machines.free_mask[node].bit_count()
-                idle_w = cluster.types[machines.node_type[node]].idle_w
                 busy = machines.sizes[node] - free
-                power_w += group.host_w + busy * group.host_busy_w_per_gpu + free * idle_w
-        for job, stretch in world.running.items():
-            power_w += world.choices[world.kind[job]][stretch.option].power_w
-        return power_w
+                host_w += group.host_w + busy * group.host_busy_w_per_gpu
+                idle_w += free * cluster.types[machines.node_type[node]].idle_w
+        running = world.running.items()
+        active_w = sum(world.choices[world.kind[job]][each.option].power_w for job, each in running)
+        return _Parts(active_w, idle_w, host_w, cluster.network_w)
 
     def _power_and_energy(self) -> None:
         world, ledger, accounts = self._world, self._world.ledger, self._world.accounts
         if ledger.now_s < self._now_s:
             self._broken(f"time runs backwards, from {self._now_s:g} s")
-        self._energy_j += self._power_w * (ledger.now_s - self._now_s)
-        self._now_s, self._power_w = ledger.now_s, self._power_now_w()
-        if not _equal(ledger.power_w, self._power_w):
-            self._broken(f"power is {self._power_w:g} W, accounted {ledger.power_w:g} W")
-        if not _equal(ledger.energy_j, self._energy_j):
-            self._broken(f"energy is {self._energy_j:g} J, accounted {ledger.energy_j:g} J")
+        passed_s = ledger.now_s - self._now_s
+        self._joules = _Parts(
+            *(j + w * passed_s for j, w in zip(self._joules, self._power, strict=True))
+        )
+        self._now_s, self._power = ledger.now_s, self._watts()
+        power_w, energy_j = sum(self._power), sum(self._joules)
+        if not _equal(ledger.power_w, power_w):
+            self._broken(f"power is {power_w:g} W, accounted {ledger.power_w:g} W")
+        if not _equal(ledger.energy_j, energy_j):
+            self._broken(f"energy is {energy_j:g} J, accounted {ledger.energy_j:g} J")
         running_j = sum(each.energy_at_j(ledger.now_s) for each in world.running.values())
         jobs_j = math.fsum(accounts.energy_j) + running_j
-        if not _equal(jobs_j, ledger.active_j):
-            self._broken(f"jobs drew {jobs_j:g} J, GPUs at work {ledger.active_j:g} J")
-        energy_j, wasted_j = np.array(accounts.energy_j), np.array(accounts.wasted_j)
-        wrong = np.flatnonzero(wasted_j > energy_j * (1 + ROUNDING) + ROUNDING)
+        if not _equal(jobs_j, self._joules.active):
+            self._broken(f"jobs drew {jobs_j:g} J, GPUs at work {self._joules.active:g} J")
+        if not _equal(ledger.host_j, self._joules.host):
+            self._broken(f"hosts drew {self._joules.host:g} J, accounted {ledger.host_j:g} J")
+        drawn_j, wasted_j = np.array(accounts.energy_j), np.array(accounts.wasted_j)
+        wrong = np.flatnonzero(wasted_j > drawn_j * (1 + ROUNDING) + ROUNDING)
         if len(wrong):
             self._broken(f"job {wrong[0]} wasted more energy than it drew")
         gpus = np.zeros(len(world.jobs.users), dtype=np.int64)

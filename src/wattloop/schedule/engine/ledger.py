@@ -15,10 +15,11 @@ ROUNDING = 1e-9
 
 
 class Ledger:
-    """Power now by what draws it, and its integrals up to now.
+    """Power of the whole cluster now, and its integral up to now.
 
-    What works and what idles changes with every event and is integrated with every step of the
-    clock; hosts and network, carbon and price change seldom and are integrated when they do.
+    Power changes with every event and is integrated with every step of the clock; hosts, carbon
+    and price change seldom and are integrated when they do. What GPUs at work have drawn is in
+    the accounts of their jobs; what is left of the whole was drawn by idle ones.
 
     Args:
         cluster: what draws power.
@@ -26,22 +27,21 @@ class Ledger:
 
     Attributes:
         now_s: up to when time has passed.
-        active_w, idle_w: drawn now by GPUs at work and by the others.
-        active_j, idle_j: what they have drawn.
-        peak_w: most the whole cluster drew.
+        power_w: what the whole cluster draws now.
+        resting_w: what it would draw now if nothing ran.
+        energy_j: what it has drawn.
+        peak_w: most it drew.
         over_budget_s, over_budget_j: how long it was above its budget, and by how much.
         budget_w: as it is now.
-        times_s, powers_w: the whole cluster's power, each value from its time on.
+        times_s, powers_w: power over time, each value from its time on.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self.now_s = 0.0
-        self._host_w = sum(group.nodes * group.host_w for group in cluster.groups)
-        self._network_w = cluster.network_w
-        self._steady_w = self._host_w + self._network_w
-        self.active_w = 0.0
-        self.idle_w = cluster.idle_w - self._steady_w
-        self.active_j = self.idle_j = 0.0
+        self.power_w = self.resting_w = cluster.idle_w
+        self.energy_j = 0.0
+        self.network_w = cluster.network_w
+        self.host_w = sum(group.nodes * group.host_w for group in cluster.groups)
         self._host_j = 0.0
         self._host_since_s = 0.0
         self._carbon_g = self._cost = 0.0
@@ -58,34 +58,19 @@ class Ledger:
         self.turn(0.0)
 
     @property
-    def power_w(self) -> float:
-        """What the whole cluster draws now."""
-        return self.active_w + self.idle_w + self._steady_w
-
-    @property
-    def host_w(self) -> float:
-        """What hosts draw now."""
-        return self._host_w
-
-    @property
-    def network_w(self) -> float:
-        """What switches draw, always."""
-        return self._network_w
-
-    @property
     def host_j(self) -> float:
         """What hosts have drawn."""
-        return self._host_j + self._host_w * (self.now_s - self._host_since_s)
+        return self._host_j + self.host_w * (self.now_s - self._host_since_s)
 
     @property
     def network_j(self) -> float:
         """What switches have drawn."""
-        return self._network_w * self.now_s
+        return self.network_w * self.now_s
 
-    @property
-    def energy_j(self) -> float:
-        """What the whole cluster has drawn."""
-        return self.active_j + self.idle_j + self.host_j + self.network_j
+    def idle_j(self, active_j: float) -> float:
+        """What idle GPUs have drawn, given what those at work have."""
+        rest_j = self.energy_j - active_j - self.host_j - self.network_j
+        return rest_j if rest_j > ROUNDING * self.energy_j else 0.0
 
     @property
     def carbon_g(self) -> float | None:
@@ -110,25 +95,30 @@ class Ledger:
 
     def add_host_w(self, watts: float) -> None:
         """Hosts draw more from now on, or less."""
-        self._host_j += self._host_w * (self.now_s - self._host_since_s)
+        self._host_j += self.host_w * (self.now_s - self._host_since_s)
         self._host_since_s = self.now_s
-        self._host_w += watts
-        self._steady_w = self._host_w + self._network_w
+        self.host_w += watts
+        self.power_w += watts
+
+    def add_node_w(self, host_w: float, gpus_w: float) -> None:
+        """A node that runs nothing is back, or gone (negative)."""
+        self.add_host_w(host_w)
+        self.power_w += gpus_w
+        self.resting_w += host_w + gpus_w
 
     def advance(self, now_s: float) -> None:
         """Let time pass with the power as it is."""
         passed_s = now_s - self.now_s
         if passed_s <= 0.0:
             return
-        active_w, idle_w = self.active_w, self.idle_w
-        self.active_j += active_w * passed_s
-        self.idle_j += idle_w * passed_s
-        power_w = active_w + idle_w + self._steady_w
+        power_w = self.power_w
+        self.energy_j += power_w * passed_s
         if power_w != self._last_w:
             self._last_w = power_w
             self.times_s.append(self.now_s)
             self.powers_w.append(power_w)
-            self.peak_w = max(self.peak_w, power_w)
+            if power_w > self.peak_w:  # noqa: PLR1730 - max() takes twice as long
+                self.peak_w = power_w
         if power_w > self._limit_w:
             self.over_budget_s += passed_s
             self.over_budget_j += (power_w - self.budget_w) * passed_s

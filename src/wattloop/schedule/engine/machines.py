@@ -79,7 +79,11 @@ class Machines:
                 nodes_with = self.nodes_with[type_index]
                 del nodes_with[before][node]
                 nodes_with[after][node] = None
-                self.free.give(type_index, after - before, before)
+                free = self.free
+                counts = free.nodes_with[type_index]
+                counts[before] -= 1
+                counts[after] += 1
+                free.by_type[type_index] += after - before
 
     def put_down(self, node: int) -> None:
         """A node dies; whoever ran there has been stopped."""

@@ -27,6 +27,7 @@ def result_of(simulation: "Simulation") -> Result:
     for node, since_s in world.down_since_s.items():
         machines = world.machines
         down_gpu_s[machines.node_type[node]] += machines.sizes[node] * (now_s - since_s)
+    active_j = float(energy_j.sum())
     return Result(
         policy=decisions.policy.name,
         cluster=world.cluster,
@@ -39,8 +40,8 @@ def result_of(simulation: "Simulation") -> Result:
         gpu_s=gpu_s,
         preemptions=np.array(accounts.preemptions, dtype=np.int64),
         interruptions=np.array(accounts.interruptions, dtype=np.int64),
-        active_j=ledger.active_j,
-        idle_j=ledger.idle_j,
+        active_j=active_j,
+        idle_j=ledger.idle_j(active_j),
         host_j=ledger.host_j,
         network_j=ledger.network_j,
         carbon_g=ledger.carbon_g,

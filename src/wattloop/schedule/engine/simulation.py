@@ -13,7 +13,7 @@ from wattloop.schedule.engine.decisions import WAKE, Decisions
 from wattloop.schedule.engine.execution import END, Execution
 from wattloop.schedule.engine.input import check_input
 from wattloop.schedule.engine.invariants import Invariants
-from wattloop.schedule.engine.log import PENDING, What
+from wattloop.schedule.engine.log import What
 from wattloop.schedule.engine.outcome import result_of
 from wattloop.schedule.engine.result import Ended, Result
 from wattloop.schedule.engine.runnable import why_never
@@ -124,37 +124,36 @@ class Simulation:
         # Names of this function are quicker to look up than attributes: millions of turns.
         world, invariants, patience = self.world, self._invariants, self.settings.patience
         heap, running, waiting = world.heap, world.running, world.queue.waiting
-        pending, free, advance = (
-            world.log.pending,
-            world.machines.free.by_type,
-            world.ledger.advance,
-        )
+        free, advance = world.machines.free.by_type, world.ledger.advance
         arrival_s, needs_free_gpus = self._arrival_s, self.decisions.policy.needs_free_gpus
         decide = self._decide_at_rounds if self.settings.round_s else self.decisions.ask_until_quiet
         next_arrival_s = arrival_s[self.arrived]
         while True:
-            now_s = heap[0][0] if heap and heap[0][0] <= next_arrival_s else next_arrival_s
+            first_s = heap[0][0] if heap else math.inf
+            now_s = first_s if first_s < next_arrival_s else next_arrival_s
             if now_s > until_s or now_s == math.inf or not (running or self._may_go_on(now_s)):
                 break
             advance(now_s)
-            is_news = False
-            while heap and heap[0][0] <= now_s:
-                _, what, about, version = heappop(heap)
-                if what != END:
-                    is_news |= self._happen(now_s, what, about, version)
-                elif (stretch := running.get(about)) is not None and stretch.version == version:
-                    world.finish(now_s, stretch)
-                    is_news, self._in_vain = True, 0
+            is_news = is_progress = False
+            if first_s <= now_s:
+                while heap and heap[0][0] <= now_s:
+                    _, what, about, version = heappop(heap)
+                    if what != END:
+                        is_news |= self._happen(now_s, what, about, version)
+                    elif (found := running.get(about)) is not None and found.version == version:
+                        world.finish(now_s, found)
+                        is_news = is_progress = True
             while next_arrival_s <= now_s:
                 self._arrive(now_s, self.arrived)
                 next_arrival_s = arrival_s[self.arrived]
-                is_news, self._in_vain = True, 0
+                is_news = is_progress = True
             if is_news and (not needs_free_gpus or (waiting and any(free))):
                 decide(now_s)
-            if len(pending) > PENDING:
-                world.log.fold()
             if invariants is not None:
                 invariants.check(self.arrived, len(self.never))
+            if is_progress:
+                self._in_vain = 0
+                continue
             self._in_vain += 1
             if self._in_vain > patience:
                 self.ended = Ended.STALLED
@@ -224,7 +223,7 @@ class Simulation:
         if self.decisions.wakes or self._next_round >= 0:
             self._last_news_s = now_s
             return self._in_vain < WAKES_IN_VAIN
-        if self._in_vain <= 1:
+        if self._in_vain == 0:
             self._last_news_s = self.world.ledger.now_s
         # Budgets and prices that repeat: what did not happen in a whole period never will.
         periods_s = [each.period_s for each in self._steps() if each.period_s < math.inf]
