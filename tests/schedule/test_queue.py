@@ -74,6 +74,19 @@ def test_the_quick_way_finds_what_the_plain_way_finds(seed: int, noisy: bool) ->
             np.testing.assert_allclose(cost, costs[found.option], rtol=1e-12)
 
 
+def test_a_kind_that_fits_no_gpu_costs_nothing_and_harms_nobody() -> None:
+    """Objectives are never asked about no options at all."""
+    world = random_world(1)
+    nowhere = replace(world.jobs.kinds[0], types=("b200",))
+    jobs = replace(world.jobs, kinds=(nowhere, *world.jobs.kinds[1:]))
+    picky = replace(EDP, name="picky", cost=lambda seen: seen.time_s / seen.time_s.max())
+    queue = Queue(jobs, world.truth, [each.idle_w for each in world.cluster.types])
+    job = int(np.flatnonzero(jobs.kind == 0)[0])
+    queue.add(job, 1.0)
+    assert np.isinf(queue.cost(picky)).all()
+    assert queue.placed_by(picky, job) == []
+
+
 def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
     """A job that returns to the queue stands where it stood."""
     world = random_world(1)
