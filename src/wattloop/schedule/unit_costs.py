@@ -44,7 +44,8 @@ class UnitCosts:
         self.ranked: list[list[Placed]] = []
         self.best: list[dict[Shape, int]] = []
         for kind, (each, numbers) in enumerate(zip(estimates, shape_numbers, strict=True)):
-            costs: list[float] = objective.cost(each).tolist()
+            # a kind that fits no GPU here has no placement to ask about
+            costs: list[float] = objective.cost(each).tolist() if len(numbers) else []
             best: dict[int, int] = {}
             for option, number in enumerate(numbers):
                 if number not in best or costs[option] < costs[best[number]]:
