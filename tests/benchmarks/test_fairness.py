@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,21 @@ def test_who_asks_for_little_waits_less_as_said_and_more_as_printed(tmp_path: Pa
     for bar in bars:
         assert bar["value"] < bar["bar"] < bar["baselines"]["as printed"]
     assert "themis-as-printed" in done.stdout
+
+
+def test_the_table_of_the_page_on_policies_is_that_of_the_benchmark() -> None:
+    """Rounded, and made anew whenever the benchmark is."""
+    measured: dict[str, list[float]] = {}
+    for line in (ROOT / "docs" / "benchmarks" / "fairness.md").read_text().splitlines():
+        if re.match(r"\| (pollux|zeus|themis|hades)", line):
+            name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            measured.setdefault(name, []).extend(float(cell) for cell in cells)
+    page = (ROOT / "docs" / "policies.md").read_text().partition("## Fairness")[2]
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([0-9.% |]+) \|$", page, re.M)
+    assert {name for name, _ in rows} == set(measured)
+    for name, cells in rows:
+        figures = measured[name]
+        first, last = figures[:6], figures[-6:]
+        found = [float(cell.strip(" %")) for cell in cells.split("|")]
+        for said, true in zip(found, [*first[:2], *last[:2], last[3]], strict=True):
+            assert abs(said - true) <= (0.051 if said < 20 else 0.501), (name, said, true)

@@ -158,6 +158,7 @@ def _usual_worlds(names: Sequence[str] = ()) -> list[World]:
     malleable = JobKind("malleable", gpus=(1, 2, 4, 8), batches=(16, 64))
     capped = replace(malleable, model="capped", caps=(0.5, 0.75, 1.0))
     too_large = JobKind("too large", gpus=(64,))
+    elsewhere = JobKind("elsewhere", types=("v100",))
     of_one_type = JobKind("of one type", gpus=(1, 2), types=("h100",))
     two_types = (("a100", 1, 8), ("h100", 1, 8))
     every_second = Settings(round_s=1.0, checks=True)
@@ -166,7 +167,7 @@ def _usual_worlds(names: Sequence[str] = ()) -> list[World]:
         _world("rigid jobs", (("a100", 2, 4),), (one, rigid), 12),
         _world("jobs that come together", two_types, (malleable, rigid), 15, together=True),
         _world("kinds of all sorts", two_types, (one, rigid, malleable, capped, of_one_type), 25),
-        _world("jobs that are too large", two_types, (one, too_large), 6),
+        _world("jobs that can never run", two_types, (one, too_large, elsewhere), 9),
         _world("a noisy oracle", two_types, (malleable, capped), 20, noise=0.1),
         _world("rounds of a second", two_types, (malleable, rigid), 15, settings=every_second),
     ]
