@@ -19,26 +19,45 @@ Ints = NDArray[np.int64]
 
 
 class _Caps(NamedTuple):
-    """Options of a running job that differ by their cap only, highest cap first."""
+    """Options of a running job that differ by their cap only, highest cap first.
 
-    options: Ints
-    cost: list[float]
+    Attributes:
+        options: their numbers.
+        by_cost: places in `options`, least cost first.
+        time_s: of one sample.
+        worst_w: most that they may draw.
+    """
+
+    options: list[int]
+    by_cost: list[int]
     time_s: list[float]
     worst_w: list[float]
 
+    @property
+    def best(self) -> int:
+        """The option of least cost."""
+        return self.options[self.by_cost[0]]
+
 
 # What a cap costs does not change while a job runs: it is looked up, round after round.
-_known: WeakKeyDictionary[Queue, dict[tuple[Objective, int, int], _Caps]] = WeakKeyDictionary()
+_Known = dict[tuple[int, int], _Caps]
+_known: WeakKeyDictionary[Queue, dict[Objective, _Known]] = WeakKeyDictionary()
 
 
 def recapped(
     view: ClusterView, objective: Objective, headroom: Headroom, *, may_raise: bool = True
 ) -> list[Action]:
     """Every running job under the cap of least cost that keeps its deadline and the budget."""
-    found: list[Action] = []
+    queue, found = view.queue, list[Action]()
+    known = _known.setdefault(queue, {}).setdefault(objective, {})
+    # Jobs of a kind are alike where estimates are exact.
+    owner = queue.kind_of if queue.is_exact else range(len(view.jobs))
     for job, running in view.running.items():
-        caps = _caps(view, objective, running)
-        if len(caps.options) < 2:
+        key = (owner[job], running.option)
+        caps = known.get(key)
+        if caps is None:
+            caps = known[key] = _caps(view, objective, running)
+        if caps.best == running.option:
             continue
         option = _best(view, caps, running, headroom, may_raise)
         if option != running.option:
@@ -74,38 +93,34 @@ def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
 def _best(
     view: ClusterView, caps: _Caps, running: Running, headroom: Headroom, may_raise: bool
 ) -> int:
-    """The cap of least cost; the fastest allowed one where the deadline needs it."""
-    now = int(np.flatnonzero(caps.options == running.option)[0])
+    """The cap of least cost that is not too slow for the deadline nor too much for the budget."""
+    now = caps.options.index(running.option)
     deadline_s = float(view.jobs.deadline_s[running.job])
     left_s = max(running.expected_end_s - view.now_s, 0.0) * (1 + view.time_error)
-    best = now
-    for place in sorted(range(len(caps.options)), key=caps.cost.__getitem__):
+    for place in caps.by_cost:
+        if place == now:
+            break
         end_s = view.now_s + left_s * caps.time_s[place] / caps.time_s[now]
-        is_late = deadline_s >= view.now_s and end_s > deadline_s
-        if is_late and place > now:  # slower, and too slow
-            continue
-        if place < now:
+        if place > now:  # slower
+            if view.now_s <= deadline_s < end_s:
+                continue
+        else:
             added_w = max(caps.worst_w[place] - running.power_w, 0.0)
             if not may_raise or added_w > headroom.until_w(end_s):
                 continue
             headroom.drawn_w += added_w
-        best = place
-        break
-    return int(caps.options[best])
+        return caps.options[place]
+    return running.option
 
 
 def _caps(view: ClusterView, objective: Objective, running: Running) -> _Caps:
-    known = _known.setdefault(view.queue, {})
-    key = (objective, running.job, int(view.queue.shape_of(running.job)[running.option]))
-    if key not in known:
-        alike = _alike(view, running)
-        estimates = view.queue.estimates_for(running.job, 1.0)
-        worst = worst_w(view, view.queue.options(running.job), estimates)
-        cost = objective.cost(estimates)[alike]
-        known[key] = _Caps(
-            alike, cost.tolist(), estimates.time_s[alike].tolist(), worst[alike].tolist()
-        )
-    return known[key]
+    alike = _alike(view, running)
+    estimates = view.queue.estimates_for(running.job, 1.0)
+    worst = worst_w(view, view.queue.options(running.job), estimates)
+    by_cost = np.argsort(objective.cost(estimates)[alike], kind="stable")
+    return _Caps(
+        alike.tolist(), by_cost.tolist(), estimates.time_s[alike].tolist(), worst[alike].tolist()
+    )
 
 
 def _alike(view: ClusterView, running: Running) -> Ints:

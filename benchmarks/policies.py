@@ -1,0 +1,256 @@
+"""All policies on the thesis's scenario, beside its figures, and on Philly.
+
+    python benchmarks/policies.py [--quick] [--json FILE]
+
+100 seeds of the scenario as ADR 0031 fixed it, two processes. Philly needs the traces that
+WATTLOOP_SHARED_DATA names; without them its table is left out, and said to be. `--quick` takes two
+seeds of two hours and the bars only.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bars import Bar, Page, Table, arguments, publish
+from policies_bound import most_kept
+from policies_energy_bound import least_kwh
+from policies_philly import philly_rows
+from policies_runs import Case, Found, mean, miss_percent, run_all
+from policies_tables import (
+    all_policies,
+    by_age,
+    by_factor,
+    by_load,
+    by_user,
+    lost_work,
+    philly_table,
+)
+from policies_thesis import Ours, beside_the_thesis
+from wattloop.schedule.scenarios.file import load_scenario
+
+SEEDS, FEW, QUICK = range(100), range(20), range(2)
+STATED, LOWER = 0.005, 0.003
+RATES = (0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008)
+FACTORS = (3.5, 2.5, 2.0, 1.5)
+BUDGET_W = 4500.0
+POLICIES = (
+    "fifo", "sjf", "pollux", "themis", "themis-as-printed", "chronos", "zeus", "hades",
+    "hades-as-printed", "aurachronos", "helios",
+)  # fmt: skip
+IMBALANCED = (
+    "pollux", "zeus", "themis", "themis-as-printed", "hades", "hades-as-printed", "helios",
+)  # fmt: skip
+AGES = (
+    "pollux{age_weight: 0}", "pollux", "pollux{age_weight: 10}",
+    "zeus{age_weight_per_s: 0}", "zeus", "zeus{age_weight_per_s: 0.1}",
+)  # fmt: skip
+TEXT = """
+The thesis's cluster (8 A100, 8 H100) for 10 hours, {seeds} seeds, estimates off by up to 10%; what
+the thesis leaves open is fixed in
+[ADR 0031](../adr/0031-the-thesis-scenario-with-its-gaps-filled.md) and was not changed to move a figure. Energy is of all GPUs, idle ones too. Helios' one parameter
+was chosen on seeds 1000 to 1019, which are not among these. Means over seeds, +- one standard
+deviation; misses are of all deadlines of all seeds together.
+"""
+
+
+def main() -> int:
+    args = arguments(__doc__ or "").parse_args()
+    publish(quick_page() if args.quick else page(), args)
+    return 0
+
+
+def case(policy: str, rate: float = STATED, factor: float = 3.5, **more: Any) -> Case:
+    """A policy on the thesis's jobs."""
+    changes = {"jobs.generate.rate_per_s": rate, "jobs.deadlines.factor": factor}
+    scenario, variant = more.pop("scenario", "thesis"), more.pop("variant", "")
+    changes |= {name.replace("__", "."): value for name, value in more.items()}
+    return Case(policy, scenario, variant, tuple(sorted(changes.items())))
+
+
+def under_budget(policy: str, rate: float = STATED) -> Case:
+    """The same within 4,500 W."""
+    return case(policy, rate, scenario="thesis-budget")
+
+
+def quick_page() -> Page:
+    """Two seeds, two hours, the bars."""
+    few = {"engine__horizon": "2 h"}
+    cases = {name: case(name, **few) for name in ("pollux", "zeus", "aurachronos", "helios")}
+    tight = {STATED: case("aurachronos", STATED, 2.0, **few)}
+    budget = [case(name, scenario="thesis-budget", **few) for name in ("charon", "helios")]
+    wanted = [*cases.values(), *tight.values(), *budget]
+    found = run_all(wanted, dict.fromkeys(wanted, QUICK))
+    bounds = {(STATED, 2.0): kept(STATED, 2.0, QUICK, **few)}
+    least = {STATED: least_of(found[cases["pollux"]], STATED, QUICK, **few)}
+    bars = bars_of(found, cases["pollux"], cases["helios"], tight, bounds, budget, least[STATED])
+    return Page("policies", "Policies on the thesis's cluster", bars)
+
+
+def page() -> Page:
+    """Everything."""
+    main_cases = {(name, rate): case(name, rate) for name in POLICIES for rate in (STATED, LOWER)}
+    budget = {
+        (name, rate): under_budget(name, rate)
+        for name in ("pollux", "charon", "helios")
+        for rate in (STATED, LOWER)
+    }
+    rigid = {
+        rate: case("pollux", rate, scenario="thesis-malleability", variant="rigid")
+        for rate in (STATED, LOWER)
+    }
+    factors = {
+        (name, rate, factor): case(name, rate, factor)
+        for name in ("pollux", "zeus", "chronos", "aurachronos", "helios")
+        for rate in (STATED, LOWER)
+        for factor in FACTORS
+        if rate == STATED or name in ("chronos", "aurachronos")
+    }
+    keeping = {
+        keeps: case("aurachronos", STATED, 2.0, engine__preemption=keeps)
+        for keeps in ("nothing", "iterations")
+    }
+    ages = [case(name) for name in AGES]
+    users = [case(name, scenario="thesis-imbalanced") for name in IMBALANCED]
+    load = {(n, rate): case(n, rate) for n in ("pollux", "zeus", "helios") for rate in RATES}
+    many = [
+        *main_cases.values(), *budget.values(), *rigid.values(), *factors.values(),
+        *keeping.values(), *users,
+    ]  # fmt: skip
+    few = [each for each in (*ages, *load.values()) if each not in many]
+    seeds = {**dict.fromkeys(few, FEW), **dict.fromkeys(many, SEEDS)}
+    found = run_all([*many, *few], seeds)
+    bounds = {
+        (rate, factor): kept(rate, factor, SEEDS) for rate in (STATED, LOWER) for factor in FACTORS
+    }
+    least = {
+        rate: least_of(found[load["pollux", rate]], rate, seeds[load["pollux", rate]])
+        for rate in RATES
+    }
+    tight = {rate: main_or(factors, rate) for rate in (STATED, LOWER)}
+    bars = bars_of(
+        found,
+        main_cases["pollux", STATED],
+        main_cases["helios", STATED],
+        tight,
+        bounds,
+        [budget[name, rate] for name in ("charon", "helios") for rate in (STATED, LOWER)],
+        least[STATED],
+    )
+    ours = [
+        Ours(
+            pollux=found[main_cases["pollux", rate]],
+            rigid=found[rigid[rate]],
+            zeus=found[main_cases["zeus", rate]],
+            chronos=found[main_cases["chronos", rate]],
+            aurachronos=found[main_cases["aurachronos", rate]],
+            charon=found[budget["charon", rate]],
+            themis=found[main_cases["themis", rate]],
+            hades=found[main_cases["hades", rate]],
+        )
+        for rate in (STATED, LOWER)
+    ]
+    tables: list[Table] = [beside_the_thesis(*ours)]
+    for rate in (STATED, LOWER):
+        title = f"All policies, {rate:g} jobs/s"
+        tables.append(all_policies(title, found, [main_cases[name, rate] for name in POLICIES]))
+    for rate in (STATED, LOWER):
+        title = f"Within {BUDGET_W:,.0f} W, {rate:g} jobs/s"
+        names = ("pollux", "charon", "helios")
+        tables.append(all_policies(title, found, [budget[name, rate] for name in names]))
+    tables += [
+        by_factor(found, factors, bounds),
+        lost_work(found, keeping),
+        by_load(found, load, least),
+        by_user(found, users),
+        by_age(found, ages),
+    ]
+    rows, text = philly_rows()
+    tables.append(philly_table("Philly", rows, text))
+    return Page(
+        "policies",
+        "Policies on the thesis's cluster",
+        bars,
+        tables,
+        TEXT.format(seeds=len(SEEDS)),
+        packages=("wattloop", "numpy", "scipy"),
+    )
+
+
+def main_or(factors: Mapping[tuple[str, float, float], Case], rate: float) -> Case:
+    """AuraChronos with deadlines of twice the best run time."""
+    return factors["aurachronos", rate, 2.0]
+
+
+def kept(rate: float, factor: float, seeds: Sequence[int], **more: Any) -> tuple[int, int]:
+    """Deadlines of all seeds, and how many any schedule could keep."""
+    scenario = load_scenario("thesis", dict(case("", rate, factor, **more).changes))
+    found = []
+    for seed in seeds:
+        world = scenario.world(seed)
+        end_s = world.settings.horizon_s
+        found.append(most_kept(world.jobs, world.cluster, world.truth, end_s))
+    return sum(due for due, _ in found), sum(most for _, most in found)
+
+
+def least_of(pollux: Sequence[Any], rate: float, seeds: Sequence[int], **more: Any) -> float:
+    """Least energy for as many jobs as Pollux got done, mean over seeds."""
+    scenario = load_scenario("thesis", dict(case("", rate, **more).changes))
+    total = 0.0
+    for metrics, seed in zip(pollux, seeds, strict=True):
+        world = scenario.world(seed)
+        share = metrics.jobs_done / max(metrics.jobs, 1)
+        total += least_kwh(world.jobs, share, world.cluster, world.truth, world.settings.horizon_s)
+    return total / len(seeds)
+
+
+def bars_of(
+    found: Found,
+    pollux: Case,
+    helios: Case,
+    tight: Mapping[float, Case],
+    bounds: Mapping[tuple[float, float], tuple[int, int]],
+    budget: Sequence[Case],
+    least: float,
+) -> list[Bar]:
+    """What the issue asks of Charon, AuraChronos and Helios."""
+    base_kwh, ours_kwh = mean(found[pollux], "energy_kwh"), mean(found[helios], "energy_kwh")
+    saved, most = 100 * (1 - ours_kwh / base_kwh), 100 * (1 - least / base_kwh)
+    slower = 100 * (mean(found[helios], "jct_mean_s") / mean(found[pollux], "jct_mean_s") - 1)
+    jobs = mean(found[helios], "throughput_per_h") / mean(found[pollux], "throughput_per_h")
+    note = f"no schedule of any kind could save more than {most:.1f}%"
+    if most < 25:
+        note += (
+            ", not even one that lets jobs wait for ever: the bar is out of reach on this scenario,"
+            f" whatever the policy. Helios has {100 * saved / most:.0f}% of what there is"
+        )
+    bars = [
+        Bar("helios_saving", saved, "%", 25, {"least possible": most}, at_least=True, note=note),
+        Bar("helios_throughput", 100 * jobs, "% of Pollux", 99, at_least=True),
+        Bar("helios_jct", slower, "% longer", 15),
+        Bar("helios_misses", miss_percent(found[helios]), "%", 1,
+            {"pollux": miss_percent(found[pollux])}),
+    ]  # fmt: skip
+    for rate, each in tight.items():
+        due, most_met = bounds[rate, 2.0]
+        missed = sum(metrics.misses for metrics in found[each])
+        avoidable = max(missed - (due - most_met), 0)
+        bars.append(
+            Bar(
+                f"aurachronos_misses_2x_{rate:g}",
+                100 * avoidable / max(most_met, 1),
+                "%",
+                1,
+                note=f"{missed} of {due} missed at {rate:g} jobs/s; one that knew the future could "
+                f"have kept {most_met}",
+            )
+        )
+    for each in budget:
+        rate = dict(each.changes)["jobs.generate.rate_per_s"]
+        over_s = sum(metrics.over_budget_s for metrics in found[each])
+        peak_w = max(metrics.peak_power_w for metrics in found[each])
+        bars.append(Bar(f"{each.policy}_over_budget_{rate:g}", over_s, "s", 0))
+        bars.append(Bar(f"{each.policy}_peak_{rate:g}", peak_w, "W", BUDGET_W))
+    return bars
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
