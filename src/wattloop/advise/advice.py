@@ -43,14 +43,10 @@ class Advice:
     def line(self) -> str:
         """One line for a summary."""
         what = "its carbon" if self.saving_j is None else "the run's energy"
-        time = "" if self.time_change_share is None else f", {_signed(self.time_change_share)} time"
+        time = f", {100 * self.time_change_share:+.0f}% time" if self.time_change_share else ""
         saves = f"about {self.saving_share:.0%} of {what}{time}"
         return f"{self.title}: {saves}, {self.source}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {**asdict(self), "evidence": list(self.evidence)}
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.0f}%"

@@ -1,6 +1,7 @@
 """All rules over one run, the best advice first."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.facts import RunFacts, read_facts
@@ -13,6 +14,8 @@ from wattloop.advise.rules.idle_tail import idle_tail
 from wattloop.advise.rules.launch_bound import launch_bound
 from wattloop.advise.rules.starved_loader import starved_loader
 from wattloop.advise.rules.unbalanced_gpus import unbalanced_gpus
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
@@ -43,7 +46,7 @@ WORTH_SAYING = 0.01
 def advise(facts: RunFacts) -> list[Advice]:
     """What the run wasted, by expected saving; empty when there is nothing to say."""
     found = [advice for rule in RULES.values() if (advice := rule(facts)) is not None]
-    worth = [advice for advice in found if advice.saving_share >= WORTH_SAYING]
+    worth = [_marked(one, facts) for one in found if one.saving_share >= WORTH_SAYING]
     return sorted(worth, key=lambda a: (a.rule in BESIDE_THE_RUN, -a.saving_share))
 
 
@@ -51,3 +54,13 @@ def advice_on(store: Store, record: RunRecord, settings: Settings | None = None)
     """The same for a stored run; empty while it goes on, or when nothing was measured."""
     facts = read_facts(store, record, settings)
     return [] if facts is None else advise(facts)
+
+
+def _marked(advice: Advice, facts: RunFacts) -> Advice:
+    """Readings that are not measured are named as what they are."""
+    result = facts.record.result
+    gpus = () if result is None else result.scope_domains(Scope.GPU)
+    kinds = sorted({d.provenance.value for d in gpus} - {Provenance.MEASURED.value})
+    if not kinds or advice.rule in BESIDE_THE_RUN:
+        return advice
+    return replace(advice, source=f"{advice.source} (readings {', '.join(kinds)})")

@@ -12,12 +12,16 @@ from wattloop.core.units import format_energy, format_mass
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
+    from wattloop.core.settings import Settings
+    from wattloop.store.database import Store
 
-__all__ = ["app", "print_advice"]
+__all__ = ["app", "print_advice", "say_advice"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 WIDTH = 96
+IN_SUMMARY = 2
+"""Lines of advice below the summary of a run; `wattloop advise` has them all."""
 
 
 @app.command()
@@ -67,6 +71,20 @@ def print_advice(found: "list[Advice]") -> None:
         if advice.command:
             lines.append(f"try: {advice.command}")
         sys.stdout.write("\n   ".join(lines) + "\n")
+
+
+def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
+    """The best advice on a run that just ended, in the summary of `wattloop run`."""
+    from wattloop.advise.advisor import advice_on
+    from wattloop.store.runs import find_run
+
+    found = advice_on(store, find_run(store, run_id), settings)
+    for advice in found[:IN_SUMMARY]:
+        say(f"  advice: {advice.line}")
+    if found:
+        more = len(found) - IN_SUMMARY
+        rest = f" and {more} more" if more > 0 else ""
+        say(f"  evidence{rest}: wattloop advise {run_id}")
 
 
 def _saving(advice: "Advice") -> str:

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.output import check_target, say
@@ -12,10 +13,16 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
 
+if TYPE_CHECKING:
+    from wattloop.measure.run_result import RunResult
+
 __all__ = ["RunRequest", "execute", "quick"]
 
 FOLD_TIMEOUT_S = 2.0
 """How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
+
+ADVISED_FROM_S = 20.0
+"""Shorter runs are not worth the fraction of a second that looking for advice takes."""
 
 
 @dataclass(slots=True)
@@ -147,7 +154,8 @@ def _finish(
         text_file = request.prometheus
         steps.append(lambda: run_report.write_prometheus(done, text_file, tags))
     if done.journaled and not _left_to_another(done):
-        steps.append(lambda: _keep(settings))
+        asked = None if request.quiet or done.run is None else done.run
+        steps.append(lambda: _keep(settings, asked))
     for step in steps:
         try:
             step()
@@ -168,8 +176,11 @@ def _left_to_another(done: CommandRun) -> bool:
     return done.run is not None and not done.run.counted and done.run.counted_by is not None
 
 
-def _keep(settings: Settings) -> None:
-    """Fold the finished journal, and those of runs that died, into the store."""
+def _keep(settings: Settings, run: "RunResult | None" = None) -> None:
+    """Fold the finished journal, and those of runs that died, into the store.
+
+    Then say what `run` has wasted, if it was long enough for that to matter.
+    """
     with _without_collecting():
         from wattloop.core.errors import StoreError
         from wattloop.measure.closing import close_journal
@@ -181,6 +192,10 @@ def _keep(settings: Settings) -> None:
                 for folded in recover(store, close_journal):
                     if folded.note:
                         say(f"wattloop: warning: {folded.note}")
+                if run is not None and run.result.duration_s >= ADVISED_FROM_S:
+                    from wattloop.cli.advise import say_advice
+
+                    say_advice(store, run.run_id, settings)
         except StoreError as error:
             say(f"wattloop: warning: the run is not in the store yet: {error}")
 

@@ -216,6 +216,12 @@ class TrainingMeter:
             if number is not None:
                 epoch.metrics[name] = number
 
+    def tell_precision(self, name: str) -> None:
+        """Which precision the training computes in (`fp32`, `bf16-mixed`): advice asks for it."""
+        if self._session is not None and self._usable():
+            now_s = self._session.clock.now_s()
+            self._session.record({"type": "precision", "time_s": now_s, "value": name})
+
     # -- live values -----------------------------------------------------------------------
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
 from wattloop.integrations.loggers import TensorBoardLogger
@@ -48,6 +49,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
             self.meter = EnergyMeter(**self._options)
         self.meter.loggers = (*self.meter.loggers, *self._trainers_writers())
         self.meter.begin()
+        self.meter.tell_precision(_precision(args, kwargs.get("model")))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An epoch begins."""
@@ -87,3 +89,14 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         callbacks = self._trainer.callback_handler.callbacks
         writers = [getattr(callback, "tb_writer", None) for callback in callbacks]
         return [TensorBoardLogger(writer) for writer in writers if writer is not None]
+
+
+def _precision(args: Any, model: Any) -> str:
+    """Of the matrix products: that of autocast, else of the weights, else tf32 where it is on."""
+    for name in ("bf16", "fp16"):
+        if getattr(args, name, False):
+            return name
+    weights = str(getattr(model, "dtype", "float32")).removeprefix("torch.")
+    if weights == "float32" and torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return weights

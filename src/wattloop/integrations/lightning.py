@@ -52,6 +52,7 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
         own = tuple(TrainerLogger(logger, trainer) for logger in trainer.loggers)
         self.meter = _LightningMeter(own, **self._options)
         self.meter.begin()
+        self.meter.tell_precision(str(trainer.precision))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """An epoch begins."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
+from wattloop.report.advice_notes import advice_notes
 from wattloop.report.document import Document
 from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_run import report_of_run
@@ -32,7 +33,8 @@ def report_of(store: Store, reference: str) -> Document:
         RunNotFound: nothing is called so.
     """
     try:
-        return report_of_run(store, find_run(store, reference))
+        run = find_run(store, reference)
+        return report_of_run(store, run, advice_notes(store, run))
     except RunNotFound as no_run:
         try:
             experiment = find_experiment(store, reference)

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from wattloop.serve.api.advice import router as advice
 from wattloop.serve.api.compare import router as compare
 from wattloop.serve.api.downloads import router as downloads
 from wattloop.serve.api.experiments import router as experiments
@@ -19,6 +20,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     downloads,
     ingest,
     runs,
+    advice,
     compare,
     experiments,
     predict,

@@ -3,7 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from wattloop.report.advice_notes import notes_of
 from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
+from wattloop.serve.api.advice import advice_answer
 from wattloop.serve.api.runs import find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import InHouse
@@ -22,6 +24,7 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
     found = [
         *([sensors(record)] if record.result is not None else []),
         labels(accounting),
+        *notes_of(advice_answer(house, record)),
         *remarks(record),
         grid_facts(accounting) if accounting else None,
         windows_table(read_windows(house.store, record.run_id)),
