@@ -84,7 +84,9 @@ class AuraChronos(Zeus):
         for hope in hopes:
             plan.hold(free, hope.promise.shape)
         rest = self.fill(replace(view, free=free))
-        return [*rest, *(Wake(hope.latest_s) for hope in hopes)]
+        # Who waits in vain is one among the others as soon as his deadline is lost.
+        lost = [Wake(at_s + REACTION_S) for at_s in _lost_at_s(view, [job for job, _ in urgent])]
+        return [*rest, *(Wake(hope.latest_s) for hope in hopes), *lost]
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
         """Jobs without a deadline, on what those with one leave."""
@@ -115,9 +117,7 @@ class AuraChronos(Zeus):
             (job, view.queue.estimates(job)) for job in jobs[order[slack_s[order] >= 0]].tolist()
         ]
 
-    def _started(
-        self, view: ClusterView, urgent: Sequence[tuple[int, Estimates]]
-    ) -> list[Action]:
+    def _started(self, view: ClusterView, urgent: Sequence[tuple[int, Estimates]]) -> list[Action]:
         """Urgent jobs that keep their deadline on what is free."""
         free, starts = view.free.copy(), list[Action]()
         for job, estimates in urgent:
@@ -221,6 +221,15 @@ def options_in_time(
 def _latest_s(view: ClusterView, job: int, time_s: float) -> float:
     """When a job has to start at the latest, with the margin that estimates need."""
     return float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - REACTION_S
+
+
+def _lost_at_s(view: ClusterView, jobs: Sequence[int]) -> list[float]:
+    """From when on no placement keeps the deadline of each of these jobs."""
+    return [
+        float(view.jobs.deadline_s[job])
+        - _at_best(view) * float(view.queue.estimates(job).time_s.min())
+        for job in jobs
+    ]
 
 
 def _loss_j(view: ClusterView, running: Running) -> float:
