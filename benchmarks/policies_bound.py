@@ -50,8 +50,8 @@ def _most_of(jobs: JobTable, cluster: Cluster, truth: Oracle, group: Sequence[in
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
-    if len(group) == 1:
-        return 1
+    if _one_after_the_other(jobs, truth, group):
+        return len(group)
     begin_s = float(jobs.arrival_s[group[0]])
     window_s = max(float(jobs.deadline_s[job]) for job in group) - begin_s
     slot_s = max(LEAST_SLOT_S, window_s / MOST_SLOTS)
@@ -83,6 +83,26 @@ def _most_of(jobs: JobTable, cluster: Cluster, truth: Oracle, group: Sequence[in
     # Stopped before the best was found, the solver still knows what cannot be exceeded.
     most = -found.mip_dual_bound if found.mip_dual_bound is not None else len(group)
     return min(math.floor(most + 1e-6), len(group))
+
+
+def _one_after_the_other(jobs: JobTable, truth: Oracle, group: Sequence[int]) -> bool:
+    """Whether all are kept if each has a GPU type for itself: then no program is needed."""
+    for key in (jobs.arrival_s, jobs.deadline_s):
+        free_s: dict[int, float] = {}
+        for job in sorted(group, key=lambda job: float(key[job])):
+            ends = []
+            for (kind, _, _), time_s in _times_s(jobs, truth, job).items():
+                begin_s = max(free_s.get(kind, 0.0), float(jobs.arrival_s[job]))
+                ends.append((begin_s + time_s, kind))
+            in_time = [end for end in ends if end[0] <= jobs.deadline_s[job] + ROUNDING_S]
+            if not in_time:
+                break
+            # the slowest type that will do: the fastest may be needed by the next one
+            end_s, kind = max(in_time) if key is jobs.deadline_s else min(in_time)
+            free_s[kind] = end_s
+        else:
+            return True
+    return False
 
 
 def _times_s(jobs: JobTable, truth: Oracle, job: int) -> dict[Shape, float]:

@@ -131,3 +131,9 @@ def test_steps_that_make_no_sense_are_refused(
     """No first value, times out of order, a period that ends too soon."""
     with pytest.raises(ValueError, match="steps"):
         Steps(times_s, values, period_s)
+
+
+def test_the_mean_is_over_time_not_over_values() -> None:
+    """A quarter of the day at 300, the rest at 100; without a period, of the values."""
+    assert Steps((0.0, 6.0), (300.0, 100.0), 24.0).mean() == 150.0
+    assert Steps((0.0, 6.0), (300.0, 100.0)).mean() == 200.0

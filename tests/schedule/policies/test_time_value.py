@@ -1,0 +1,70 @@
+"""Promises of Helios' cost: what makes it choose lower caps, and what higher ones."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from tests.schedule.policies.two_types import MALLEABLE, WrongOracle
+from wattloop.schedule.objectives import Estimates
+from wattloop.schedule.policies.time_value import joule_price, time_value, waiting_level
+from wattloop.schedule.steps import Steps
+from wattloop.schedule.view import ClusterView
+
+OPTIONS = WrongOracle().options(MALLEABLE)
+IDLE_W = np.where(OPTIONS.type_index == 0, 50.0, 60.0) * OPTIONS.gpus
+ESTIMATES = Estimates(100 * OPTIONS.sample_s, OPTIONS.power_w, IDLE_W, OPTIONS.gpus, OPTIONS)
+
+
+def _chosen(value: float, waiting: float = 0.0, price: float = 1.0) -> tuple[int, float]:
+    """GPUs and cap of the cheapest placement."""
+    best = int(np.argmin(time_value(value, waiting, 8, price, exact=True).cost(ESTIMATES)))
+    return int(OPTIONS.gpus[best]), float(
+        OPTIONS.cap_w[best] / (400, 700)[OPTIONS.type_index[best]]
+    )
+
+
+def test_without_a_price_for_time_the_least_energy_above_idle_is_chosen() -> None:
+    """Cost at v = 0 is exactly that energy."""
+    cost = time_value(0.0, 5.0, 8, exact=True).cost(ESTIMATES)
+    assert cost == pytest.approx((OPTIONS.power_w - IDLE_W) * 100 * OPTIONS.sample_s)
+
+
+def test_dearer_time_raises_the_cap() -> None:
+    """From the lowest to the highest."""
+    caps = [_chosen(value)[1] for value in (0.0, 0.3, 1.0, 10.0)]
+    assert caps == sorted(caps)
+    assert caps[0] < caps[-1] == 1.0
+
+
+def test_a_long_queue_takes_fewer_gpus_per_job() -> None:
+    """They scale badly here (k^0.95): GPU seconds count when others wait."""
+    assert _chosen(1.0)[0] == 4
+    assert _chosen(1.0, waiting=1000.0)[0] == 1
+
+
+def test_dear_joules_lower_the_cap() -> None:
+    """Price of a joule over its mean."""
+    assert _chosen(1.0, price=3.0)[1] < _chosen(1.0, price=0.2)[1]
+
+
+def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
+    """1 where nobody said."""
+    day = Steps((0.0, 6.0), (300.0, 100.0), 24.0)
+
+    def price(carbon: Steps | None, money: Steps | None) -> float:
+        seen = SimpleNamespace(carbon_g_per_kwh=carbon, price_per_kwh=money, now_s=0.0)
+        return joule_price(cast(ClusterView, seen))
+
+    assert price(None, None) == 1.0
+    assert price(day, Steps.constant(5.0)) == pytest.approx(300 / 150)
+    assert price(None, Steps.constant(5.0)) == 1.0
+    assert price(Steps.constant(0.0), None) == 1.0
+
+
+def test_queues_of_like_length_are_one_level() -> None:
+    """Costs are kept per level, so there are few."""
+    assert [waiting_level(n) for n in (0, 1, 2)] == [0, 1, 2]
+    assert len({waiting_level(n) for n in range(10_000)}) < 20
+    assert waiting_level(1000) == pytest.approx(1000, rel=0.42)
