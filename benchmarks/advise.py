@@ -3,6 +3,7 @@
 python benchmarks/advise.py [--quick] [--json FILE]
 """
 
+import json
 import tempfile
 import time
 from collections.abc import Iterable
@@ -13,11 +14,15 @@ from typing import NamedTuple
 from advise_runs import FAULTS, FINE, HEALTHY, TOO_HIGH, Case, cases
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.advise.advisor import advice_on
+from wattloop.advise.rules.fp32 import FILLED
 from wattloop.store.database import open_store
 from wattloop.testing.virtual_runs import write_run
 
 JUDGED = 101
 """Seed of the 80 runs that are judged."""
+STEPS = Path(__file__).resolve().parent / "data" / "h200" / "train_steps.jsonl"
+IDLE_W, LIMIT_W = 80.0, 700.0
+"""Of the H200 of those steps."""
 MORE = (102, 103)
 """Two more sets, to see how much of the figures is luck."""
 
@@ -101,6 +106,7 @@ def _page(sets: dict[int, list[Verdict]]) -> Page:
     tables = [
         Table("Faults, all sets", ("fault", "runs", "named", "also advised"), _faults(every)),
         Table("Healthy runs, all sets", ("kind", "runs", "with advice", "which"), _kinds(every)),
+        _half_table(),
     ]
     return Page("advise", "Advice on runs with known faults", bars, tables, text)
 
@@ -136,6 +142,42 @@ def _kinds(verdicts: list[Verdict]) -> list[list[object]]:
         which = sorted(rule for v in of for rule in v.rules)
         rows.append([kind, str(len(of)), str(sum(bool(v.rules) for v in of)), ", ".join(which)])
     return rows
+
+
+def _half_table() -> Table:
+    """What bf16 saved on a real GPU, where fp32 filled it as the rule asks, and where not."""
+    steps: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    for line in STEPS.read_text().splitlines():
+        row = json.loads(line)
+        steps.setdefault((row["model"], row["batch"]), {})[row["precision"]] = row
+    room_w = LIMIT_W - IDLE_W
+    rows: list[list[object]] = []
+    for what, filled in (("at least", True), ("less than", False)):
+        pairs = [
+            (of["fp32"], of["bf16"])
+            for of in steps.values()
+            if {"fp32", "bf16"} <= of.keys()
+            and ((of["fp32"]["avg_power_w"] - IDLE_W) / room_w >= FILLED) is filled
+        ]
+        faster = sorted(a["step_s"] / b["step_s"] for a, b in pairs)
+        saved = sorted(1 - b["energy_j_per_step"] / a["energy_j_per_step"] for a, b in pairs)
+        tenth, middle = len(pairs) // 10, len(pairs) // 2
+        rows.append(
+            [
+                f"{what} {FILLED:g} of the room",
+                str(len(pairs)),
+                f"{faster[middle]:.1f} times",
+                f"{saved[tenth]:.0%}",
+                f"{saved[middle]:.0%}",
+            ]
+        )
+    return Table(
+        "bf16 instead of fp32, measured on an H200",
+        ("fp32 drew", "models and batches", "faster, median", "saved, lowest tenth", "median"),
+        rows,
+        "Energy of the GPU per training step (benchmarks/data/h200/train_steps.jsonl). The rule "
+        "`fp32` speaks in the first row only, and says 50 to 67%.",
+    )
 
 
 if __name__ == "__main__":
