@@ -58,6 +58,9 @@ def test_trainer_is_measured_and_not_changed(machine: Machine, tmp_path: Path) -
     assert len(meter.steps) == 8
     assert all(e.final and e.energy_j and e.energy_j > 0 for e in meter.epochs)
     assert "loss" in meter.epochs[0].metrics
+    events = [event for journal in machine.journals() for event in journal.events]
+    told = [event["value"] for event in events if event.get("type") == "precision"]
+    assert told == ["float32"]  # advice asks for it
     assert "eval_loss" in meter.epochs[1].metrics
     assert torch.equal(plain.model.layer.weight, watched.model.layer.weight)
     assert meter.run is not None

@@ -35,6 +35,9 @@ def test_fit_is_measured_under_both_names(package: str, machine: Machine, tmp_pa
     assert [e.steps for e in meter.epochs] == [4, 4]
     assert all(s.loss is not None for s in meter.steps)
     assert "val_loss" in meter.epochs[1].metrics
+    events = [event for journal in machine.journals() for event in journal.events]
+    told = [event["value"] for event in events if event.get("type") == "precision"]
+    assert told == ["32-true"]  # advice asks for it
     assert all(e.energy_j and e.energy_j > 0 for e in meter.epochs)
     assert "energy/epoch_energy_j" in (Path(logger.log_dir) / "metrics.csv").read_text()
 

@@ -9,6 +9,9 @@ from tests.serve.conftest import NASTY
 from wattloop.core.errors import ConfigError
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
+from wattloop.store.database import open_store
+from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
+from wattloop.virtual.physics import IDLE, Activity
 
 PAGES = ("/", "/compare", "/sweeps", "/searches", "/predict", "/simulate", "/study")
 
@@ -117,3 +120,15 @@ def test_a_run_can_be_taken_away(client: TestClient) -> None:
     assert answer.status_code == 200
     assert "2026-001-runs.json" in answer.headers["content-disposition"]
     assert client.get("/api/v1/runs/none/download").status_code == 404
+
+
+def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClient) -> None:
+    """Promise: what a run wasted is told with its command, and the same under /api/v1."""
+    busy = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
+    with open_store(place) as store:
+        cards = (busy, CardScript())
+        write_run(store, RunScript(run_id="idle", duration_s=40.0, interval_s=0.5, cards=cards))
+    (advice,) = client.get("/api/v1/runs/idle/advice").json()
+    assert advice["rule"] == "idle-gpu"
+    assert advice["title"] in client.get("/runs/idle").text
+    assert client.get("/api/v1/runs/nowhere/advice").status_code == 404

@@ -6,4 +6,5 @@
 - `store_contract`  what every store must keep
 - `strategy_contract`, `synthetic_bench`   what every strategy must keep, and trainings to try it on
 - `policy_contract`, `synthetic_cluster`   what every policy must keep, and clusters to try it on
+- `virtual_runs`    stored runs of virtual cards that follow a script, in no time
 """

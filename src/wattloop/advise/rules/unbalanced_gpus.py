@@ -23,24 +23,23 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
     if len(working) < 2:
         return None
     powers = {g.name: g.power.within(span).mean() or 0.0 for g in working}
-    work_w = {g.name: max(0.0, powers[g.name] - g.idle.watts) for g in working}
-    typical_w = {
-        g.name: _median([w for name, w in work_w.items() if name != g.name]) for g in working
-    }
-    light = [g for g in working if work_w[g.name] < UNEVEN * typical_w[g.name]]
+    above_w = {g.name: max(0.0, powers[g.name] - g.idle.watts) for g in working}
+    busy = {g.name: g.busy_share(span) for g in working}
+    # A GPU that meets its cap draws as much as one with twice the work; a GPU that is there half
+    # the time may draw as much as a slow one. Whichever says less is right.
+    part = {g.name: min(_beside(g.name, above_w), _beside(g.name, busy)) for g in working}
+    light = [g for g in working if part[g.name] < UNEVEN]
     if not light or len(light) > len(working) / 2:
         return None
     # What a GPU idles through while others do its part: its idle power over the missing share.
-    saving_j = sum(
-        g.idle.watts * span.length_s * (1 - work_w[g.name] / typical_w[g.name]) for g in light
-    )
+    saving_j = sum(g.idle.watts * span.length_s * (1 - part[g.name]) for g in light)
     names = ", ".join(g.label for g in light)
     return Advice(
         rule="unbalanced-gpus",
         title=f"{names} did less than the others",
         text=(
             f"{names} worked at "
-            f"{_share(min(work_w[g.name] / typical_w[g.name] for g in light))} of what the other "
+            f"{min(part[g.name] for g in light):.0%} of what the other "
             "GPUs did, and idled or was waited for the rest of the time. Even out the batch, the "
             "layers or the experts per GPU, or look for a card that is capped or throttled."
         ),
@@ -48,8 +47,8 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
         saving_share=saving_j / facts.energy_j,
         time_change_share=None,
         evidence=tuple(
-            f"{g.label}: {format_power(powers[g.name])} on average, "
-            f"{format_power(work_w[g.name])} above idle"
+            f"{g.label}: at work {busy[g.name]:.0%} of the time, "
+            f"{format_power(above_w[g.name])} above idle"
             for g in working
         ),
         source="by the readings of this run",
@@ -57,8 +56,10 @@ def unbalanced_gpus(facts: RunFacts) -> Advice | None:
     )
 
 
-def _share(value: float) -> str:
-    return f"{value:.0%}"
+def _beside(name: str, values: dict[str, float]) -> float:
+    """As a part of the median of the others."""
+    others = _median([value for other, value in values.items() if other != name])
+    return values[name] / others if others > 0 else 1.0
 
 
 def _median(values: list[float]) -> float:

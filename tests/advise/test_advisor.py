@@ -1,0 +1,167 @@
+"""Promises of the rules together: each fault is named, with a true saving; health is silent."""
+
+import pytest
+
+from tests.advise.conftest import ARITHMETIC, LASTS_S, MEMORY, Written, busy
+from wattloop.advise.advice import Advice
+from wattloop.advise.advisor import RULES, advice_on
+from wattloop.core.records import RunStatus
+from wattloop.store.database import Store
+from wattloop.store.runs import RunRecord
+from wattloop.testing.virtual_runs import CardScript, Work
+from wattloop.virtual.physics import IDLE, Activity
+
+
+def rules(store: Store, record: RunRecord) -> list[str]:
+    return [advice.rule for advice in advice_on(store, record)]
+
+
+def test_a_healthy_run_gets_no_advice(store: Store, written: Written) -> None:
+    """Promise: nothing is said when there is nothing to say."""
+    assert advice_on(store, written(busy(), busy())) == []
+
+
+def test_idle_gpus_are_named_with_what_they_drew(store: Store, written: Written) -> None:
+    """Promise: the saving of an idle GPU is its own energy, and the command leaves it out."""
+    record = written(busy(), CardScript(), CardScript(), CardScript())
+    (advice,) = advice_on(store, record)
+    assert (advice.rule, advice.title) == ("idle-gpu", "GPUs 1 to 3 idle 100% of the time")
+    assert advice.saving_j == pytest.approx(3 * 80 * LASTS_S, rel=0.06)
+    assert advice.command.startswith("CUDA_VISIBLE_DEVICES=0 wattloop run --devices cpu,gpu:0 --")
+
+
+def test_gpus_that_no_program_used_are_named(store: Store, written: Written) -> None:
+    """Promise: a run on a machine with GPUs that used none of them hears of it."""
+    assert rules(store, written(CardScript())) == ["idle-gpu"]
+
+
+def test_uneven_gpus_are_named(store: Store, written: Written) -> None:
+    """Promise: a GPU with half the work of its peers is named; the tenth that is usual is not."""
+    half = busy(Activity(1.0, 0.2, 0.55))
+    assert rules(store, written(busy(), busy(), half)) == ["unbalanced-gpus"]
+    usual = busy(Activity(1.0, 0.2, 0.92))
+    assert rules(store, written(busy(), busy(), usual, run_id="run-2")) == []
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+def test_a_loader_that_starves_the_gpu_is_named(
+    store: Store, written: Written, averaged: bool
+) -> None:
+    """Promise: waiting between steps is found, whether readings see single steps or not."""
+    works = [
+        Work(2 + 1.7 * i + half, IDLE if half else ARITHMETIC) for i in range(33) for half in (0, 1)
+    ]
+    (advice,) = advice_on(store, written(CardScript(works), averaged=averaged, interval_s=0.1))
+    assert advice.rule == "starved-loader"
+    assert advice.time_change_share == pytest.approx(-0.4, abs=0.08)
+
+
+def test_steps_that_waited_for_data_are_believed(store: Store, written: Written) -> None:
+    """Promise: a loop that recorded its waiting is evidence enough, utilisation 100% or not."""
+    steps = [
+        {
+            "type": "step",
+            "kind": "step",
+            "index": i,
+            "begin_s": 1_002.0 + i,
+            "end_s": 1_003.0 + i,
+            "energy": {},
+            "metrics": {"data_s": 0.4},
+        }
+        for i in range(50)
+    ]
+    (advice,) = advice_on(store, written(busy(), events=steps))
+    assert advice.rule == "starved-loader"
+    assert "50 steps told" in advice.evidence[0]
+
+
+def test_kernels_too_small_for_the_gpu_are_named(store: Store, written: Written) -> None:
+    """Promise: full utilisation at little power is a small batch, and the batch is enlarged."""
+    works = [Work(2.0, Activity(1.0, 0.5, 0.1), resident=0.97), Work(59.0, IDLE)]
+    command = ("python", "train.py", "--batch-size", "8")
+    record = written(CardScript(works, memory_share=0.05), command=command)
+    (advice,) = advice_on(store, record)
+    assert advice.rule == "launch-bound"
+    assert advice.command == "wattloop run -- python train.py --batch-size 32"
+    full = written(CardScript(works, memory_share=0.9), run_id="run-2")
+    assert rules(store, full) == []  # a larger batch would not fit
+
+
+def test_a_tail_without_work_is_named(store: Store, written: Written) -> None:
+    """Promise: what GPUs draw after their last work is the saving; the end of a program is not."""
+    (advice,) = advice_on(store, written(busy(until_s=40.0), interval_s=0.1))
+    assert advice.rule == "idle-tail"
+    assert advice.saving_j == pytest.approx(80 * 20, rel=0.08)
+    assert rules(store, written(busy(until_s=57.0), run_id="run-2")) == []
+
+
+def test_a_cap_that_costs_no_time_is_predicted(store: Store, written: Written) -> None:
+    """Promise: work bound by memory hears of a lower cap; bound by arithmetic, or capped, not."""
+    (advice,) = advice_on(store, written(busy(MEMORY)))
+    assert advice.rule == "cap-too-high"
+    assert advice.source.startswith("by prediction")
+    assert advice.command == "wattloop cap find --gpus 0 -- python train.py"
+    # the card's own model: the best cap within 5% of the time saves 33% of the GPU's energy
+    assert 0.2 < advice.saving_share < 0.35
+    assert rules(store, written(busy(MEMORY, limit_share=0.5), run_id="run-2")) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"tags": {"precision": "fp32"}}, ["fp32"]),
+        ({"command": ("python", "t.py", "--dtype", "float32")}, ["fp32"]),
+        ({"events": [{"type": "precision", "value": "32-true"}]}, ["fp32"]),
+        ({"tags": {"precision": "bf16"}}, []),
+        ({"command": ("python", "t.py", "--bf16", "--dtype", "float32")}, []),
+        ({}, []),
+    ],
+)
+def test_fp32_needs_evidence(
+    store: Store, written: Written, said: dict[str, object], expected: list[str]
+) -> None:
+    """Promise: precision is taken from who recorded it, never guessed; contradictions are none."""
+    assert rules(store, written(busy(), **said)) == expected
+
+
+def test_programs_that_answer_requests_may_wait(store: Store, written: Written) -> None:
+    """Promise: a server's waiting is not called a starved loader or an idle GPU."""
+    works = [Work(2 + 2.0 * i + h, IDLE if h else ARITHMETIC) for i in range(28) for h in (0, 1)]
+    served = written(CardScript(works), command=("vllm", "serve", "llama"))
+    assert rules(store, served) == []
+    trained = written(CardScript(works), run_id="run-2")
+    assert rules(store, trained) == ["starved-loader"]
+
+
+def test_advice_is_ranked_and_never_without_source(store: Store, written: Written) -> None:
+    """Promise: the largest saving first; evidence, source and a rule that exists on each."""
+    found = advice_on(store, written(busy(MEMORY, until_s=45.0), CardScript(), CardScript()))
+    assert {a.rule for a in found} == {"idle-gpu", "idle-tail", "cap-too-high"}
+    shares = [advice.saving_share for advice in found]
+    assert shares == sorted(shares, reverse=True)
+    assert all(a.source and a.evidence and a.rule in RULES for a in found)
+    assert all("simulated" in a.source for a in found)
+    with pytest.raises(ValueError, match="source"):
+        Advice(
+            rule="x",
+            title="",
+            text="",
+            saving_j=1.0,
+            saving_share=0.5,
+            time_change_share=None,
+            evidence=("a",),
+            source="",
+        )
+
+
+def test_runs_that_say_nothing_get_no_advice(store: Store, written: Written) -> None:
+    """Promise: no GPU, a run that goes on or that another counts, and short ones are silent."""
+    assert advice_on(store, written()) == []
+    record = written(busy(), CardScript(), run_id="run-2")
+    assert advice_on(store, record)
+    record.counted = False
+    assert advice_on(store, record) == []
+    record.counted, record.status = True, RunStatus.RUNNING
+    assert advice_on(store, record) == []
+    short = written(busy(until_s=7.0), CardScript(), run_id="run-3", duration_s=8.0)
+    assert advice_on(store, short) == []

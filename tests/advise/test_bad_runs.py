@@ -1,0 +1,25 @@
+"""Promises on runs that are not as they should be: advice is silent or right, never an error."""
+
+from wattloop.advise.advisor import advice_on
+from wattloop.measure.closing import close_journal
+from wattloop.store.database import Store
+from wattloop.store.fold import recover
+from wattloop.store.runs import RunRecord, find_run, insert_run
+from wattloop.testing.journals import ended, header, write_journal
+
+
+def test_a_run_whose_writer_died_is_read_as_far_as_it_goes(store: Store) -> None:
+    """Promise: no end, no limit of the GPU: nothing to say, and no error."""
+    store.journals.mkdir(parents=True, exist_ok=True)
+    write_journal(store.journals, "died", seconds=40)
+    write_journal(store.journals, "ended", seconds=40, head=header("ended"), end=ended())
+    list(recover(store, close_journal))
+    assert advice_on(store, find_run(store, "died")) == []
+    assert advice_on(store, find_run(store, "ended")) == []
+
+
+def test_a_record_without_samples_or_result_is_silent(store: Store) -> None:
+    """Promise: imported runs and those where nothing was measured are left alone."""
+    record = RunRecord(run_id="bare", command=["x"])
+    insert_run(store, record)
+    assert advice_on(store, record) == []

@@ -1,0 +1,89 @@
+"""`wattloop advise` on a real store, through the real entry point."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattloop.cli.main import main
+from wattloop.cli.run_request import _keep
+from wattloop.core.settings import Settings
+from wattloop.measure.run_result import RunResult
+from wattloop.store.database import open_store
+from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
+from wattloop.virtual.physics import IDLE, Activity
+
+BUSY = CardScript([Work(1.0, Activity(1.0, 0.2, 1.0)), Work(39.0, IDLE)])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A healthy run, and one with an idle GPU."""
+    path = str(tmp_path / "runs.db")
+    monkeypatch.setenv("WATTLOOP_STORE", path)
+    monkeypatch.chdir(tmp_path)
+    with open_store(path) as store:
+        for run_id, cards in (("healthy", (BUSY,)), ("wasteful", (BUSY, CardScript()))):
+            script = RunScript(run_id=run_id, duration_s=40.0, interval_s=0.5, cards=cards)
+            write_run(store, script)
+    return path
+
+
+@pytest.mark.usefixtures("place")
+def test_advice_is_printed_with_evidence_source_and_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Promise: a person reads what, how much, how we know, and what to type."""
+    assert main(["advise", "wasteful"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1. GPU 1 idle 100% of the time: about ")
+    for word in ("seen: GPU 1: no work", "saving: by the readings", "try: CUDA_VISIBLE_DEVICES=0"):
+        assert word in out
+
+
+@pytest.mark.usefixtures("place")
+def test_json_has_the_advice_and_the_rules_that_looked(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: `--json -` is all of standard output, also when there is nothing to say."""
+    assert main(["advise", "wasteful", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["run_id"], [one["rule"] for one in data["advice"]]) == ("wasteful", ["idle-gpu"])
+    assert "cap-too-high" in data["rules"]
+    assert main(["advise", "healthy", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["advice"] == []
+
+
+@pytest.mark.usefixtures("place")
+def test_nothing_to_say_and_an_unknown_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: health is one line on standard error; an unknown run is exit code 2."""
+    assert main(["advise", "healthy"]) == 0
+    said = capsys.readouterr()
+    assert (said.out, "nothing to advise" in said.err) == ("", True)
+    assert main(["advise", "nowhere"]) == 2
+    assert "no run 'nowhere'" in capsys.readouterr().err
+
+
+def test_the_summary_of_a_run_has_the_best_advice(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: when a run of 20 s and more is kept, at most two lines and where the rest is."""
+    with open_store(place) as store:
+        from wattloop.store.runs import find_run
+
+        record = find_run(store, "wasteful")
+    assert record.result is not None
+    run = RunResult(
+        run_id="wasteful",
+        status=record.status,
+        exit_code=0,
+        signal=None,
+        started_wall_s=record.started_wall_s,
+        result=record.result,
+    )
+    _keep(Settings(store=place), run)
+    said = capsys.readouterr().err
+    assert "advice: GPU 1 idle 100% of the time: about" in said
+    assert "wattloop advise wasteful" in said
+    begin_s = record.result.begin_s
+    short = run.with_result(record.result._replace(end_s=begin_s + 5))
+    _keep(Settings(store=place), short)
+    assert "advice" not in capsys.readouterr().err
