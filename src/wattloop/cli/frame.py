@@ -40,6 +40,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
     "study": ("wattloop.cli.study", "Six steps from a need to a proven saving."),
+    "check": (
+        "wattloop.cli.check",
+        "Fail a CI job when a command uses more energy than it did.",
+    ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
 }

@@ -16,7 +16,7 @@ from wattloop.measure.command import CommandRun, run_command
 if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult
 
-__all__ = ["RunRequest", "execute", "quick"]
+__all__ = ["RunRequest", "execute", "keep", "quick"]
 
 FOLD_TIMEOUT_S = 2.0
 """How long to wait for a store that another process holds; the journal keeps the run meanwhile."""
@@ -155,7 +155,7 @@ def _finish(
         steps.append(lambda: run_report.write_prometheus(done, text_file, tags))
     if done.journaled and not _left_to_another(done):
         asked = None if request.quiet or done.run is None else done.run
-        steps.append(lambda: _keep(settings, asked))
+        steps.append(lambda: keep(settings, asked))
     for step in steps:
         try:
             step()
@@ -176,7 +176,7 @@ def _left_to_another(done: CommandRun) -> bool:
     return done.run is not None and not done.run.counted and done.run.counted_by is not None
 
 
-def _keep(settings: Settings, run: "RunResult | None" = None) -> None:
+def keep(settings: Settings, run: "RunResult | None" = None) -> None:
     """Fold the finished journal, and those of runs that died, into the store.
 
     Then say what `run` has wasted, if it was long enough for that to matter.

@@ -21,6 +21,7 @@ class PerfCounter:
         config: number of the event within it.
         cpu: which CPU; -1 for wherever the process runs.
         pid: which process; -1 for all (needs `cpu`), 0 for this one.
+        flags: bits of `struct perf_event_attr`, such as 2 to count what it starts as well.
 
     Raises:
         OSError: the kernel refuses; `errno` says why (EACCES or EPERM: permission).
@@ -28,9 +29,9 @@ class PerfCounter:
 
     __slots__ = ("_fd",)
 
-    def __init__(self, kind: int, config: int, cpu: int, pid: int = -1) -> None:
+    def __init__(self, kind: int, config: int, cpu: int, pid: int = -1, flags: int = 0) -> None:
         self._fd = -1
-        self._fd = _open(kind, config, cpu, pid)
+        self._fd = _open(kind, config, cpu, pid, flags)
 
     def read(self) -> int:
         """The count since it was opened. Raises OSError when the CPU went away."""
@@ -48,14 +49,14 @@ class PerfCounter:
             self._fd = -1
 
 
-def _open(kind: int, config: int, cpu: int, pid: int) -> int:
+def _open(kind: int, config: int, cpu: int, pid: int, flags: int) -> int:
     import ctypes  # costs milliseconds that machines without perf need not pay
 
     machine = os.uname().machine
     number = SYSCALL_NUMBERS.get(machine)
     if number is None:
         raise OSError(f"the number of perf_event_open is not known for {machine}")
-    attributes = ATTRIBUTES.pack(kind, ATTRIBUTES.size, config, 0, 0, 0, 0, 0, 0, 0)
+    attributes = ATTRIBUTES.pack(kind, ATTRIBUTES.size, config, 0, 0, 0, flags, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     fd: int = libc.syscall(

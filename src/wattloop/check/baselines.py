@@ -1,0 +1,150 @@
+"""The file of figures to compare with: per name and kind of machine, beside the code it judges."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattloop.check.figures import Kind, Series
+from wattloop.check.machine import Machine
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Baseline", "Baselines", "NotComparable"]
+
+FORMAT, VERSION = "wattloop-baselines", 1
+
+
+class NotComparable(ConfigError):
+    """There is no baseline that these figures may be compared with; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What was found for one name on one kind of machine."""
+
+    machine: Machine
+    judged: Kind
+    series: dict[Kind, Series]
+    taken_wall_s: float = 0.0
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "machine": self.machine.to_dict(),
+            "judged": self.judged.value,
+            "figures": {kind.value: series.to_dict() for kind, series in self.series.items()},
+            "taken_wall_s": self.taken_wall_s,
+            "wattloop": self.version,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Baseline":
+        """Inverse of `to_dict`. Raises TypeError, KeyError or ValueError."""
+        return cls(
+            machine=Machine.from_dict(data["machine"]),
+            judged=Kind(data["judged"]),
+            series={Kind(kind): _series(Kind(kind), one) for kind, one in data["figures"].items()},
+            taken_wall_s=float(data.get("taken_wall_s", 0.0)),
+            version=str(data.get("wattloop", "")),
+        )
+
+
+@dataclass(slots=True)
+class Baselines:
+    """All baselines of one file."""
+
+    entries: dict[str, list[Baseline]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Baselines":
+        """Read a file.
+
+        Raises:
+            ConfigError: not there, not one of ours, damaged, or of a newer version.
+        """
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such baseline yet; take it with --update") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}: not JSON ({error}); restore it, or remove it and take it anew"
+            ) from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ConfigError(f"{path}: not a baselines file; name another, or take a new one")
+        if data.get("version") != VERSION:
+            raise ConfigError(
+                f"{path}: written in version {data.get('version')} of the format, and this "
+                f"wattloop reads version {VERSION}; upgrade wattloop"
+            )
+        try:
+            entries = {
+                str(name): [Baseline.from_dict(one) for one in found]
+                for name, found in data["entries"].items()
+            }
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"{path}: damaged ({type(error).__name__}: {error}); restore it, or remove it "
+                "and take it anew"
+            ) from None
+        return cls(entries)
+
+    @classmethod
+    def read_if_any(cls, path: Path) -> "Baselines":
+        """As `read`, but empty where there is no file yet."""
+        return cls.read(path) if path.exists() else cls()
+
+    def put(self, name: str, baseline: Baseline) -> None:
+        """Add one; it replaces that of the same kind of machine."""
+        others = [
+            one for one in self.entries.get(name, []) if one.machine.kind != baseline.machine.kind
+        ]
+        self.entries[name] = [*others, baseline]
+
+    def to_text(self) -> str:
+        """The file's content: sorted, so that changes of one test are changes of its lines."""
+        entries = {
+            name: [one.to_dict() for one in sorted(found, key=lambda b: b.machine.kind)]
+            for name, found in sorted(self.entries.items())
+        }
+        data = {"format": FORMAT, "version": VERSION, "entries": entries}
+        return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+    def find(self, name: str, machine: Machine, *, other_machine: bool = False) -> Baseline:
+        """The baseline to compare with.
+
+        Raises:
+            NotComparable: none of that name, or only of other kinds of machine.
+        """
+        found = self.entries.get(name)
+        if not found:
+            there = ", ".join(repr(one) for one in sorted(self.entries)[:5]) or "none at all"
+            raise NotComparable(
+                f"no baseline is called {name!r} (there is {there}); take it with --update"
+            )
+        for one in found:
+            if one.machine.kind == machine.kind:
+                return one
+        if other_machine:
+            return found[-1]
+        raise NotComparable(
+            f"the baseline of {name!r} was taken on another machine "
+            f"({'; '.join(one.machine.words for one in found)}; here: {machine.words}): take one "
+            "here with --update"
+        )
+
+
+def _series(kind: Kind, data: Any) -> Series:
+    values = tuple(float(value) for value in data["values"])
+    if not values:
+        raise ValueError(f"no values of {kind.value}")
+    return Series(
+        kind=kind,
+        values=values,
+        uncertainty=float(data.get("uncertainty", 0.0)),
+        provenance=str(data.get("provenance", "counted")),
+        parts=tuple(str(part) for part in data.get("parts", ())),
+    )

@@ -1,0 +1,164 @@
+"""What one execution used, in the kinds of figure that can be judged.
+
+Joules count only where a sensor read them: an estimate is utilisation x TDP, which is CPU time
+with an error of 50%, so CPU time itself is the better figure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.units import format_duration, format_energy
+
+__all__ = [
+    "JUDGED_FIRST",
+    "Execution",
+    "Kind",
+    "Reading",
+    "Series",
+    "added",
+    "energy_reading",
+    "format_figure",
+    "gathered",
+    "judged_kind",
+]
+
+SENSED = frozenset({Provenance.MEASURED, Provenance.REPLAYED, Provenance.SIMULATED})
+"""Where a reading follows what the program did; a model or an estimate follows its assumptions."""
+
+
+class Kind(StrEnum):
+    """What is compared."""
+
+    ENERGY = "energy"
+    INSTRUCTIONS = "instructions"
+    CPU_TIME = "cpu_time"
+    TIME = "time"
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values."""
+        return {"energy": "J", "instructions": "instructions"}.get(self.value, "s")
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return {"cpu_time": "CPU time"}.get(self.value, self.value)
+
+
+JUDGED_FIRST = (Kind.ENERGY, Kind.INSTRUCTIONS, Kind.CPU_TIME)
+"""The first of these that can be had is what is judged; elapsed time only when asked for."""
+
+
+class Reading(NamedTuple):
+    """One figure of one execution.
+
+    Attributes:
+        uncertainty: half-width, from the sensors; 0 where the kernel counts exactly.
+        provenance: of the weakest sensor; `counted` for what the kernel counts.
+        parts: the domains that were added, GPUs with their names.
+    """
+
+    value: float
+    uncertainty: float = 0.0
+    provenance: str = "counted"
+    parts: tuple[str, ...] = ()
+
+
+Execution = Mapping[Kind, Reading]
+"""Every figure that could be had of one execution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One kind of figure over the repeats.
+
+    `uncertainty` is that of a single reading.
+    """
+
+    kind: Kind
+    values: tuple[float, ...]
+    uncertainty: float = 0.0
+    provenance: str = "counted"
+    parts: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "unit": self.kind.unit,
+            "values": list(self.values),
+            "uncertainty": self.uncertainty,
+            "provenance": self.provenance,
+            "parts": list(self.parts),
+        }
+
+
+def energy_reading(result: WindowResult) -> Reading | None:
+    """Joules of what sensors read, each device once; None where there is no sensor."""
+    sensed = [domain for domain in result.counted if domain.provenance in SENSED]
+    if not sensed:
+        return None
+    return Reading(
+        value=sum(domain.energy_j or 0.0 for domain in sensed),
+        uncertainty=sum(domain.uncertainty_j**2 for domain in sensed) ** 0.5,
+        provenance=Provenance.weakest(domain.provenance for domain in sensed).value,
+        parts=tuple(sorted(_part(domain) for domain in sensed)),
+    )
+
+
+def added(parts: Sequence[Execution]) -> Execution:
+    """Blocks of one execution together; only the kinds that each of them has."""
+    kinds = [kind for kind in Kind if parts and all(kind in part for part in parts)]
+    return {
+        kind: Reading(
+            value=sum(part[kind].value for part in parts),
+            uncertainty=sum(part[kind].uncertainty ** 2 for part in parts) ** 0.5,
+            provenance=parts[0][kind].provenance,
+            parts=parts[0][kind].parts,
+        )
+        for kind in kinds
+    }
+
+
+def gathered(executions: Sequence[Execution]) -> dict[Kind, Series]:
+    """The kinds that every execution has, from the same parts."""
+    found = {}
+    for kind in Kind:
+        readings = [one[kind] for one in executions if kind in one]
+        same = len({(reading.parts, reading.provenance) for reading in readings}) == 1
+        if readings and len(readings) == len(executions) and same:
+            found[kind] = Series(
+                kind=kind,
+                values=tuple(reading.value for reading in readings),
+                uncertainty=max(reading.uncertainty for reading in readings),
+                provenance=readings[0].provenance,
+                parts=readings[0].parts,
+            )
+    return found
+
+
+def judged_kind(kinds: Iterable[Kind]) -> Kind | None:
+    """The kind that says most of those there are."""
+    there = set(kinds)
+    return next((kind for kind in JUDGED_FIRST if kind in there), None)
+
+
+def format_figure(kind: Kind, value: float) -> str:
+    """With its unit, for people."""
+    if kind is Kind.ENERGY:
+        return format_energy(value)
+    if kind is Kind.INSTRUCTIONS:
+        for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= scale:
+                return f"{value / scale:.4g} {letter}instr"
+        return f"{value:.0f} instr"
+    return format_duration(value) if value >= 0 else f"-{format_duration(-value)}"
+
+
+def _part(domain: DomainEnergy) -> str:
+    """Joules of one GPU are not those of another: its name belongs to the figure."""
+    named = domain.scope is Scope.GPU and domain.device
+    return f"{domain.name} ({domain.device})" if named else domain.name

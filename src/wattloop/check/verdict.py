@@ -1,0 +1,131 @@
+"""Whether a figure got worse: beyond the noise of both series, and beyond a tolerance.
+
+    half-width = t(0.975, n + m - 2) s sqrt(1/n + 1/m), s the pooled standard deviation
+
+and with the sensors' own uncertainty added in quadrature. One spread for both series, so that a
+single new reading can be held against a baseline of several.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from wattloop.analyze.intervals import is_outlier, t_975
+from wattloop.check.figures import Kind, Series
+
+__all__ = ["Judgement", "Verdict", "against_limit", "judged", "mean_and_noise"]
+
+
+class Verdict(StrEnum):
+    """What became of a figure."""
+
+    REGRESSION = "regression"
+    IMPROVED = "improved"
+    SAME = "same"
+    """No difference beyond noise and tolerance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Before and now.
+
+    Attributes:
+        change: fraction of the mean before; None where that is 0.
+        noise: half-width of the 95% interval of the change, as such a fraction; None where a
+            single reading of each leaves it unknown.
+        notes: what a reader should know before believing it.
+    """
+
+    kind: Kind
+    before: float
+    now: float
+    change: float | None
+    noise: float | None
+    tolerance: float
+    verdict: Verdict
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "figure": self.kind.value,
+            "unit": self.kind.unit,
+            "baseline": self.before,
+            "now": self.now,
+            "change": self.change,
+            "noise": self.noise,
+            "tolerance": self.tolerance,
+            "verdict": self.verdict.value,
+            "notes": list(self.notes),
+        }
+
+
+def judged(before: Series, now: Series, tolerance: float) -> Judgement:
+    """Compare two series of the same kind."""
+    old, new = _belonging(before.values), _belonging(now.values)
+    old_mean, new_mean = statistics.fmean(old), statistics.fmean(new)
+    difference = new_mean - old_mean
+    half_width = _half_width(old, new)
+    sensors = math.hypot(
+        before.uncertainty / math.sqrt(len(old)), now.uncertainty / math.sqrt(len(new))
+    )
+    noise = math.hypot(half_width or 0.0, sensors)
+    notes = []
+    left_out = len(before.values) + len(now.values) - len(old) - len(new)
+    if left_out:
+        notes.append(f"{left_out} outlying repeat(s) left out")
+    if half_width is None:
+        notes.append("one repeat of each: how much they scatter is not known; use --repeats 5")
+    elif old_mean and noise > tolerance * old_mean > 0:
+        notes.append(
+            f"scatters by ±{noise / old_mean:.1%}, more than the tolerance: "
+            "more repeats or a quieter machine would see smaller changes"
+        )
+    verdict = Verdict.SAME
+    if abs(difference) > noise and abs(difference) > tolerance * abs(old_mean):
+        verdict = Verdict.REGRESSION if difference > 0 else Verdict.IMPROVED
+    unknown = half_width is None and not sensors
+    return Judgement(
+        kind=now.kind,
+        before=old_mean,
+        now=new_mean,
+        change=difference / old_mean if old_mean else None,
+        noise=None if unknown or not old_mean else noise / old_mean,
+        tolerance=tolerance,
+        verdict=verdict,
+        notes=tuple(notes),
+    )
+
+
+def mean_and_noise(series: Series) -> tuple[float, float]:
+    """The mean without outliers, and the half-width of its 95% interval."""
+    values = _belonging(series.values)
+    n = len(values)
+    scatter = t_975(n - 1) * statistics.stdev(values) / math.sqrt(n) if n > 1 else 0.0
+    return statistics.fmean(values), math.hypot(scatter, series.uncertainty / math.sqrt(n))
+
+
+def against_limit(series: Series, value: float) -> tuple[bool, str]:
+    """Whether a series stays below `value`, and what to say where it is not plain."""
+    mean, noise = mean_and_noise(series)
+    if mean - noise > value:
+        return False, ""
+    if mean > value:
+        return True, "above, but not beyond its noise"
+    return True, ""
+
+
+def _half_width(old: Sequence[float], new: Sequence[float]) -> float | None:
+    freedom = len(old) + len(new) - 2
+    if freedom < 1:
+        return None
+    squares = sum((value - statistics.fmean(part)) ** 2 for part in (old, new) for value in part)
+    spread = math.sqrt(squares / freedom)
+    return t_975(freedom) * spread * math.sqrt(1 / len(old) + 1 / len(new))
+
+
+def _belonging(values: Sequence[float]) -> list[float]:
+    return [v for v, out in zip(values, is_outlier(values), strict=True) if not out]

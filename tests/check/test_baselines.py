@@ -1,0 +1,136 @@
+"""Promises of the baselines file: what it holds comes back; what is not comparable is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattloop.check.baselines import Baseline, Baselines, NotComparable
+from wattloop.check.comparison import compared
+from wattloop.check.figures import Kind, Series
+from wattloop.check.machine import Machine
+from wattloop.core.errors import ConfigError
+
+XEON = Machine("Xeon", 8, "x86_64", "aaa")
+EPYC = Machine("EPYC", 8, "x86_64", "bbb")
+JOULES = Series(Kind.ENERGY, (10.0, 10.1), 0.1, "measured", ("cpu:0/package",))
+SECONDS = Series(Kind.CPU_TIME, (1.0, 1.1))
+
+
+def baseline(machine: Machine = XEON, **series: Series) -> Baseline:
+    found = {one.kind: one for one in (series or {"j": JOULES, "s": SECONDS}).values()}
+    return Baseline(machine, next(iter(found)), found, 123.0, "0.1.0")
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    """Promise: a file read is the file written, for several names and kinds of machine."""
+    known = Baselines()
+    known.put("train", baseline())
+    known.put("train", baseline(EPYC))
+    known.put("eval", baseline())
+    file = tmp_path / "b.json"
+    file.write_text(known.to_text())
+    again = Baselines.read(file)
+    assert again.to_text() == known.to_text()
+    assert again.find("train", EPYC).machine == EPYC
+
+
+def test_a_new_one_replaces_only_that_of_its_kind_of_machine() -> None:
+    """Promise: --update on one runner leaves the baselines of the others."""
+    known = Baselines()
+    for machine in (XEON, EPYC, XEON._replace(specimen="ccc")):
+        known.put("train", baseline(machine))
+    assert [one.machine.specimen for one in known.entries["train"]] == ["bbb", "ccc"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "--update"),
+        ("{", "not JSON"),
+        ("[]", "not a baselines file"),
+        ('{"format": "wattloop-baselines", "version": 2, "entries": {}}', "upgrade wattloop"),
+        ('{"format": "wattloop-baselines", "version": 1}', "damaged"),
+        ('{"format": "wattloop-baselines", "version": 1, "entries": {"a": [{}]}}', "damaged"),
+    ],
+)
+def test_files_that_cannot_be_used(content: str | None, said: str, tmp_path: Path) -> None:
+    """Promise: missing, torn, foreign, newer or damaged: said with the path and what to do."""
+    file = tmp_path / "b.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=said) as caught:
+        Baselines.read(file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_figure_without_values_is_damage(tmp_path: Path) -> None:
+    """Promise: an empty list of repeats is not a mean of nothing."""
+    known = Baselines()
+    known.put("x", baseline())
+    data = json.loads(known.to_text())
+    data["entries"]["x"][0]["figures"]["energy"]["values"] = []
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match="damaged"):
+        Baselines.read(file)
+
+
+def test_another_machine_is_not_compared_unless_asked_and_then_said() -> None:
+    """Promise: figures of another kind of machine never pass in silence."""
+    known = Baselines()
+    known.put("x", baseline(EPYC))
+    with pytest.raises(NotComparable, match="another machine"):
+        known.find("x", XEON)
+    before = known.find("x", XEON, other_machine=True)
+    now = {one.kind: one for one in (JOULES, SECONDS)}
+    found = compared("x", before, now, Kind.ENERGY, machine=XEON, tolerance=0.05)
+    assert "another kind of machine" in found.notes[0]
+
+
+def test_another_specimen_is_compared_and_said() -> None:
+    """Promise: two machines of one kind are compared, with a word that they differ."""
+    now = {one.kind: one for one in (JOULES, SECONDS)}
+    other = XEON._replace(specimen="zzz")
+    found = compared("x", baseline(other), now, Kind.ENERGY, machine=XEON, tolerance=0.05)
+    assert "of the same kind" in found.notes[0]
+    assert [one.kind for one in found.others] == [Kind.CPU_TIME]
+
+
+def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
+    """Promise: joules before and seconds now is an error that names both and the way out."""
+    now = {Kind.CPU_TIME: SECONDS}
+    with pytest.raises(NotComparable, match="judges energy, and here only CPU time"):
+        compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05)
+    found = compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05, chosen=True)
+    assert found.judged.kind is Kind.CPU_TIME
+
+
+def test_joules_of_other_sensors_are_not_compared() -> None:
+    """Promise: a GPU more, or a simulated one, is another figure."""
+    for other in (
+        Series(Kind.ENERGY, (10.0,), 0.1, "measured", ("cpu:0/package", "gpu:0 (H200)")),
+        Series(Kind.ENERGY, (10.0,), 0.1, "simulated", ("cpu:0/package",)),
+    ):
+        with pytest.raises(NotComparable, match="here it would be"):
+            compared(
+                "x", baseline(), {Kind.ENERGY: other}, Kind.ENERGY, machine=XEON, tolerance=0.05
+            )
+
+
+def test_a_name_that_is_not_there_names_those_that_are() -> None:
+    """Promise: a misspelt name shows what there is."""
+    known = Baselines()
+    known.put("train", baseline())
+    with pytest.raises(NotComparable, match="'train'"):
+        known.find("trian", XEON)
+
+
+def test_this_machine_is_known_without_its_name() -> None:
+    """Promise: what is published with the code names no host."""
+    here = Machine.here()
+    assert here.cpus >= 1
+    assert here == Machine.from_dict(here.to_dict())
+    import os
+
+    assert os.uname().nodename not in json.dumps(here.to_dict())

@@ -1,0 +1,228 @@
+"""Promises of the pytest plugin, kept by real runs of pytest inside of this one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattloop.testing.power_curves import Constant
+from wattloop.testing.powercap_tree import Driver, PowercapTree
+
+pytest_plugins = ["pytester"]
+
+SRC = Path(__file__).parents[2] / "src"
+WORK = """
+import pytest, time
+
+def work(rounds=200_000):
+    for _ in range(rounds):
+        pass
+"""
+OPTIONS = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:randomly")
+
+
+@pytest.fixture(autouse=True)
+def nothing_can_be_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without sensors, whatever this one has."""
+    (pytester.path / "sys").mkdir()
+    monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(pytester.path / "sys"))
+    monkeypatch.setenv("WATTLOOP_METERS", "rapl")
+    monkeypatch.setenv("WATTLOOP_STORE", str(pytester.path / "runs.db"))
+    monkeypatch.setenv("PYTHONPATH", str(SRC))
+
+
+def ran(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_it=WORK + code)
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+
+@pytest.fixture
+def sensed(pytester: pytest.Pytester) -> Driver:
+    """A package that draws 50 W."""
+    package = PowercapTree(pytester.path / "sys").add_package(0, max_power_w=200)
+    return Driver({package: Constant(50.0)}, update_period_s=0.002)
+
+
+BLOCKS = """
+def test_step(energy):
+    time.sleep(0.2)
+    with energy.measure():
+        time.sleep(0.1)
+    energy.assert_below("8 J")
+    assert energy.energy_j > 2
+
+def test_all_of_it(energy):
+    time.sleep(0.2)
+    energy.assert_below("5 J")
+"""
+
+
+def test_joules_of_a_block_and_of_a_whole_test(pytester: pytest.Pytester, sensed: Driver) -> None:
+    """Promise: only the block counts where there is one; a limit that is broken fails the test."""
+    with sensed:
+        result = ran(pytester, BLOCKS)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "energy: above: energy * J*(measured); limit 5.00 J",
+            "test_it.py::test_step *energy (measured) * J*limit 8.00 J  below",
+        ]
+    )
+
+
+def test_without_sensors_cpu_time_or_instructions_are_judged(pytester: pytest.Pytester) -> None:
+    """Promise: a limit in seconds holds where joules cannot be had, and the report says why."""
+    result = ran(
+        pytester,
+        """
+def test_both(energy):
+    with energy.measure():
+        work()
+    energy.assert_below("12 J", "30 s", "1e12 instructions")
+
+def test_joules_only(energy):
+    work()
+    energy.assert_below("12 J")
+
+def test_too_much(energy):
+    work(2_000_000)
+    energy.assert_below("1 ms", "1000 instructions")
+    """,
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "energy: above: *",
+            "*test_both*below",
+            "*test_joules_only*limit 12.0 J*not judged",
+            "*no sensor can be read here*",
+        ]
+    )
+
+
+def test_strict_fails_what_cannot_be_judged(pytester: pytest.Pytester) -> None:
+    """Promise: --energy-strict does not let a limit pass that nobody could look at."""
+    code = "def test_j(energy):\n    energy.assert_below('12 J')\n"
+    ran(pytester, code, "--energy-strict").assert_outcomes(failed=1)
+
+
+BASE = """
+@pytest.mark.energy(baseline=True, repeats=2)
+def test_epoch():
+    work()
+"""
+
+
+def scattered(pytester: pytest.Pytester, *values: float) -> None:
+    """Put these values into the baseline, so that no verdict depends on how busy we are."""
+    file = pytester.path / "energy-baselines.json"
+    data = json.loads(file.read_text())
+    (entry,) = data["entries"]["test_it.py::test_epoch"]
+    assert len(entry["figures"][entry["judged"]]["values"]) == 2
+    entry["figures"][entry["judged"]]["values"] = values
+    file.write_text(json.dumps(data))
+
+
+def test_a_baseline_is_taken_and_a_regression_fails(pytester: pytest.Pytester) -> None:
+    """Promise: new, taken, same and regression, through the file beside the tests."""
+    first = ran(pytester, BASE)
+    first.assert_outcomes(passed=1)
+    first.stdout.fnmatch_lines(["*test_epoch*new"])
+    ran(pytester, BASE, "--energy-update").assert_outcomes(passed=1)
+    scattered(pytester, 1e-9, 1e12)
+    same = ran(pytester, BASE)
+    same.assert_outcomes(passed=1)
+    same.stdout.fnmatch_lines(["*test_epoch*baseline * (*%*) *same"])
+    scattered(pytester, *(1e-9 for _ in range(50)))
+    worse = ran(pytester, BASE)
+    worse.assert_outcomes(failed=1)
+    worse.stdout.fnmatch_lines(["energy: regression: *baseline*"])
+
+
+def test_a_regression_in_joules_is_seen(pytester: pytest.Pytester, sensed: Driver) -> None:
+    """Promise: with a sensor, more joules than before fail, in the report and its Markdown."""
+    with sensed:
+        ran(pytester, BASE, "--energy-update").assert_outcomes(passed=1)
+        scattered(pytester, *(1e-6 for _ in range(50)))
+        result = ran(pytester, BASE, "--energy-report", "energy.md")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["energy: regression: energy *measured, mean of 2); baseline*"])
+    text = (pytester.path / "energy.md").read_text()
+    assert "| test_it.py::test_epoch | energy (measured) |" in text
+    assert "| regression |" in text
+
+
+def test_a_baseline_of_another_figure_is_not_compared(
+    pytester: pytest.Pytester, sensed: Driver
+) -> None:
+    """Promise: joules before, none now: the test passes, and the report says it was not judged."""
+    with sensed:
+        ran(pytester, BASE, "--energy-update").assert_outcomes(passed=1)
+    (pytester.path / "sys").rename(pytester.path / "gone")
+    result = ran(pytester, BASE)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_epoch*not judged", "*--energy-update*"])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def test_x(energy):\n    energy.assert_below('3 parsec')\n", "*'parsec' is not known*"),
+        ("@pytest.mark.energy(below='3')\ndef test_x():\n    pass\n", "*is no limit*"),
+        ("@pytest.mark.energy(belwo='3 J')\ndef test_x():\n    pass\n", "*does not take belwo*"),
+        ("@pytest.mark.energy(repeats=0)\ndef test_x():\n    pass\n", "*repeats=0*"),
+    ],
+)
+def test_wrong_words_fail_with_what_to_write(
+    pytester: pytest.Pytester, code: str, said: str
+) -> None:
+    """Promise: a wrong unit or mark is a message, not a traceback into the plugin."""
+    result = ran(pytester, code)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([said])
+    result.stdout.no_fnmatch_line("*pytest_energy.py*")
+
+
+def test_a_damaged_file_of_baselines_fails_with_its_path(pytester: pytest.Pytester) -> None:
+    """Promise: a torn file is said, not taken for 'no baseline yet'."""
+    (pytester.path / "energy-baselines.json").write_text("{")
+    result = ran(pytester, BASE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["energy: *energy-baselines.json: not JSON*"])
+
+
+def test_a_test_that_fails_by_itself_is_not_taken(pytester: pytest.Pytester) -> None:
+    """Promise: half a test is no baseline."""
+    code = BASE + "    assert False\n"
+    ran(pytester, code, "--energy-update").assert_outcomes(failed=1)
+    assert not (pytester.path / "energy-baselines.json").exists()
+
+
+def test_workers_side_by_side_do_not_judge_joules(
+    pytester: pytest.Pytester, sensed: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: under xdist each test answers for its own CPU time, and results still arrive."""
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    code = "@pytest.mark.energy(below=('1 J', '30 s'))\ndef test_x():\n    work()\n"
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # two more starts of each of them
+    with sensed:
+        pytester.makepyfile(test_it=WORK + code)
+        result = pytester.runpytest_subprocess(*OPTIONS, "-p", "xdist", "-n", "2")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_x*limit 30.0 s*below", "*side by side*"])
+
+
+def test_the_plugin_costs_those_who_do_not_use_it_nothing() -> None:
+    """Promise: loading it imports pytest, and of ours only what `import wattloop` does."""
+    code = (
+        "import sys, pytest, wattloop; before = set(sys.modules); "
+        "import wattloop.check.pytest_plugin; "
+        "print(*sorted(m for m in set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.split() == ["wattloop.check", "wattloop.check.pytest_plugin"]

@@ -1,0 +1,94 @@
+"""Promises of the comparison: noise is not a regression, and a regression is not noise."""
+
+import random
+
+import pytest
+
+from wattloop.check.figures import Kind, Series
+from wattloop.check.verdict import Verdict, against_limit, judged, mean_and_noise
+
+
+def series(*values: float, uncertainty: float = 0.0) -> Series:
+    return Series(Kind.ENERGY, values, uncertainty)
+
+
+def test_a_difference_within_the_tolerance_is_none() -> None:
+    """Promise: 3% more, sure as it is, passes with a tolerance of 5%."""
+    found = judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.05)
+    assert found.verdict is Verdict.SAME
+    assert found.change == pytest.approx(0.03)
+    assert judged(series(100, 100.1, 99.9), series(103, 103.1, 102.9), 0.02).verdict is (
+        Verdict.REGRESSION
+    )
+
+
+def test_a_difference_within_the_noise_is_none() -> None:
+    """Promise: 10% more of what scatters by 30% passes, and it is said that it scatters."""
+    found = judged(series(80, 100, 120), series(90, 110, 130), 0.05)
+    assert found.verdict is Verdict.SAME
+    assert "more than the tolerance" in found.notes[0]
+
+
+def test_less_is_an_improvement() -> None:
+    """Promise: what uses clearly less is called so."""
+    assert judged(series(100, 101, 99), series(80, 81, 79), 0.05).verdict is Verdict.IMPROVED
+
+
+def test_one_new_reading_is_held_against_the_scatter_of_the_baseline() -> None:
+    """Promise: a single repeat is judged with the spread known from before."""
+    before = series(95, 100, 105, 98, 102)
+    assert judged(before, series(107), 0.05).verdict is Verdict.SAME
+    assert judged(before, series(130), 0.05).verdict is Verdict.REGRESSION
+
+
+def test_one_of_each_says_that_its_noise_is_not_known() -> None:
+    """Promise: nobody is told a noise of 0 that nobody looked for; sensors count all the same."""
+    found = judged(series(100), series(110), 0.05)
+    assert found.noise is None
+    assert "not known" in found.notes[0]
+    assert judged(series(100, uncertainty=8), series(110, uncertainty=8), 0.05).verdict is (
+        Verdict.SAME
+    )
+
+
+def test_an_outlier_does_not_decide() -> None:
+    """Promise: one repeat during which something else ran is left out, and said."""
+    found = judged(series(100, 101, 99, 100, 101), series(100, 101, 99, 100, 300), 0.05)
+    assert found.verdict is Verdict.SAME
+    assert found.now == pytest.approx(100)
+    assert "1 outlying" in found.notes[0]
+
+
+def test_false_alarms_and_misses_stay_rare() -> None:
+    """Promise: of 5 repeats with 3% noise, < 2% false alarms, and 20% more is seen in > 98%."""
+    rng = random.Random(7)
+
+    def drawn(mean: float) -> Series:
+        return series(*(rng.gauss(mean, 0.03 * mean) for _ in range(5)))
+
+    rounds = 600
+    alarms = sum(
+        judged(drawn(100), drawn(100), 0.05).verdict is Verdict.REGRESSION for _ in range(rounds)
+    )
+    seen = sum(
+        judged(drawn(100), drawn(120), 0.05).verdict is Verdict.REGRESSION for _ in range(rounds)
+    )
+    assert alarms < 0.02 * rounds
+    assert seen > 0.98 * rounds
+
+
+def test_a_baseline_of_nothing_has_no_share() -> None:
+    """Promise: zero before is no division by zero."""
+    found = judged(series(0, 0), series(1, 1), 0.05)
+    assert found.change is None
+    assert found.verdict is Verdict.REGRESSION
+
+
+def test_a_limit_is_broken_beyond_noise() -> None:
+    """Promise: above the limit fails, above but within its noise passes and says so."""
+    assert against_limit(series(12.5), 12) == (False, "")
+    assert against_limit(series(11.5), 12) == (True, "")
+    holds, said = against_limit(series(12.5, uncertainty=1.0), 12)
+    assert holds
+    assert "noise" in said
+    assert mean_and_noise(series(12.5, uncertainty=1.0)) == (12.5, 1.0)
