@@ -3,11 +3,13 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from wattloop.report.advice_notes import notes_of
 from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
-from wattloop.serve.api.runs import find_any_run
+from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import InHouse
 from wattloop.store.details import read_windows
+from wattloop.store.series import series_of
 
 __all__ = ["router"]
 
@@ -31,5 +33,7 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
         request,
         record=record,
         is_live=record.status.value == "running",
+        has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
+        advice=blocks_html(notes_of(advice_of(house, record))),
         blocks=blocks_html([block for block in found if block is not None]),
     )
