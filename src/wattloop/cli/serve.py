@@ -43,6 +43,7 @@ def serve(
             f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
         ) from None
     from wattloop.serve.options import ServeOptions
+    from wattloop.serve.warm import warm_up
 
     options = ServeOptions(
         store=settings_of(config, store=store).store_location,
@@ -53,6 +54,7 @@ def serve(
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
+        warm_up()
         server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
         server.run(sockets=[place])
 

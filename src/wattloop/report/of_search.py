@@ -7,8 +7,9 @@ front, the regression over levels, the configuration matrix, and the families of
 import time
 from typing import Any
 
+from wattloop.analyze.table import Table as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy
-from wattloop.report.document import Block, Document, Fact, Facts, Paragraph, Section, Table
+from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
 from wattloop.report.findings_blocks import analysis_section
 from wattloop.report.stored import looked_at, with_status_now
 from wattloop.report.tables.of_search import search_table
@@ -126,6 +127,7 @@ def _analyses(store: Store, experiment: Experiment) -> list[Section]:
     return [
         analysis_section("Best runs", lambda: top_runs(table, found=quotients(table)), top_figures),
         analysis_section("Pareto front", lambda: pareto_front(table), pareto_figures),
+        _parallel(table),
         analysis_section("Regression over levels", lambda: regression(table), regression_figures),
         analysis_section(
             "Configuration matrix",
@@ -134,6 +136,17 @@ def _analyses(store: Store, experiment: Experiment) -> list[Section]:
         ),
         analysis_section("Families of runs", lambda: clusters(table, "hybrid"), cluster_figures),
     ]
+
+
+def _parallel(table: AnalyzeTable) -> Section:
+    """Every configuration as a line across what was chosen and what came out."""
+    from wattloop.report.figures.parallel import parallel_figure
+
+    chart = parallel_figure(table)
+    if chart is None:
+        return Section("Parallel coordinates", (Paragraph("Too little varies to be drawn."),))
+    said = "Every configuration as a line across its parameters and results"
+    return Section("Parallel coordinates", (Chart("parallel", chart, said),))
 
 
 def _setting(candidate: CandidateResult) -> str:

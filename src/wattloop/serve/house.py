@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.measure.closing import close_journal
+from wattloop.serve.cache import Cache
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
@@ -49,6 +50,7 @@ class House:
     def __init__(self, options: ServeOptions, store: Store) -> None:
         self.options = options
         self.store = store
+        self.cache = Cache()
         self.ingest = Ingest(store, close_journal)
         self._tidied_s = -math.inf
         self.templates = Environment(

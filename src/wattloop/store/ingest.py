@@ -19,6 +19,7 @@ from wattloop.store.database import Store
 from wattloop.store.fold import Close, Folded, fold
 from wattloop.store.frames import END, HEADER, frames_in, json_frame
 from wattloop.store.journal import read_journal
+from wattloop.store.live import INCOMING
 from wattloop.store.runs import has_run
 
 __all__ = ["LARGEST_PIECE_B", "Ingest", "Received", "Unexpected"]
@@ -60,7 +61,7 @@ class Ingest:
     def __init__(self, store: Store, close: Close) -> None:
         self._store = store
         self._close = close
-        self._folder = store.journals / "incoming"
+        self._folder = store.journals / INCOMING
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         self._looked_at: dict[str, int] = {}

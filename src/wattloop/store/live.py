@@ -1,5 +1,7 @@
 """Runs that are still going on: known from the header of the journal that somebody holds."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +10,57 @@ from wattloop.store.database import Store
 from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.runs import RunRecord
 
-__all__ = ["live_runs"]
+__all__ = ["INCOMING", "live_journal", "live_runs", "still_live"]
+
+INCOMING = "incoming"
+"""Where, below the journals, those of other machines arrive; see `ingest`."""
+QUIET_S = 60.0
+"""A run of another machine goes on while something was heard of it so long ago."""
 
 
 def live_runs(store: Store) -> list[RunRecord]:
     """Newest first; without result, which only the end of a run has."""
     found = []
-    for path in store.journals.glob("*.journal"):
-        header = _header(path) if _is_live(path) else None
-        if header is not None:
-            record = RunRecord.from_dict({**header, "status": RunStatus.RUNNING.value})
+    for path in _journals(store):
+        record = _record(path)
+        if record is not None:
             found.append(record)
     return sorted(found, key=lambda record: record.started_wall_s, reverse=True)
 
 
-def _is_live(path: Path) -> bool:
+def live_journal(store: Store, run_id: str) -> tuple[RunRecord, Path] | None:
+    """A run that goes on and its journal; None when there is none of that name."""
+    if "/" in run_id or run_id.startswith("."):
+        return None
+    own = store.journals / f"{run_id}.journal"
+    for path in (own, store.journals / INCOMING / f"{run_id}.part"):
+        record = _record(path)
+        if record is not None and record.run_id == run_id:
+            return record, path
+    return None
+
+
+def still_live(path: Path) -> bool:
+    """Whether somebody writes it, or sends it from another machine."""
     try:
+        if path.suffix == ".part":
+            return time.time() - path.stat().st_mtime < QUIET_S
         # a reader's lock on an empty journal could come before its writer's own
         return path.stat().st_size > 0 and journal_is_live(path)
-    except OSError:
+    except OSError:  # folded into the store and gone
         return False
+
+
+def _journals(store: Store) -> Iterator[Path]:
+    yield from store.journals.glob("*.journal")
+    yield from (store.journals / INCOMING).glob("*.part")
+
+
+def _record(path: Path) -> RunRecord | None:
+    header = _header(path) if still_live(path) else None
+    if header is None:
+        return None
+    return RunRecord.from_dict({**header, "status": RunStatus.RUNNING.value})
 
 
 def _header(path: Path) -> dict[str, Any] | None:

@@ -2,13 +2,14 @@
 
 from fastapi import APIRouter
 
-from wattloop.serve.api.advice import router as advice
+from wattloop.serve.api.clusters import router as clusters
 from wattloop.serve.api.compare import router as compare
 from wattloop.serve.api.downloads import router as downloads
 from wattloop.serve.api.experiments import router as experiments
 from wattloop.serve.api.ingest import router as ingest
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
+from wattloop.serve.api.over_time import router as over_time
 from wattloop.serve.api.predict import router as predict
 from wattloop.serve.api.runs import router as runs
 
@@ -20,8 +21,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     downloads,
     ingest,
     runs,
-    advice,
     compare,
     experiments,
+    clusters,
+    over_time,
     predict,
 )

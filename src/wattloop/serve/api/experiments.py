@@ -1,5 +1,6 @@
 """Sweeps, searches and campaigns: lists, and what each found."""
 
+from collections.abc import Hashable
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -11,14 +12,18 @@ from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.house import InHouse
 from wattloop.store.database import Store
-from wattloop.store.experiments import find_experiment, list_experiments
+from wattloop.store.experiments import Experiment, find_experiment, list_experiments
 from wattloop.store.schema import trials
+from wattloop.study.record import STEPS, next_step
 
-__all__ = ["ExperimentsAnswer", "experiments_answer", "router"]
+__all__ = ["ExperimentsAnswer", "Kind", "experiments_answer", "router", "state_of"]
 
 router = APIRouter(tags=["experiments"])
 
 Kind = Literal["sweep", "search", "campaign", "study"]
+
+
+UNENDED = ("running", "begun")
 
 
 class ExperimentAnswer(BaseModel):
@@ -89,8 +94,22 @@ def studies(house: InHouse) -> ExperimentsAnswer:
 
 @router.get("/studies/{study_id}")
 def study(house: InHouse, study_id: str) -> dict[str, Any]:
-    """A study with the results of its steps."""
-    return find_experiment(house.store, study_id, "study").to_dict()
+    """The six steps of a study: what came of each, and which is next."""
+    experiment = find_experiment(house.store, study_id, "study")
+    return {**experiment.to_dict(), "next": next_step(experiment.facts.get("steps") or {})}
+
+
+def state_of(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
+    """Changes whenever what is known of an experiment does."""
+    now = with_status_now(store, experiment)
+    own = trials.c.experiment_id == experiment.experiment_id
+    with store.reading() as connection:
+        ended = connection.execute(
+            select(func.count()).where(own, trials.c.status.notin_(UNENDED))
+        ).scalar_one()
+    steps: dict[str, Any] = experiment.facts.get("steps") or {}
+    done_s = tuple(float(step.get("done_wall_s") or 0.0) for step in steps.values())
+    return experiment.experiment_id, now.status, int(ended), done_s
 
 
 def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
@@ -101,6 +120,9 @@ def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
         # a study is done by a person, step by step: nobody holds it in between
         experiment = stored if kind == "study" else with_status_now(store, stored)
         all_trials, ended = counts.get(experiment.experiment_id, (0, 0))
+        if kind == "study":
+            done = {"objective", *(experiment.facts.get("steps") or {})}
+            all_trials, ended = len(STEPS), len(done)
         found.append(
             ExperimentAnswer(
                 experiment_id=experiment.experiment_id,
@@ -118,7 +140,7 @@ def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:
 
 def _counts(store: Store) -> dict[str, tuple[int, int]]:
     """Trials begun and ended, counted by the database: there may be tens of thousands."""
-    ended = func.count().filter(trials.c.status.notin_(("running", "begun")))
+    ended = func.count().filter(trials.c.status.notin_(UNENDED))
     query = select(trials.c.experiment_id, func.count(), ended).group_by(trials.c.experiment_id)
     with store.reading() as connection:
         return {str(row[0]): (int(row[1]), int(row[2])) for row in connection.execute(query)}

@@ -13,8 +13,8 @@ from fastapi.responses import StreamingResponse
 from wattloop.core.errors import RunNotFound
 from wattloop.serve.house import InHouse
 from wattloop.store.frames import SampleBlock
-from wattloop.store.journal import END, SAMPLES, JournalTail, journal_is_live
-from wattloop.store.live import live_runs
+from wattloop.store.journal import END, SAMPLES, JournalTail
+from wattloop.store.live import live_journal, still_live
 from wattloop.store.runs import RunRecord
 from wattloop.store.series import series_of
 
@@ -28,13 +28,16 @@ POLL_S = 0.5
 @router.get("/{run_id}/live", response_class=StreamingResponse)
 async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
     """Events `samples` with rows of power as they are written, and `end` when the run is over."""
-    known = await asyncio.to_thread(live_runs, house.store)
-    record = next((each for each in known if each.run_id == run_id), None)
-    if record is None:
+    found = await asyncio.to_thread(live_journal, house.store, run_id)
+    if found is None:
         raise RunNotFound(f"run {run_id!r} is not going on")
-    path = house.store.journals / f"{run_id}.journal"
+    record, path = found
+    try:
+        tail = JournalTail(path)
+    except OSError:  # ended this moment
+        raise RunNotFound(f"run {run_id!r} is not going on") from None
     return StreamingResponse(
-        _events(request, record, JournalTail(path), path),
+        _events(request, record, tail, path),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store"},
     )
@@ -52,19 +55,12 @@ async def _events(
             if rows:
                 yield f"event: samples\ndata: {json.dumps(rows)}\n\n"
             over = any(kind == END for kind, _ in frames)
-            if over or not await asyncio.to_thread(_is_live, path):
+            if over or not await asyncio.to_thread(still_live, path):
                 yield "event: end\ndata: {}\n\n"
                 return
             await asyncio.sleep(POLL_S)
     finally:
         tail.close()
-
-
-def _is_live(path: Path) -> bool:
-    try:
-        return journal_is_live(path)
-    except OSError:  # folded into the store and gone
-        return False
 
 
 def _rows(

@@ -6,15 +6,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from wattloop.serve.house import InHouse
+from wattloop.advise.advice import Advice
+from wattloop.advise.advisor import advice_on
+from wattloop.serve.house import House, InHouse
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
-from wattloop.store.live import live_runs
-from wattloop.store.runs import RunRecord, find_run
+from wattloop.store.live import live_journal
+from wattloop.store.runs import RunRecord, find_run, has_run
 from wattloop.store.series import Series, series_of
 
-__all__ = ["CurvesAnswer", "curves_answer", "find_any_run", "router"]
+__all__ = ["CurvesAnswer", "advice_of", "curves_answer", "find_any_run", "router"]
 
 router = APIRouter(prefix="/runs", tags=["runs"])
 
@@ -50,6 +52,13 @@ class CurvesAnswer(BaseModel):
     windows: list[BandAnswer]
 
 
+class AdviceAnswer(BaseModel):
+    """The best advice first."""
+
+    run_id: str
+    advice: list[dict[str, Any]]
+
+
 @router.get("/{run_id}")
 def run(house: InHouse, run_id: str) -> dict[str, Any]:
     """Everything known of a run but its samples."""
@@ -63,29 +72,48 @@ def curves(
     points: Annotated[int, Query(ge=10, le=20_000)] = 1_000,
     begin_s: Annotated[float | None, Query(ge=0)] = None,
     end_s: Annotated[float | None, Query(ge=0)] = None,
+    signals: Annotated[bool, Query(description="Utilisation, clocks, ... instead.")] = False,
 ) -> CurvesAnswer:
     """Power of every domain over time, with windows; a span of it with `begin_s` and `end_s`."""
     record = find_any_run(house.store, run_id)
-    return curves_answer(house.store, record, points, (begin_s, end_s))
+    span_s = (begin_s, end_s)
+    if signals:
+        return CurvesAnswer(
+            run_id=record.run_id,
+            curves=_curves(house.store, record, _signals(record), points, span_s),
+            windows=[],
+        )
+    return curves_answer(house.store, record, points, span_s)
+
+
+@router.get("/{run_id}/advice")
+def advice(house: InHouse, run_id: str) -> AdviceAnswer:
+    """What the run wasted and what to do about it; empty when there is nothing to say."""
+    record = find_any_run(house.store, run_id)
+    return AdviceAnswer(
+        run_id=record.run_id, advice=[a.to_dict() for a in advice_of(house, record)]
+    )
+
+
+def advice_of(house: House, record: RunRecord) -> list[Advice]:
+    """The same for the page; of a run that is over it is worked out once."""
+    if record.result is None:
+        return []
+    return house.cache.get(("advice", record.run_id), lambda: advice_on(house.store, record))
 
 
 def find_any_run(store: Store, run_id: str) -> RunRecord:
     """A stored run, or one that still goes on."""
-    for record in live_runs(store):
-        if record.run_id == run_id:
-            return record
-    return find_run(store, run_id)
+    with store.reading() as connection:
+        is_kept = has_run(connection, run_id)
+    live = None if is_kept else live_journal(store, run_id)
+    return find_run(store, run_id) if live is None else live[0]
 
 
 def curves_answer(
     store: Store, record: RunRecord, points: int, span_s: tuple[float | None, float | None]
 ) -> CurvesAnswer:
     """What the page draws."""
-    start_s = record.started_s
-    span = tuple(None if edge is None else start_s + edge for edge in span_s)
-    found = []
-    limits = {} if record.result is None else {d.name: d.tdp_w for d in record.result.domains}
-    scopes = {d["name"]: str(d["scope"]) for f in record.feeds for d in f.get("domains") or ()}
     best: dict[str, Series] = {}
     for series in series_of(record.feeds):
         if series.kind == "signal":
@@ -93,29 +121,51 @@ def curves_answer(
         # one curve per domain; a gauge rather than a counter, it needs no difference
         if series.name not in best or best[series.name].kind != "gauge":
             best[series.name] = series
-    for name, series in best.items():
-        curve = read_curve(store, record.run_id, series, points, (span[0], span[1]))
-        found.append(
-            CurveAnswer(
-                name=name,
-                scope=scopes.get(name, ""),
-                unit="W",
-                kind=series.kind,
-                times_s=[t - start_s for t in curve.times_s],
-                mean=[_number(v) for v in curve.mean],
-                low=[_number(v) for v in curve.lowest],
-                high=[_number(v) for v in curve.highest],
-                tdp_w=limits.get(name),
-            )
-        )
+    start_s = record.started_s
     bands = [
         BandAnswer(
             name=w.name, begin_s=w.begin_s - start_s, end_s=w.end_s - start_s, energy_j=w.energy_j
         )
         for w in read_windows(store, record.run_id)
     ]
+    found = _curves(store, record, list(best.values()), points, span_s)
     return CurvesAnswer(run_id=record.run_id, curves=found, windows=bands)
 
 
+def _signals(record: RunRecord) -> list[Series]:
+    return [series for series in series_of(record.feeds) if series.kind == "signal"]
+
+
+def _curves(
+    store: Store,
+    record: RunRecord,
+    wanted: list[Series],
+    points: int,
+    span_s: tuple[float | None, float | None],
+) -> list[CurveAnswer]:
+    start_s = record.started_s
+    begin_s, end_s = (None if edge is None else start_s + edge for edge in span_s)
+    limits = {} if record.result is None else {d.name: d.tdp_w for d in record.result.domains}
+    scopes = {d["name"]: str(d["scope"]) for f in record.feeds for d in f.get("domains") or ()}
+    found = []
+    for series in wanted:
+        curve = read_curve(store, record.run_id, series, points, (begin_s, end_s))
+        is_signal = series.kind == "signal"
+        found.append(
+            CurveAnswer(
+                name=series.name,
+                scope=scopes.get(series.name, ""),
+                unit=series.unit if is_signal else "W",
+                kind=series.kind,
+                times_s=[t - start_s for t in curve.times_s],
+                mean=[_number(v) for v in curve.mean],
+                low=[_number(v) for v in curve.lowest],
+                high=[_number(v) for v in curve.highest],
+                tdp_w=None if is_signal else limits.get(series.name),
+            )
+        )
+    return found
+
+
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return value if math.isfinite(value) else None

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from wattloop.serve.house import static_text
 
-__all__ = ["router"]
+__all__ = ["router", "vega_text"]
 
 router = APIRouter(prefix="/static")
 
@@ -35,11 +35,12 @@ def curves() -> Response:
 @router.get("/vega.js")
 def vega() -> Response:
     """The scripts that draw charts."""
-    return Response(_vega(), media_type="text/javascript", headers=KEEP)
+    return Response(vega_text(), media_type="text/javascript", headers=KEEP)
 
 
 @lru_cache(maxsize=1)
-def _vega() -> str:
+def vega_text() -> str:
+    """What draws charts; some megabytes, read once."""
     from wattloop.report.figures.render import vega_bundle
 
     return vega_bundle()

@@ -1,93 +1,108 @@
 """*Sweeps*, *Searches*, *Simulate* and *Study*: lists, and each one's report as a page."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
+from wattloop.report.document import Document
 from wattloop.report.of_campaign import report_of_campaign
 from wattloop.report.of_search import report_of_search
 from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
-from wattloop.serve.api.experiments import experiments_answer
+from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
-from wattloop.serve.house import InHouse
-from wattloop.store.experiments import find_experiment
+from wattloop.serve.house import House, InHouse
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment, find_experiment
 
 __all__ = ["router"]
 
 router = APIRouter()
 
+Report = Callable[[Store, Experiment], Document]
+
 
 @router.get("/sweeps")
 def sweeps(request: Request, house: InHouse) -> HTMLResponse:
     """All sweeps."""
-    return house.page(
-        "experiments.html",
-        request,
-        title="Sweeps",
-        answer=experiments_answer(house.store, "sweep"),
-        example="wattloop sweep caps.yaml -- python train.py",
-    )
+    return _listed(house, request, "sweep", "Sweeps", "wattloop sweep caps.yaml -- python train.py")
 
 
 @router.get("/sweeps/{sweep_id}")
 def sweep(request: Request, house: InHouse, sweep_id: str) -> HTMLResponse:
     """Metrics against the cap, best points, EDP against time."""
-    found = report_of_sweep(house.store, find_experiment(house.store, sweep_id, "sweep"))
-    return house.page("document.html", request, document=found, sections=sections_html(found))
+    return _shown(house, request, sweep_id, "sweep", report_of_sweep)
 
 
 @router.get("/searches")
 def searches(request: Request, house: InHouse) -> HTMLResponse:
     """All searches."""
-    return house.page(
-        "experiments.html",
-        request,
-        title="Searches",
-        answer=experiments_answer(house.store, "search"),
-        example="wattloop tune run search.yaml",
-    )
+    return _listed(house, request, "search", "Searches", "wattloop tune run search.yaml")
 
 
 @router.get("/searches/{search_id}")
 def search(request: Request, house: InHouse, search_id: str) -> HTMLResponse:
-    """Pareto front, regression, matrix, families of runs."""
-    found = report_of_search(house.store, find_experiment(house.store, search_id, "search"))
-    return house.page("document.html", request, document=found, sections=sections_html(found))
+    """Pareto front, parallel coordinates, regression, matrix, families of runs."""
+    more = ("clusters", "Clusters: choose strategy, features and number")
+    return _shown(house, request, search_id, "search", report_of_search, more)
 
 
 @router.get("/simulate")
 def campaigns(request: Request, house: InHouse) -> HTMLResponse:
     """All campaigns."""
-    return house.page(
-        "experiments.html",
-        request,
-        title="Simulate",
-        answer=experiments_answer(house.store, "campaign"),
-        example="wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10",
-    )
+    example = "wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10"
+    return _listed(house, request, "campaign", "Simulate", example)
 
 
 @router.get("/simulate/{campaign_id}")
 def campaign(request: Request, house: InHouse, campaign_id: str) -> HTMLResponse:
     """Policies side by side."""
-    found = report_of_campaign(house.store, find_experiment(house.store, campaign_id, "campaign"))
-    return house.page("document.html", request, document=found, sections=sections_html(found))
+    more = ("over-time", "Over time: power, and who had which GPU")
+    return _shown(house, request, campaign_id, "campaign", report_of_campaign, more)
 
 
 @router.get("/study")
 def studies(request: Request, house: InHouse) -> HTMLResponse:
     """All studies."""
-    return house.page(
-        "experiments.html",
-        request,
-        title="Study",
-        answer=experiments_answer(house.store, "study"),
-        example="wattloop study init",
-    )
+    return _listed(house, request, "study", "Study", "wattloop study init")
 
 
 @router.get("/study/{study_id}")
 def study(request: Request, house: InHouse, study_id: str) -> HTMLResponse:
     """The six steps with their state."""
-    found = report_of_study(house.store, find_experiment(house.store, study_id, "study"))
-    return house.page("document.html", request, document=found, sections=sections_html(found))
+    return _shown(house, request, study_id, "study", report_of_study)
+
+
+def _listed(house: House, request: Request, kind: Kind, title: str, example: str) -> HTMLResponse:
+    answer = experiments_answer(house.store, kind)
+    return house.page(
+        "experiments.html", request, title=title, kind=kind, answer=answer, example=example
+    )
+
+
+def _shown(
+    house: House,
+    request: Request,
+    name: str,
+    kind: Kind,
+    report: Report,
+    more: tuple[str, str] | None = None,
+) -> HTMLResponse:
+    """A report; it is made once for every state that the experiment is in."""
+    experiment = find_experiment(house.store, name, kind)
+
+    def make() -> tuple[Document, list[tuple[str, Markup]]]:
+        found = report(house.store, experiment)
+        return found, sections_html(found)
+
+    document, sections = house.cache.get(("page", *state_of(house.store, experiment)), make)
+    return house.page(
+        "document.html",
+        request,
+        document=document,
+        sections=sections,
+        more=more,
+        shown_id=experiment.experiment_id,
+    )

@@ -5,16 +5,23 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
-from wattloop.serve.api.jobs import JobQuery, jobs_answer, slopes_answer
-from wattloop.serve.house import InHouse
+from wattloop.report.document import Chart
+from wattloop.report.figures.slopes import slope_figure
+from wattloop.serve.api.jobs import JobQuery, JobsAnswer, SlopesAnswer, jobs_answer, slopes_answer
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import House, InHouse
+from wattloop.serve.marks import INSIGHTS, LABELS
 from wattloop.store.job_list import known_values
+from wattloop.store.live import live_runs
 
 __all__ = ["router"]
 
 router = APIRouter()
 
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
+LIVE_SHOWN = 10
 
 
 @router.get("/")
@@ -22,15 +29,38 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
     """Totals, filters and a page of jobs."""
     house.tidy()
     answer = jobs_answer(house.store, query)
+    slopes, chart = _slopes(house, query, answer)
+    live = live_runs(house.store)
     return house.page(
         "jobs.html",
         request,
         answer=answer,
         query=query,
         choices={name: known_values(house.store, name) for name in CHOICES},
-        slopes=slopes_answer(house.store, query),
+        slopes=slopes,
+        chart=chart,
+        live=live[:LIVE_SHOWN],
+        live_more=max(0, len(live) - LIVE_SHOWN),
+        labels=LABELS,
+        insights=INSIGHTS,
         link=lambda **changes: "/?" + _with(request, changes),
     )
+
+
+def _slopes(house: House, query: JobQuery, answer: JobsAnswer) -> tuple[SlopesAnswer, Markup]:
+    """Lines and their chart, made again when the totals of what matches change."""
+    wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
+    key = ("slopes", *wanted.values(), *answer.totals.model_dump().values())
+
+    def make() -> tuple[SlopesAnswer, Markup]:
+        found = slopes_answer(house.store, query)
+        if not found.slopes:
+            return found, Markup("")
+        lines = [(line.device, line.slope_w, line.intercept_j) for line in found.slopes]
+        drawn = Chart("slopes", slope_figure(found.points, lines), "Energy of jobs by duration")
+        return found, blocks_html([drawn])
+
+    return house.cache.get(key, make)
 
 
 def _with(request: Request, changes: dict[str, object]) -> str:

@@ -5,11 +5,11 @@ from fastapi.responses import HTMLResponse
 
 from wattloop.report.advice_notes import notes_of
 from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
-from wattloop.serve.api.advice import advice_answer
-from wattloop.serve.api.runs import find_any_run
+from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import InHouse
 from wattloop.store.details import read_windows
+from wattloop.store.series import series_of
 
 __all__ = ["router"]
 
@@ -24,7 +24,6 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
     found = [
         *([sensors(record)] if record.result is not None else []),
         labels(accounting),
-        *notes_of(advice_answer(house, record)),
         *remarks(record),
         grid_facts(accounting) if accounting else None,
         windows_table(read_windows(house.store, record.run_id)),
@@ -34,5 +33,7 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
         request,
         record=record,
         is_live=record.status.value == "running",
+        has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
+        advice=blocks_html(notes_of(advice_of(house, record))),
         blocks=blocks_html([block for block in found if block is not None]),
     )

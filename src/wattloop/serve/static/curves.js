@@ -17,7 +17,8 @@ function curveRows(answer) {
   return rows;
 }
 
-function curveSpec(answer) {
+// Lines of a chart on a dark page are drawn on white all the same: one palette, always readable.
+function curveSpec(answer, title = "Power (W)") {
   const names = answer.curves.map((curve) => curve.name);
   const limits = answer.curves.filter((curve) => curve.tdp_w)
     .map((curve) => ({ domain: curve.name, limit: curve.tdp_w }));
@@ -33,11 +34,11 @@ function curveSpec(answer) {
         tooltip: [{ field: "name" }, { field: "energy_j", title: "energy (J)" }] } });
   }
   layers.push({ data: { name: "power" }, mark: { type: "area", opacity: 0.15 },
-    encoding: { x, y: { field: "low", type: "quantitative", title: "Power (W)" },
+    encoding: { x, y: { field: "low", type: "quantitative", title },
       y2: { field: "high" }, color: colour } });
   layers.push({ data: { name: "power" }, mark: { type: "line", strokeWidth: 1.5 },
     params: [{ name: "zoom", select: { type: "interval", encodings: ["x"] }, bind: "scales" }],
-    encoding: { x, y: { field: "p", type: "quantitative", title: "Power (W)" }, color: colour } });
+    encoding: { x, y: { field: "p", type: "quantitative", title }, color: colour } });
   if (limits.length) {
     layers.push({ data: { values: limits }, mark: { type: "rule", strokeDash: [6, 4] },
       encoding: { y: { field: "limit", type: "quantitative" }, color: colour,
@@ -55,13 +56,13 @@ async function drawCurves(place) {
     place.textContent = "No samples were kept, so there is no curve.";
     return;
   }
+  if (place.dataset.live) {
+    follow(place, answer);
+    return;
+  }
   const result = await vegaEmbed(place, curveSpec(answer), embed);
   const view = result.view;
   const rows = curveRows(answer);
-  if (place.dataset.live) {
-    follow(place, view, rows);
-    return;
-  }
   let waiting = null;
   view.addSignalListener("zoom", (_, value) => {
     const range = value && value.t;
@@ -77,15 +78,47 @@ async function drawCurves(place) {
   });
 }
 
-function follow(place, view, rows) {
+// The chart is drawn with the first samples: axes without a line would look like a failure.
+function follow(place, answer) {
   const source = new EventSource(place.dataset.live);
-  source.addEventListener("samples", (event) => {
+  const rows = [];
+  let view = null;
+  let drawing = false;
+  source.addEventListener("samples", async (event) => {
     for (const row of JSON.parse(event.data)) { rows.push({ ...row, low: row.p, high: row.p }); }
-    view.data("power", rows.slice(-LIVE_POINTS)).runAsync();
+    if (view) {
+      view.data("power", rows.slice(-LIVE_POINTS)).runAsync();
+    } else if (!drawing) {
+      drawing = true;
+      const spec = curveSpec(answer);
+      spec.datasets.power = rows.slice(-LIVE_POINTS);
+      place.textContent = "";
+      view = (await vegaEmbed(place, spec, embed)).view;
+    }
   });
   source.addEventListener("end", () => { source.close(); location.reload(); });
 }
 
+async function drawSignals(select) {
+  const place = document.getElementById("signal-chart");
+  const answer = await (await fetch(select.dataset.signals)).json();
+  for (const curve of answer.curves) {
+    select.add(new Option(curve.unit ? `${curve.name} (${curve.unit})` : curve.name, curve.name));
+  }
+  async function draw() {
+    const chosen = answer.curves.filter((curve) => curve.name === select.value);
+    if (!chosen.length || !chosen[0].times_s.length) {
+      place.textContent = "No values of this signal were kept.";
+      return;
+    }
+    const spec = curveSpec({ curves: chosen, windows: [] }, `${chosen[0].name} (${chosen[0].unit})`);
+    await vegaEmbed(place, { ...spec, height: 180 }, embed);
+  }
+  select.addEventListener("change", draw);
+  await draw();
+}
+
+for (const select of document.querySelectorAll("[data-signals]")) { drawSignals(select); }
 for (const place of document.querySelectorAll("[data-curves]")) {
   drawCurves(place).catch((error) => { place.textContent = `The curve could not be drawn: ${error}`; });
 }

@@ -1,0 +1,95 @@
+"""One policy on one seed of a stored campaign, simulated again to see it over time."""
+
+from typing import Any, NamedTuple
+
+from wattloop.core.errors import ConfigError
+from wattloop.report.document import Block, Chart, Note
+from wattloop.report.figures.cluster_power import gantt_figure, power_figure
+from wattloop.schedule.campaigns.cell import PolicyChoice
+from wattloop.schedule.campaigns.cell_outcome import simulated
+from wattloop.schedule.metrics.curves import power_curve
+from wattloop.schedule.metrics.metrics import metrics_of
+from wattloop.schedule.policies.registry import POLICIES
+from wattloop.schedule.scenarios.again import scenario_again
+from wattloop.store.experiments import Experiment
+
+__all__ = ["Shown", "over_time", "over_time_blocks"]
+
+LONGEST_S = 10.0
+"""Of what simulating it took: a page is not the place for more."""
+
+
+class Shown(NamedTuple):
+    """What is drawn of one simulation.
+
+    Attributes:
+        policy, seed: which one.
+        times_s, mean_w, budget_w: power of the cluster in equal spans; the budget where there is.
+        same: whether it is, event by event, what the campaign had.
+        charts: power and who had which GPU.
+    """
+
+    policy: str
+    seed: int
+    times_s: list[float]
+    mean_w: list[float]
+    budget_w: list[float | None]
+    same: bool
+    charts: dict[str, Any]
+
+
+def over_time(
+    experiment: Experiment, outcome: dict[str, Any], given: str, policy: str, seed: int
+) -> Shown:
+    """Simulate once more.
+
+    Args:
+        experiment: the campaign.
+        outcome: what came of this cell then.
+        given: the policy as it was written.
+        policy: what it is called.
+        seed: which seed.
+
+    Raises:
+        ConfigError: too large for a page, of a variant, or of a policy that is not ours.
+    """
+    spec = experiment.spec
+    said = f"wattloop simulate {spec['scenario']['name']} --plot FOLDER"
+    if spec.get("variants"):
+        raise ConfigError(f"the store does not hold the variants of this scenario; see: {said}")
+    if given.partition("{")[0].strip() not in POLICIES:
+        raise ConfigError(
+            f"{policy}: not a policy of Wattloop, and its file is not run; see: {said}"
+        )
+    if float(outcome.get("wall_s") or 0.0) > LONGEST_S:
+        raise ConfigError(f"too large to be simulated again for a page; see: {said}")
+    scenario = scenario_again(spec["scenario"])
+    world = scenario.world(seed)
+    result = simulated(world, PolicyChoice.named(given))
+    curve = power_curve(result)
+    about = f"{scenario.name}, simulated, seed {seed}"
+    budget_w = [None if w == float("inf") else w for w in curve.budget_w.tolist()]
+    return Shown(
+        policy,
+        seed,
+        curve.times_s.tolist(),
+        curve.mean_w.tolist(),
+        budget_w,
+        metrics_of(result).to_dict().get("event_hash") == outcome.get("event_hash"),
+        {
+            "power": power_figure({policy: curve}, about),
+            "gantt": gantt_figure(result, world.truth, about),
+        },
+    )
+
+
+def over_time_blocks(shown: Shown) -> list[Block]:
+    """The same as parts of a page."""
+    blocks: list[Block] = [
+        Chart("power", shown.charts["power"], f"Power of the cluster under {shown.policy}"),
+        Chart("gantt", shown.charts["gantt"], f"Which job had which GPU under {shown.policy}"),
+    ]
+    if not shown.same:
+        text = "Wattloop has changed since this campaign: simulated again, it comes out otherwise."
+        blocks.insert(0, Note(text, tone="warning", title="Beware:"))
+    return blocks

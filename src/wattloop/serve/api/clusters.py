@@ -1,0 +1,93 @@
+"""Families of a search's runs: strategy, features and number as asked for."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.analyze.clusters import Clusters, clusters
+from wattloop.analyze.roles import with_energy
+from wattloop.analyze.table import Table
+from wattloop.report.stored import stored_search
+from wattloop.report.tables.of_search import search_table
+from wattloop.serve.api.experiments import state_of
+from wattloop.serve.house import House, InHouse
+from wattloop.store.experiments import Experiment
+
+__all__ = ["ClusterQuery", "clusters_of", "router", "table_of_search"]
+
+router = APIRouter(tags=["experiments"])
+
+
+class ClusterQuery(BaseModel):
+    """How runs are grouped."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    strategy: Literal["results", "all", "hybrid"] = "hybrid"
+    k: Annotated[int, Field(ge=2, le=20)] | Literal[""] = Field(
+        "", description="Clusters; by silhouette unless given."
+    )
+    parameter: list[str] = Field([], max_length=40, description="All unless given.")
+    result: list[str] = Field([], max_length=40, description="All unless given.")
+    dimensions: Literal["2", "3"] = "2"
+
+
+class ClustersAnswer(BaseModel):
+    """Clusters numbered by their mean energy, where there is one."""
+
+    search_id: str
+    strategy: str
+    clusters: int
+    silhouette: float
+    used: list[str]
+    little_influence: list[str]
+    means: list[dict[str, Any]]
+    labels: dict[str, int]
+
+
+@router.get("/searches/{search_id}/clusters")
+def search_clusters(
+    house: InHouse, search_id: str, query: Annotated[ClusterQuery, Query()]
+) -> ClustersAnswer:
+    """Means of every cluster, and the cluster of every run."""
+    experiment = stored_search(house.store, search_id)
+    found = clusters_of(house, experiment, query)
+    return ClustersAnswer(
+        search_id=experiment.experiment_id,
+        strategy=found.strategy,
+        clusters=int(found.facts["clusters"]),
+        silhouette=found.silhouette,
+        used=list(found.used),
+        little_influence=list(found.little),
+        means=[dict(row) for row in found.rows],
+        labels={
+            name: int(label)
+            for name, label in zip(found.table.names, found.labels.tolist(), strict=True)
+        },
+    )
+
+
+def table_of_search(house: House, experiment: Experiment) -> Table:
+    """Its configurations; kept while no further trial ends."""
+    key = ("table", *state_of(house.store, experiment))
+    return house.cache.get(key, lambda: with_energy(search_table(house.store, experiment)))
+
+
+def clusters_of(house: House, experiment: Experiment, query: ClusterQuery) -> Clusters:
+    """What the page shows and the API says.
+
+    Raises:
+        ConfigError: no such column, or nothing to group.
+    """
+    asked = (query.strategy, query.k, tuple(query.parameter), tuple(query.result))
+    return house.cache.get(
+        ("clusters", *state_of(house.store, experiment), *asked),
+        lambda: clusters(
+            table_of_search(house, experiment),
+            query.strategy,
+            k=None if query.k == "" else query.k,
+            parameters=query.parameter or None,
+            results=query.result or None,
+        ),
+    )

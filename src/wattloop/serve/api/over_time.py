@@ -1,0 +1,93 @@
+"""A policy and seed of a campaign over time: simulated again from what the store keeps."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.core.errors import ConfigError
+from wattloop.report.over_time import Shown, over_time
+from wattloop.serve.api.experiments import state_of
+from wattloop.serve.house import House, InHouse
+from wattloop.store.experiments import Experiment, find_experiment
+from wattloop.store.trial_records import TrialRecord, each_trial
+
+__all__ = ["CellQuery", "cells_of", "over_time_of", "router"]
+
+router = APIRouter(tags=["experiments"])
+
+Cells = dict[tuple[str, int], TrialRecord]
+
+
+class CellQuery(BaseModel):
+    """Which simulation; the first policy and seed unless given."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    policy: str = Field("", max_length=200)
+    seed: int | None = Field(None, ge=0)
+
+
+class OverTimeAnswer(BaseModel):
+    """Power of the whole cluster in equal spans, simulated."""
+
+    policy: str
+    seed: int
+    same_as_stored: bool
+    times_s: list[float]
+    mean_w: list[float]
+    budget_w: list[float | None]
+
+
+@router.get("/campaigns/{campaign_id}/over-time")
+def campaign_over_time(
+    house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
+) -> OverTimeAnswer:
+    """Power over time of one policy on one seed."""
+    experiment = find_experiment(house.store, campaign_id, "campaign")
+    shown = over_time_of(house, experiment, cells_of(house, experiment), query)
+    return OverTimeAnswer(
+        policy=shown.policy,
+        seed=shown.seed,
+        same_as_stored=shown.same,
+        times_s=shown.times_s,
+        mean_w=shown.mean_w,
+        budget_w=shown.budget_w,
+    )
+
+
+def cells_of(house: House, experiment: Experiment) -> Cells:
+    """(policy, seed) -> trial, of those that came to an end."""
+
+    def make() -> Cells:
+        return {
+            (str(trial.settings["policy"]), int(trial.settings["seed"])): trial
+            for trial in each_trial(house.store, experiment.experiment_id)
+            if trial.outcome and trial.outcome.get("error") is None
+        }
+
+    return house.cache.get(("cells", *state_of(house.store, experiment)), make)
+
+
+def over_time_of(house: House, experiment: Experiment, cells: Cells, query: CellQuery) -> Shown:
+    """What the page draws.
+
+    Raises:
+        ConfigError: no such simulation in the campaign, or it cannot be made again here.
+    """
+    fitting = [
+        cell
+        for cell in cells
+        if query.policy in ("", cell[0]) and (query.seed is None or query.seed == cell[1])
+    ]
+    if not fitting:
+        raise ConfigError("this campaign has no simulation of that policy and seed")
+    policy, seed = fitting[0]
+    trial = cells[policy, seed]
+    given = trial.settings.get("given") or policy
+    if not isinstance(given, str):
+        raise ConfigError(f"{policy}: given with parameters as a mapping; not drawn on a page")
+    return house.cache.get(
+        ("over time", experiment.experiment_id, policy, seed),
+        lambda: over_time(experiment, dict(trial.outcome or {}), given, policy, seed),
+    )

@@ -1,0 +1,48 @@
+"""Answers that take long to make, kept until what they were made from changes."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, TypeVar
+
+__all__ = ["Cache"]
+
+T = TypeVar("T")
+
+
+class Cache:
+    """The last answers by key; asked for twice at a time, one is made and both get it.
+
+    A key names all that the answer depends on: a search and how many of its trials have ended.
+
+    Args:
+        size: how many are kept.
+    """
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._making: dict[Hashable, Lock] = {}
+        self._guard = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under the key, else what `make` returns; what it raises is not kept."""
+        with self._guard:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]  # type: ignore[no-any-return] # kept as it was made
+            making = self._making.setdefault(key, Lock())
+        with making:
+            with self._guard:
+                if key in self._kept:
+                    return self._kept[key]  # type: ignore[no-any-return] # kept as it was made
+            try:
+                made = make()
+            finally:
+                with self._guard:
+                    self._making.pop(key, None)
+            with self._guard:
+                self._kept[key] = made
+                while len(self._kept) > self._size:
+                    self._kept.popitem(last=False)
+        return made

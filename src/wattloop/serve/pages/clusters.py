@@ -1,0 +1,70 @@
+"""*Clusters* of a search: pick strategy, features, number and view, and see the means change."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.analyze.clusters import STRATEGIES
+from wattloop.core.errors import ConfigError
+from wattloop.report.document import Block, Chart, Note
+from wattloop.report.figures.clusters import cluster_figures
+from wattloop.report.findings_blocks import findings_blocks
+from wattloop.report.stored import stored_search
+from wattloop.serve.api.clusters import ClusterQuery, clusters_of, table_of_search
+from wattloop.serve.api.experiments import state_of
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import House, InHouse
+from wattloop.store.experiments import Experiment
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+ALTERNATIVES = {
+    "clusters-2d": "Runs in the plane of two main components, coloured by cluster",
+    "clusters-3d": "Runs in the space of three main components, coloured by cluster",
+    "clusters-columns": "Runs in any two columns, coloured by cluster",
+    "silhouettes": "How well runs are separated, by number of clusters",
+}
+
+
+@router.get("/searches/{search_id}/clusters")
+def clusters_page(
+    request: Request, house: InHouse, search_id: str, query: Annotated[ClusterQuery, Query()]
+) -> HTMLResponse:
+    """A form, the clusters, and their means."""
+    experiment = stored_search(house.store, search_id)
+    key = ("cluster page", *state_of(house.store, experiment), query.model_dump_json())
+    status = 200
+    try:
+        table = table_of_search(house, experiment)
+        columns = list(table.parameters), [n for n in table.results if table.is_numeric(n)]
+    except ConfigError:
+        columns = [], []
+    try:
+        found = house.cache.get(key, lambda: blocks_html(_blocks(house, experiment, query)))
+    except ConfigError as error:
+        status = 422
+        found = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
+    return house.page(
+        "clusters.html",
+        request,
+        status=status,
+        experiment=experiment,
+        query=query,
+        strategies=STRATEGIES,
+        parameters=columns[0],
+        results=columns[1],
+        blocks=found,
+    )
+
+
+def _blocks(house: House, experiment: Experiment, query: ClusterQuery) -> list[Block]:
+    found = clusters_of(house, experiment, query)
+    charts = cluster_figures(found, int(query.dimensions))
+    if {"clusters-2d", "clusters-3d"} <= charts.keys():
+        del charts["clusters-2d" if query.dimensions == "3" else "clusters-3d"]
+    drawn = [Chart(name, chart, ALTERNATIVES.get(name, name)) for name, chart in charts.items()]
+    means, *others = findings_blocks(found)
+    return [drawn[0], means, *drawn[1:], *others]

@@ -1,0 +1,47 @@
+"""*Simulate*, over time: power of the cluster, and who had which GPU."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.core.errors import ConfigError
+from wattloop.report.document import Note
+from wattloop.report.over_time import over_time_blocks
+from wattloop.serve.api.over_time import CellQuery, cells_of, over_time_of
+from wattloop.serve.blocks import blocks_html
+from wattloop.serve.house import InHouse
+from wattloop.store.experiments import find_experiment
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/simulate/{campaign_id}/over-time")
+def over_time_page(
+    request: Request, house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
+) -> HTMLResponse:
+    """A form, and the simulation that was chosen."""
+    experiment = find_experiment(house.store, campaign_id, "campaign")
+    cells = cells_of(house, experiment)
+    status = 200
+    try:
+        shown = over_time_of(house, experiment, cells, query)
+        key = ("over time page", experiment.experiment_id, shown.policy, shown.seed)
+        blocks = house.cache.get(key, lambda: blocks_html(over_time_blocks(shown)))
+        policy, seed = shown.policy, shown.seed
+    except ConfigError as error:
+        blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
+        status, policy, seed = 422, query.policy, query.seed or 0
+    return house.page(
+        "over_time.html",
+        request,
+        status=status,
+        experiment=experiment,
+        policies=list(dict.fromkeys(cell[0] for cell in cells)),
+        seeds=sorted({cell[1] for cell in cells}),
+        policy=policy,
+        seed=seed,
+        blocks=blocks,
+    )
