@@ -1,5 +1,6 @@
 """Promises of the campaign's figures: means of the seeds, the budget, GPUs by their jobs."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -63,6 +64,26 @@ def test_a_setting_splits_policies() -> None:
     assert labels == {"fifo (rigid)", "fifo (malleable)"}
 
 
+def test_names_of_points_that_coincide_are_all_readable() -> None:
+    """Policies that do equally well keep a line of text between their names, inside the chart."""
+    rows = [row(f"policy-{number}", 0) for number in range(9)] + [row("far", 0, energy_kwh=20.0)]
+    chart = trade_off_figure(rows, "toy")
+    spec = chart.to_dict()
+    left, right = spec["layer"][2]["encoding"]["x"]["scale"]["domain"]
+    bottom, top = spec["layer"][2]["encoding"]["y"]["scale"]["domain"]
+    line = 12.9 * (top - bottom) / spec["height"]
+    beside = sorted((point["label_x"], point["label_y"]) for point in values(chart)[:9])
+    assert all(left <= x <= right and bottom <= y <= top for x, y in beside)
+    for one, other in pairwise(beside):
+        assert one[0] != other[0] or other[1] - one[1] >= line
+
+
+def test_a_policy_without_throughput_is_no_point() -> None:
+    """Missing is not zero: it is left out, and the others are drawn."""
+    rows = [row("fifo", 0, throughput_per_h=None), row("zeus", 0)]
+    assert [point["policy"] for point in values(trade_off_figure(rows, "toy"))] == ["zeus"]
+
+
 def test_policies_without_deadlines_have_no_bar() -> None:
     """Missing is not zero: no deadline, no share of missed ones."""
     bars = values(miss_figure([row("fifo", 0, miss_rate=None), row("zeus", 0)], "toy"))
@@ -93,6 +114,14 @@ def test_the_budget_is_drawn_where_there_is_one() -> None:
     assert {point["kw"] for point in layers[1]["data"]["values"]} == {0.7, 0.4}
     without = power_figure({"fifo": power_curve(simulated(), 10)}, "toy").to_dict()
     assert len(without["layer"]) == 1
+
+
+def test_many_policies_get_a_strip_each_with_the_budget() -> None:
+    """Lines of more than four policies would hide each other."""
+    curve = power_curve(simulated(budget_w=Steps.constant(700.0)), 10)
+    strips = power_figure({f"p{n}": curve for n in range(5)}, "toy").to_dict()["vconcat"]
+    assert [strip["title"]["text"] for strip in strips] == ["p0", "p1", "p2", "p3", "p4"]
+    assert all(len(strip["layer"]) == 2 for strip in strips)
 
 
 def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["draw"]
 
 Rows = list[dict[str, Any]]
+MOST_VARIANTS = 3
 
 
 def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
@@ -36,9 +37,12 @@ def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
     with working("drawing"):
         charts = {"throughput-energy": trade_off_figure(rows, said, setting=setting)}
         charts |= _by_load(campaign, rows, said)
+        over_time = _drawn_over_time(list(campaign.scenarios))
         for variant in campaign.scenarios:
             own = [row for row in rows if row.get("variant", "") == variant]
             charts |= _of_variant(campaign, variant, own)
+            if variant in over_time:
+                charts |= _over_time(campaign, variant, own)
         notes = [campaign.scenario.description] if campaign.scenario.description else []
         written = save(charts, folder, title=campaign.scenario.name, notes=notes)
     say(f"wattloop: {len(charts)} figures in {folder}: see {written[-1]}")
@@ -57,16 +61,27 @@ def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
 
 
 def _of_variant(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
-    """Deadlines, fairness, and the first seed over time."""
+    """Deadlines and fairness."""
     end = f"-{variant}" if variant else ""
-    scenario = campaign.scenarios[variant]
-    said = f"{scenario.name}, simulated"
+    said = f"{campaign.scenarios[variant].name}, simulated"
     charts: dict[str, Any] = {}
     if any(row["miss_rate"] is not None for row in rows):
         charts[f"misses{end}"] = miss_figure(rows, said)
     if any(row["jain_share"] is not None for row in rows):
         charts[f"fairness{end}"] = fairness_figure(rows, said)
-    seed = campaign.seeds[0]
+    return charts
+
+
+def _drawn_over_time(variants: list[str]) -> list[str]:
+    """Of a sweep of many variants the first and the last: more charts than anybody looks at."""
+    return variants if len(variants) <= MOST_VARIANTS else [variants[0], variants[-1]]
+
+
+def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
+    """Power, and who had which GPU, on the first seed."""
+    end = f"-{variant}" if variant else ""
+    scenario, seed = campaign.scenarios[variant], campaign.seeds[0]
+    charts: dict[str, Any] = {}
     world = scenario.world(seed)
     failed = {choice.label for choice in campaign.choices} - {row["policy"] for row in rows}
     results = {
@@ -74,7 +89,7 @@ def _of_variant(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any
         for choice in campaign.choices
         if choice.label not in failed
     }
-    said = f"{said}, seed {seed}"
+    said = f"{scenario.name}, simulated, seed {seed}"
     curves = {label: power_curve(result) for label, result in results.items()}
     charts[f"power{end}"] = power_figure(curves, said)
     for label, result in results.items():

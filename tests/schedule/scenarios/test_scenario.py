@@ -148,6 +148,24 @@ def test_a_trace_takes_the_place_of_generated_jobs(tmp_path: Path) -> None:
     assert len(scenario.world(0).jobs) == 2
 
 
+def test_jobs_of_a_trace_that_come_after_the_horizon_are_said(tmp_path: Path) -> None:
+    """The shipped horizon of 10 h must not cut somebody's trace in silence."""
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("submit_time,runtime,gpus\n0,60,1\n36000,60,1\n90000,60,1\n")
+    cut = load_scenario("thesis", {"jobs.trace.file": str(trace)}).world(0).jobs.notes
+    assert "2 of 3 jobs come after the horizon of 10 h" in cut[-1]
+    whole = load_scenario("thesis", {"jobs.trace.file": str(trace), "engine.horizon": "none"})
+    assert not any("horizon" in note for note in whole.world(0).jobs.notes)
+
+
+def test_generated_jobs_without_a_horizon_need_a_count() -> None:
+    """`--horizon none` of a scenario that generates jobs says what is missing."""
+    with pytest.raises(ConfigError, match=r"jobs\.generate: give a horizon .* or a count"):
+        load_scenario("thesis", {"engine.horizon": "none"})
+    few = load_scenario("thesis", {"engine.horizon": "none", "jobs.generate.count": 3})
+    assert len(few.world(0).jobs) == 3
+
+
 def test_a_file_that_is_gone_is_said_not_hashed(tmp_path: Path) -> None:
     """With its name."""
     scenario = load_scenario("philly", {"jobs.trace.file": str(tmp_path / "none.csv")})

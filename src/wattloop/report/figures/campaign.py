@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattloop.report.figures.label_places import label_places
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.schedule.metrics import spread
 
@@ -11,6 +12,7 @@ __all__ = ["Row", "fairness_figure", "load_figure", "miss_figure", "trade_off_fi
 Row = Mapping[str, Any]
 """One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
 BAR_PX = 34
+TRADE_OFF_PX = (WIDTH + 120, 320)
 DASHES = ([1, 0], [6, 3], [2, 2])
 
 
@@ -24,11 +26,26 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     """
     import altair as alt
 
-    data = _means(rows, ("energy_kwh", "throughput_per_h"), setting)
+    data = [
+        row
+        for row in _means(rows, ("energy_kwh", "throughput_per_h"), setting)
+        if "energy_kwh" in row and "throughput_per_h" in row
+    ]
     order = list(dict.fromkeys(row["policy"] for row in data))
+    domains = {name: _domain(data, name) for name in ("energy_kwh", "throughput_per_h")}
+    _place_labels(data, domains)
     base = alt.Chart(alt.Data(values=data))
-    x = alt.X("energy_kwh:Q", title="Energy of the cluster (kWh)", scale=alt.Scale(zero=False))
-    y = alt.Y("throughput_per_h:Q", title="Jobs done per hour", scale=alt.Scale(zero=False))
+    x = alt.X(
+        "energy_kwh:Q",
+        title="Energy (kWh)",
+        scale=alt.Scale(domain=domains["energy_kwh"], nice=False),
+        axis=alt.Axis(tickCount=10),
+    )
+    y = alt.Y(
+        "throughput_per_h:Q",
+        title="Jobs done per hour",
+        scale=alt.Scale(domain=domains["throughput_per_h"], nice=False),
+    )
     color = alt.Color("policy:N", sort=order, legend=None, scale=_scale(order))
     across = base.mark_rule(opacity=0.4).encode(
         x=alt.X("energy_kwh_low:Q"), x2="energy_kwh_high:Q", y=y, color=color
@@ -42,10 +59,11 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
         x=x, y=y, color=color, tooltip=["label:N", "energy_kwh:Q", "throughput_per_h:Q"], **mark
     )
-    names = base.mark_text(align="left", dx=8, dy=-7, fontSize=11).encode(
-        x=x, y=y, text="label:N", color=color
+    names = base.mark_text(align="left", fontSize=11).encode(
+        x="label_x:Q", y="label_y:Q", text="label:N", color=color
     )
-    chart = alt.layer(across, upwards, points, names).properties(width=WIDTH + 120, height=320)
+    width, height = TRADE_OFF_PX
+    chart = alt.layer(across, upwards, points, names).properties(width=width, height=height)
     return styled(chart, "Throughput against energy", f"mean ± sd over seeds; {said}")
 
 
@@ -118,6 +136,28 @@ def _means(rows: Sequence[Row], names: Sequence[str], setting: str | None) -> li
         if all(name in point for name in names) or len(names) > 1:
             found.append(point)
     return found
+
+
+def _domain(data: Sequence[Row], name: str) -> list[float]:
+    """From the least to the most, deviations included, with a margin."""
+    least = min((row[f"{name}_low"] for row in data), default=0.0)
+    most = max((row[f"{name}_high"] for row in data), default=1.0)
+    margin = 0.06 * (most - least) or 0.05 * abs(most) or 1.0
+    return [least - margin, most + margin]
+
+
+def _place_labels(data: Sequence[dict[str, Any]], domains: Mapping[str, list[float]]) -> None:
+    """Give every row `label_x` and `label_y`, in the units of the axes."""
+    (left, right), (bottom, top) = domains["energy_kwh"], domains["throughput_per_h"]
+    width, height = TRADE_OFF_PX
+    across, upwards = (right - left) / width, (top - bottom) / height
+    points = [
+        ((row["energy_kwh"] - left) / across, (top - row["throughput_per_h"]) / upwards)
+        for row in data
+    ]
+    found = label_places(points, [row["label"] for row in data], TRADE_OFF_PX)
+    for row, (x_px, y_px) in zip(data, found, strict=True):
+        row |= {"label_x": left + across * x_px, "label_y": top - upwards * y_px}
 
 
 def _bars(

@@ -1,6 +1,6 @@
 """A cluster over time: its power against the budget (thesis 5.6), and who had which GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,31 @@ from wattloop.schedule.oracle.oracle import Oracle
 __all__ = ["gantt_figure", "power_figure"]
 
 ROW_PX = 14
+STRIP_PX = 90
+MOST_TOGETHER = 4
 MOST_GPUS = 64
 MOST_BARS = 4_000
 
 
 def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
-    """Power of the whole cluster under each policy; dashed: the budget."""
+    """Power of the whole cluster under each policy; dashed: the budget.
+
+    Few policies share one chart; more would hide each other and get a strip each.
+    """
+    import altair as alt
+
+    order = list(curves)
+    if len(order) <= MOST_TOGETHER:
+        chart = _power_chart(curves, order, HEIGHT)
+    else:
+        strips = [_power_chart({name: curves[name]}, order, STRIP_PX) for name in order]
+        chart = alt.vconcat(*strips, spacing=6).resolve_scale(x="shared", y="shared")
+    dashed = any(_budget_rows(curve) for curve in curves.values())
+    about = f"means of short spans, one seed{'; dashed: the budget' if dashed else ''}"
+    return styled(chart, "Power over time", f"{about}; {said}")
+
+
+def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height: int) -> Any:
     import altair as alt
 
     data = [
@@ -27,15 +46,16 @@ def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
         for policy, curve in curves.items()
         for time_s, power_w in zip(curve.times_s.tolist(), curve.mean_w.tolist(), strict=True)
     ]
-    x = alt.X("hour:Q", title="Hours")
-    y = alt.Y("kw:Q", title="Power of the cluster (kW)")
-    order = list(curves)
+    alone = len(curves) < len(order)
+    last = not alone or order[-1] in curves
+    x = alt.X("hour:Q", title="Hours" if last else None, axis=alt.Axis(labels=last))
+    y = alt.Y("kw:Q", title="kW" if alone else "Power of the cluster (kW)")
     scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
-    color = alt.Color("policy:N", title=None, sort=order, scale=scale)
+    color = alt.Color("policy:N", title=None, sort=list(order), scale=scale)
     layers = [
         alt.Chart(alt.Data(values=data))
         .mark_line(interpolate="step-after", strokeWidth=1.5, opacity=0.85)
-        .encode(x=x, y=y, color=color)
+        .encode(x=x, y=y, color=color.legend(None) if alone else color)
     ]
     budget = _budget_rows(next(iter(curves.values()))) if curves else []
     if budget:
@@ -44,11 +64,11 @@ def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
             .mark_line(interpolate="step-after", strokeDash=[6, 4], color=BEST)
             .encode(x=x, y=y)
         )
-    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=HEIGHT)
-    about = "means of short spans, one seed"
-    return styled(
-        chart, "Power over time", f"{about}{'; dashed: the budget' if budget else ''}; {said}"
-    )
+    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=height)
+    if not alone:
+        return chart
+    name = alt.TitleParams(text=next(iter(curves)), fontSize=11, offset=2)
+    return chart.properties(title=name)
 
 
 def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:

@@ -119,6 +119,7 @@ def _with_horizon(data: Mapping[str, Any]) -> Mapping[str, Any]:
     engine, jobs = data.get("engine"), data.get("jobs")
     horizon = engine.get("horizon") if isinstance(engine, Mapping) else None
     made = jobs.get("generate") if isinstance(jobs, Mapping) else None
-    if horizon is None or not isinstance(made, Mapping) or {"horizon", "count"} & made.keys():
+    endless = horizon is None or horizon == "none"
+    if endless or not isinstance(made, Mapping) or {"horizon", "count"} & made.keys():
         return data
     return changed(data, "jobs.generate.horizon", horizon)

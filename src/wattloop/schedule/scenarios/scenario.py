@@ -4,12 +4,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_duration
 from wattloop.core.user_path import user_path
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.settings import NodeEvent, Settings
@@ -90,7 +91,7 @@ class Scenario:
         truth = self.truth
         return World(
             cluster=self.cluster,
-            jobs=self.jobs.table(seed, self.cluster, truth),
+            jobs=self._noted(self.jobs.table(seed, self.cluster, truth)),
             truth=truth,
             oracle=self.oracle.seen(truth, seed),
             settings=self.settings(seed),
@@ -151,6 +152,18 @@ class Scenario:
         said["files"] = sorted(hashlib.sha256(_content(path)).hexdigest() for path in files)
         text = json.dumps(said, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _noted(self, jobs: JobTable) -> JobTable:
+        """The jobs; where some of them come too late, that is said."""
+        horizon_s = self.engine.horizon_s
+        late = 0 if horizon_s is None else int((jobs.arrival_s >= horizon_s).sum())
+        if not late or horizon_s is None:
+            return jobs
+        note = (
+            f"{late} of {len(jobs)} jobs come after the horizon of {format_duration(horizon_s)} "
+            "and are not simulated; --horizon none simulates all"
+        )
+        return replace(jobs, notes=(*jobs.notes, note))
 
     def _seen(self, written: Written | None) -> Steps | None:
         return None if written is None else written.steps.shifted(self.starts_at_s)
