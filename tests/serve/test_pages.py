@@ -128,7 +128,7 @@ def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClie
     with open_store(place) as store:
         cards = (busy, CardScript())
         write_run(store, RunScript(run_id="idle", duration_s=40.0, interval_s=0.5, cards=cards))
-    (advice,) = client.get("/api/v1/runs/idle/advice").json()
+    (advice,) = client.get("/api/v1/runs/idle/advice").json()["advice"]
     assert advice["rule"] == "idle-gpu"
     assert advice["title"] in client.get("/runs/idle").text
     assert client.get("/api/v1/runs/nowhere/advice").status_code == 404
