@@ -151,7 +151,8 @@ def page() -> Page:
         )
         for rate in (STATED, LOWER)
     ]
-    tables: list[Table] = [beside_the_thesis(*ours)]
+    imbalanced = {each.policy: found[each] for each in users}
+    tables: list[Table] = [beside_the_thesis(*ours, imbalanced)]
     for rate in (STATED, LOWER):
         title = f"All policies, {rate:g} jobs/s"
         tables.append(all_policies(title, found, [main_cases[name, rate] for name in POLICIES]))
