@@ -93,6 +93,7 @@ def page() -> Page:
         (name, rate): under_budget(name, rate)
         for name in ("pollux", "charon", "helios")
         for rate in (STATED, LOWER)
+        if rate == STATED or name == "charon"
     }
     rigid = {
         rate: case("pollux", rate, scenario="thesis-malleability", variant="rigid")
@@ -103,7 +104,8 @@ def page() -> Page:
         for name in ("pollux", "zeus", "chronos", "aurachronos", "helios")
         for rate in (STATED, LOWER)
         for factor in FACTORS
-        if rate == STATED or name in ("chronos", "aurachronos")
+        if name in ("chronos", "aurachronos")
+        or (rate == STATED and (name != "helios" or factor in (3.5, 2.0)))
     }
     keeping = {
         keeps: case("aurachronos", STATED, 2.0, engine__preemption=keeps)
@@ -133,7 +135,7 @@ def page() -> Page:
         main_cases["helios", STATED],
         tight,
         bounds,
-        [budget[name, rate] for name in ("charon", "helios") for rate in (STATED, LOWER)],
+        [each for (name, _), each in budget.items() if name != "pollux"],
         least[STATED],
     )
     ours = [
@@ -149,14 +151,15 @@ def page() -> Page:
         )
         for rate in (STATED, LOWER)
     ]
-    tables: list[Table] = [beside_the_thesis(*ours)]
+    imbalanced = {each.policy: found[each] for each in users}
+    tables: list[Table] = [beside_the_thesis(*ours, imbalanced)]
     for rate in (STATED, LOWER):
         title = f"All policies, {rate:g} jobs/s"
         tables.append(all_policies(title, found, [main_cases[name, rate] for name in POLICIES]))
     for rate in (STATED, LOWER):
         title = f"Within {BUDGET_W:,.0f} W, {rate:g} jobs/s"
-        names = ("pollux", "charon", "helios")
-        tables.append(all_policies(title, found, [budget[name, rate] for name in names]))
+        within = [each for (_, at), each in budget.items() if at == rate]
+        tables.append(all_policies(title, found, within))
     tables += [
         by_factor(found, factors, bounds),
         lost_work(found, keeping),

@@ -23,8 +23,8 @@ from wattloop.schedule.view import ClusterView
 __all__ = ["joule_price", "time_value", "waiting_level"]
 
 Floats = NDArray[np.float64]
-LEVELS_PER_DOUBLING = 1
-"""How finely the length of the queue is told apart: costs are kept for each level."""
+LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 1, 4
+"""How finely queues and prices are told apart: costs are kept for each level."""
 
 
 @lru_cache(maxsize=256)
@@ -57,10 +57,7 @@ def time_value(
 
 def waiting_level(waiting: float) -> float:
     """The number of waiting jobs, rounded to one of few levels."""
-    if waiting <= 2:
-        return float(waiting)
-    steps = round(LEVELS_PER_DOUBLING * math.log2(waiting))
-    return float(2 ** (steps / LEVELS_PER_DOUBLING))
+    return float(waiting) if waiting <= 2 else _level(waiting, LEVELS_PER_DOUBLING)
 
 
 def joule_price(view: ClusterView) -> float:
@@ -68,5 +65,11 @@ def joule_price(view: ClusterView) -> float:
     steps = view.carbon_g_per_kwh or view.price_per_kwh
     if steps is None:
         return 1.0
-    mean = steps.mean()
-    return 1.0 if mean <= 0 else round(max(steps.at(view.now_s), 0.0) / mean, 2)
+    now, mean = steps.at(view.now_s), steps.mean()
+    if mean <= 0:
+        return 1.0
+    return _level(now / mean, PRICES_PER_DOUBLING) if now > 0 else 0.0
+
+
+def _level(value: float, per_doubling: int) -> float:
+    return float(2 ** (round(per_doubling * math.log2(value)) / per_doubling))
