@@ -64,7 +64,7 @@ def cap_too_high(facts: RunFacts) -> Advice | None:
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
         time_change_share=found.time_change_share,
-        evidence=tuple(_evidence(gpu, span) for gpu in gpus),
+        evidence=(_evidence(max(gpus, key=lambda g: g.energy_j), span),),
         source=found.source,
         command=_command(facts, names, found),
     )
@@ -90,7 +90,7 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: Stretch) -> Found | None:
         return None
     if busy < ALWAYS_BUSY or clock_mhz < FAST_CLOCK * card.boost_clock_mhz:
         return None
-    if gpu.power_share(span) <= HARDLY_FILLED:
+    if gpu.power_share(span) <= HARDLY_FILLED or _was_lowered(gpu):
         return None
     from wattloop.predict.cap_curve import SHIPPED, cap_curve  # numpy takes a while to load
 
@@ -113,6 +113,13 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: Stretch) -> Found | None:
     if saved[best] < WORTH:
         return None
     return Found(caps_w[best], saved[best], slower[best], "by prediction")
+
+
+def _was_lowered(gpu: GpuFacts) -> bool:
+    """Whether somebody set a lower limit during the run, as `wattloop cap find --apply` does."""
+    limit = gpu.signals.get("power_limit")
+    lowest_w = None if limit is None else limit.quantile(0.0)
+    return lowest_w is not None and lowest_w < 0.97 * gpu.limit_w
 
 
 def _caps(lowest_w: float, limit_w: float) -> list[float]:
