@@ -58,8 +58,7 @@ def cap_too_high(facts: RunFacts) -> Advice | None:
         text=(
             f"At {format_power(limit_w)} the GPU pays for clocks that this program hardly needs. "
             f"A cap of {format_power(found.cap_w)} ({found.cap_w / limit_w:.0%}) would save about "
-            f"{found.saving_share:.0%} of the GPUs' energy for "
-            f"{100 * found.time_change_share:+.0f}% time, {found.source}."
+            f"{found.saving_share:.0%} of the GPUs' energy for {_slower(found)}, {found.source}."
         ),
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
@@ -142,11 +141,16 @@ def _evidence(gpu: GpuFacts, span: Stretch) -> str:
     return ", ".join(parts)
 
 
+def _slower(found: Found) -> str:
+    percent = round(100 * found.time_change_share)
+    return f"{percent:+d}% time" if percent > 0 else "no more time"
+
+
 def _command(facts: RunFacts, gpus: str, found: Found) -> str:
     """Look for the cap; where it was found already, use it."""
     if not facts.command:
         return ""
     program = shlex.join(facts.command)
     if found.source.startswith("by the"):
-        return f"wattloop set gpu:{gpus}/power_limit={found.cap_w:g} -- {program}"
+        return f"wattloop set gpu:{gpus}/power_limit={found.cap_w:g} -- wattloop run -- {program}"
     return f"wattloop cap find --gpus {gpus} -- {program}"
