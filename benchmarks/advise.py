@@ -39,6 +39,9 @@ it. Whether a power limit is too high is decided by the physical model of the ca
 more than {high:.0%} of its energy for at most 5% more time. Limits are fine where no cap saves
 more than {fine:.0%}; runs in between are not made.
 
+The same runs with nothing but power readable (*power only*) show what the signals are worth: small
+kernels and caps cannot be told from power, and are not guessed.
+
 Rules and their thresholds were set on seeds 1 to 4 of the same generator (320 runs). Seed {judged}
 is judged here, seeds {more} beside it; none of them was looked at before. So different draws are
 judged, but not different kinds: what the generator does not make is not judged, and virtual cards
@@ -67,7 +70,11 @@ def main() -> int:
     seeds = (JUDGED,) if args.quick else (JUDGED, *MORE)
     count = 6 if args.quick else 40
     sets = {seed: judged(cases(seed, count, count)) for seed in seeds}
-    publish(_page(sets), args)
+    blind = [
+        replace(case, script=replace(case.script, signals=False))
+        for case in cases(JUDGED, count, count)
+    ]
+    publish(_page(sets, judged(blind)), args)
     return 0
 
 
@@ -84,7 +91,7 @@ def judged(wanted: Iterable[Case]) -> list[Verdict]:
     return found
 
 
-def _page(sets: dict[int, list[Verdict]]) -> Page:
+def _page(sets: dict[int, list[Verdict]], blind: list[Verdict]) -> Page:
     first = next(iter(sets.values()))
     every = [verdict for verdicts in sets.values() for verdict in verdicts]
     taken = sorted(v.seconds for v in every)
@@ -94,6 +101,8 @@ def _page(sets: dict[int, list[Verdict]]) -> Page:
         Bar("other_advice_on_faulty", _other(first), "%"),
         Bar("faults_named_all_sets", _named(every), "%"),
         Bar("false_advice_all_sets", _false(every), "%"),
+        Bar("faults_named_by_power_only", _named(blind), "%"),
+        Bar("false_advice_by_power_only", _false(blind), "%"),
         Bar("advising_median", 1e3 * taken[len(taken) // 2], "ms"),
     ]
     text = TEXT.format(
@@ -106,6 +115,7 @@ def _page(sets: dict[int, list[Verdict]]) -> Page:
     tables = [
         Table("Faults, all sets", ("fault", "runs", "named", "also advised"), _faults(every)),
         Table("Healthy runs, all sets", ("kind", "runs", "with advice", "which"), _kinds(every)),
+        Table("Faults, power only", ("fault", "runs", "named", "also advised"), _faults(blind)),
         _half_table(),
     ]
     return Page("advise", "Advice on runs with known faults", bars, tables, text)

@@ -47,7 +47,9 @@ def test_a_sweep_of_the_same_command_is_cited(store: Store, written: Written) ->
     assert advice.title == "A cap of 500 W would do"
     assert advice.time_change_share == 0.03
     assert advice.source.startswith("by the sweep of 12 May 2026 (sweep-a, measured)")
-    assert advice.command == "wattloop set gpu:0/power_limit=500 -- python train.py"
+    assert advice.command == (
+        "wattloop set gpu:0/power_limit=500 -- wattloop run -- python train.py"
+    )
 
 
 def test_a_sweep_that_found_nothing_ends_the_matter(store: Store, written: Written) -> None:

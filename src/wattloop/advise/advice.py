@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wattloop.core.units import format_energy, format_mass
+
 __all__ = ["Advice"]
 
 
@@ -43,9 +45,22 @@ class Advice:
     def line(self) -> str:
         """One line for a summary."""
         what = "its carbon" if self.saving_j is None else "the run's energy"
-        time = f", {100 * self.time_change_share:+.0f}% time" if self.time_change_share else ""
-        saves = f"about {self.saving_share:.0%} of {what}{time}"
+        saves = f"about {self.saving_share:.0%} of {what}{self.time_words}"
         return f"{self.title}: {saves}, {self.source}"
+
+    @property
+    def saving_words(self) -> str:
+        """`about 1.12 kJ (0.312 Wh), 12% of the run, +3% time`."""
+        if self.saving_j is None:
+            return f"about {format_mass(self.saving_g or 0.0)}CO2e, {self.saving_share:.0%}"
+        saved = f"about {format_energy(self.saving_j)}, {self.saving_share:.0%} of the run"
+        return saved + self.time_words
+
+    @property
+    def time_words(self) -> str:
+        """`, +3% time`; empty where it stays the same or is not known."""
+        percent = round(100 * (self.time_change_share or 0.0))
+        return f", {percent:+d}% time" if percent else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -61,6 +61,7 @@ def _marked(advice: Advice, facts: RunFacts) -> Advice:
     result = facts.record.result
     gpus = () if result is None else result.scope_domains(Scope.GPU)
     kinds = sorted({d.provenance.value for d in gpus} - {Provenance.MEASURED.value})
-    if not kinds or advice.rule in BESIDE_THE_RUN:
+    said = all(kind in advice.source for kind in kinds)
+    if said or advice.rule in BESIDE_THE_RUN:
         return advice
     return replace(advice, source=f"{advice.source} (readings {', '.join(kinds)})")

@@ -1,7 +1,7 @@
 """What rules may look at, read from a stored run once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,12 +119,33 @@ def _gpus(store: Store, record: RunRecord) -> tuple[GpuFacts, ...]:
         power = curves.power(domain.name)
         if power is None:
             continue
-        signals = {name: curves.signal(f"{domain.name}/{name}") for name in SIGNALS}
-        known = {name: trace for name, trace in signals.items() if trace is not None}
-        gpu = gpu_facts(domain, power, known, record.result.duration_s, lines.get(domain.name))
+        signals = _Signals(curves, domain.name)
+        gpu = gpu_facts(domain, power, signals, record.result.duration_s, lines.get(domain.name))
         if gpu is not None:
             found.append(gpu)
     return tuple(found)
+
+
+class _Signals(Mapping[str, Trace]):
+    """Signals of one device, each read when somebody asks: a node may have dozens."""
+
+    def __init__(self, curves: "_Curves", device: str) -> None:
+        self._curves, self._device = curves, device
+        self._read: dict[str, Trace | None] = {}
+
+    def __getitem__(self, name: str) -> Trace:
+        if name not in self._read:
+            self._read[name] = self._curves.signal(f"{self._device}/{name}")
+        trace = self._read[name]
+        if trace is None:
+            raise KeyError(name)
+        return trace
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in SIGNALS if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Curves:

@@ -36,7 +36,7 @@ class GpuFacts:
     Attributes:
         product: the maker's name.
         card: its figures, where the table of GPUs has it.
-        limit_w: power limit during the run.
+        limit_w: power limit when the run began.
         energy_j: of the whole run.
         power: watts over time.
         signals: `utilisation`, `memory_utilisation`, `sm_clock`, `memory_used`, ...
@@ -122,8 +122,7 @@ def gpu_facts(
         duration_s: of the run.
         application: what the machine's idle line says of the domain, if there is one.
     """
-    limit = signals.get("power_limit")
-    limit_w = (limit.quantile(0.5) if limit else None) or domain.tdp_w
+    limit_w = domain.tdp_w
     if not limit_w or domain.energy_j is None or len(power.values) < FEW:
         return None
     card = _card(domain.device)

@@ -8,7 +8,6 @@ import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
-from wattloop.core.units import format_energy, format_mass
 
 if TYPE_CHECKING:
     from wattloop.advise.advice import Advice
@@ -64,7 +63,7 @@ def advise(
 def print_advice(found: "list[Advice]") -> None:
     """Title, saving, evidence and command of each, on standard output."""
     for number, advice in enumerate(found, start=1):
-        lines = [f"{number}. {advice.title}: {_saving(advice)}"]
+        lines = [f"{number}. {advice.title}: {advice.saving_words}"]
         lines += textwrap.wrap(advice.text, WIDTH - 3)
         lines += [f"seen: {fact}" for fact in advice.evidence]
         lines.append(f"saving: {advice.source}")
@@ -85,14 +84,6 @@ def say_advice(store: "Store", run_id: str, settings: "Settings") -> None:
         more = len(found) - IN_SUMMARY
         rest = f" and {more} more" if more > 0 else ""
         say(f"  evidence{rest}: wattloop advise {run_id}")
-
-
-def _saving(advice: "Advice") -> str:
-    time = advice.time_change_share
-    slower = "" if not time else f", {100 * time:+.0f}% time"
-    if advice.saving_j is None:
-        return f"about {format_mass(advice.saving_g or 0.0)}CO2e ({advice.saving_share:.0%})"
-    return f"about {format_energy(advice.saving_j)}, {advice.saving_share:.0%} of the run{slower}"
 
 
 def _why(energy_j: float | None) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.core.settings import Settings
-from wattloop.core.units import format_energy, format_mass
 from wattloop.report.document import Note
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
@@ -24,15 +23,9 @@ def notes_of(found: Iterable[Advice]) -> list[Note]:
         Note(
             text=f"{advice.text} ({'; '.join(advice.evidence)}.)",
             tone="info",
-            title=f"{advice.title}: {_saving(advice)}.",
+            title=f"{advice.title}: {advice.saving_words}.",
             command=advice.command,
             source=f"Saving {advice.source}",
         )
         for advice in found
     ]
-
-
-def _saving(advice: Advice) -> str:
-    if advice.saving_j is None:
-        return f"about {format_mass(advice.saving_g or 0.0)}CO2e, {advice.saving_share:.0%}"
-    return f"about {format_energy(advice.saving_j)}, {advice.saving_share:.0%} of the run"

@@ -74,6 +74,7 @@ class RunScript:
     Attributes:
         averaged: whether utilisations are means of the last second, as NVML's are, instead of
             what the card does at the moment.
+        signals: whether anything but power can be read of the cards.
         cpu_w: power of the processor, constant; it is always part of a run.
         events: what an integration would have recorded, such as steps.
     """
@@ -84,6 +85,7 @@ class RunScript:
     cards: Sequence[CardScript] = ()
     interval_s: float = 0.1
     averaged: bool = True
+    signals: bool = True
     cpu_w: float = 60.0
     command: Sequence[str] = ("python", "train.py")
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -187,12 +189,19 @@ class _ScriptedPower(VirtualPower):
     LOOKS = 20
 
     def __init__(self, gpus: Sequence[VirtualGpu], clock: VirtualClock, script: RunScript) -> None:
-        super().__init__(gpus, clock)
-        self._started_s = clock.now_s()
         self._script = script
+        self._started_s = clock.now_s()
+        super().__init__(gpus, clock)
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Those of a virtual card, or none."""
+        return super().signals if self._script.signals else ()
 
     def read_signals(self) -> Sequence[Reading]:
         """As the card says, but for the shares."""
+        if not self._script.signals:
+            return []
         values = list(super().read_signals())
         names = [signal.name for signal in self.signals]
         now_s = self._clock.now_s()

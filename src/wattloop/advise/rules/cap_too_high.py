@@ -58,13 +58,12 @@ def cap_too_high(facts: RunFacts) -> Advice | None:
         text=(
             f"At {format_power(limit_w)} the GPU pays for clocks that this program hardly needs. "
             f"A cap of {format_power(found.cap_w)} ({found.cap_w / limit_w:.0%}) would save about "
-            f"{found.saving_share:.0%} of the GPUs' energy for "
-            f"{100 * found.time_change_share:+.0f}% time, {found.source}."
+            f"{found.saving_share:.0%} of the GPUs' energy for {_slower(found)}, {found.source}."
         ),
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
         time_change_share=found.time_change_share,
-        evidence=tuple(_evidence(gpu, span) for gpu in gpus),
+        evidence=(_evidence(max(gpus, key=lambda g: g.energy_j), span),),
         source=found.source,
         command=_command(facts, names, found),
     )
@@ -90,7 +89,7 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: Stretch) -> Found | None:
         return None
     if busy < ALWAYS_BUSY or clock_mhz < FAST_CLOCK * card.boost_clock_mhz:
         return None
-    if gpu.power_share(span) <= HARDLY_FILLED:
+    if gpu.power_share(span) <= HARDLY_FILLED or _was_lowered(gpu):
         return None
     from wattloop.predict.cap_curve import SHIPPED, cap_curve  # numpy takes a while to load
 
@@ -115,6 +114,13 @@ def _predicted(gpus: tuple[GpuFacts, ...], span: Stretch) -> Found | None:
     return Found(caps_w[best], saved[best], slower[best], "by prediction")
 
 
+def _was_lowered(gpu: GpuFacts) -> bool:
+    """Whether somebody set a lower limit during the run, as `wattloop cap find --apply` does."""
+    limit = gpu.signals.get("power_limit")
+    lowest_w = None if limit is None else limit.quantile(0.0)
+    return lowest_w is not None and lowest_w < 0.97 * gpu.limit_w
+
+
 def _caps(lowest_w: float, limit_w: float) -> list[float]:
     """Round values below the limit, as people set them."""
     step_w = 25.0 if limit_w >= 400 else 10.0
@@ -135,11 +141,16 @@ def _evidence(gpu: GpuFacts, span: Stretch) -> str:
     return ", ".join(parts)
 
 
+def _slower(found: Found) -> str:
+    percent = round(100 * found.time_change_share)
+    return f"{percent:+d}% time" if percent > 0 else "no more time"
+
+
 def _command(facts: RunFacts, gpus: str, found: Found) -> str:
     """Look for the cap; where it was found already, use it."""
     if not facts.command:
         return ""
     program = shlex.join(facts.command)
     if found.source.startswith("by the"):
-        return f"wattloop set gpu:{gpus}/power_limit={found.cap_w:g} -- {program}"
+        return f"wattloop set gpu:{gpus}/power_limit={found.cap_w:g} -- wattloop run -- {program}"
     return f"wattloop cap find --gpus {gpus} -- {program}"

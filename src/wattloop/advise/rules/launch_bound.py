@@ -22,6 +22,8 @@ FREE_MEMORY = 0.5
 SLOW_CLOCK = 0.6
 """Below this part of the highest clock somebody, or a low cap, slowed the card on purpose."""
 SHORTEST_S = 10.0
+SHOWN = 2
+"""GPUs in the evidence; the others are like them."""
 BATCHES = ("--batch-size", "--batch_size", "--per_device_train_batch_size", "--batch", "-b", "--bs")
 
 
@@ -51,7 +53,7 @@ def launch_bound(facts: RunFacts) -> Advice | None:
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
         time_change_share=-gone * span.length_s / facts.duration_s,
-        evidence=tuple(_evidence(gpu, span) for gpu in gpus),
+        evidence=tuple(_evidence(gpu, span) for gpu in gpus[:SHOWN]),
         source=f"by prediction: the same work at {FILLED:.0%} of that room, in less time",
         command=run_again(facts, more=_larger(facts.command)),
     )
@@ -59,16 +61,17 @@ def launch_bound(facts: RunFacts) -> Advice | None:
 
 def _hardly_filled(gpu: GpuFacts, span: Stretch) -> bool:
     """Whether what is known of it says so; utilisation and memory traffic must be known."""
+    if gpu.busy_share(span) < HAS_WORK or gpu.power_share(span) > HARDLY_FILLED:
+        return False
     memory = gpu.mean("memory_utilisation", span)
     if "utilisation" not in gpu.signals or memory is None or memory > QUIET_MEMORY:
         return False
+    if gpu.card is None:
+        return True
     used_b, clock_mhz = gpu.mean("memory_used", span), gpu.mean("sm_clock", span)
-    if gpu.card is not None:
-        if used_b is not None and used_b > FREE_MEMORY * gpu.card.memory_bytes:
-            return False
-        if clock_mhz is not None and clock_mhz < SLOW_CLOCK * gpu.card.boost_clock_mhz:
-            return False
-    return gpu.busy_share(span) >= HAS_WORK and gpu.power_share(span) <= HARDLY_FILLED
+    if used_b is not None and used_b > FREE_MEMORY * gpu.card.memory_bytes:
+        return False
+    return clock_mhz is None or clock_mhz >= SLOW_CLOCK * gpu.card.boost_clock_mhz
 
 
 def _evidence(gpu: GpuFacts, span: Stretch) -> str:
