@@ -1,5 +1,7 @@
+import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -155,3 +157,15 @@ def test_examples_of_predictions_run_without_a_gpu(
     printed = capsys.readouterr().out
     assert said in printed
     assert "none of them" not in printed
+
+
+def test_tests_of_energy_pass_anywhere_and_take_their_baseline(tmp_path: Path) -> None:
+    """Promise: the tests with the fixture and the mark run where there is no sensor, and say so."""
+    shutil.copy(ROOT / "examples" / "test_energy.py", tmp_path)
+    plugin = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "--energy-update")
+    done = searched(tmp_path, "-m", "pytest", str(tmp_path / "test_energy.py"), *plugin)
+    assert done.returncode == 0, done.stdout
+    assert "test_energy.py::test_training_stays_below_a_limit" in done.stdout
+    assert "no sensor can be read here (cpu:0/package would only be estimated)" in done.stdout
+    kept = json.loads((tmp_path / "energy-baselines.json").read_text())
+    assert list(kept["entries"]) == ["test_energy.py::test_training_is_no_worse_than_before"]

@@ -13,7 +13,7 @@ from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.command import CommandRun, run_command
 
-__all__ = ["Measured", "measured_command"]
+__all__ = ["Measured", "measured_command", "printing_aside"]
 
 STDOUT, STDERR = 1, 2
 
@@ -56,7 +56,7 @@ def measured_command(
     for number in range(-warmup, repeats):
         counters = ChildCounters()
         try:
-            with _printing_aside():
+            with printing_aside():
                 done = run_command(command, settings, name=name, tags={"check": name or "command"})
         except CommandError as error:  # its exit code would be taken for the verdict
             raise ConfigError(str(error)) from None
@@ -116,7 +116,7 @@ def _refuse_failed(done: CommandRun, number: int, of: int) -> None:
 
 
 @contextmanager
-def _printing_aside() -> Iterator[None]:
+def printing_aside() -> Iterator[None]:
     """Whatever is started prints to our standard error."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)

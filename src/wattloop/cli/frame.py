@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
     "study": ("wattloop.cli.study", "Six steps from a need to a proven saving."),
+    "card": ("wattloop.cli.card", "The energy card of a model: SVG, Markdown and JSON."),
     "check": (
         "wattloop.cli.check",
         "Fail a CI job when a command uses more energy than it did.",

@@ -1,0 +1,262 @@
+"""The energy card of a model: what training it took, and what using it takes (thesis 6.4.3).
+
+Every figure carries where it comes from. What is not known is on the card as such, with the
+reason, so that two cards can be laid side by side.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from wattloop.core.records import Missing, Scope, WindowResult
+from wattloop.core.units import format_duration, format_energy, format_mass
+from wattloop.measure.accounting.carbon import IntensitySearch, carbon_g
+from wattloop.report.card_inference import Inference
+from wattloop.store.runs import RunRecord
+from wattloop.version import __version__
+
+__all__ = ["Card", "CardFigure", "CardSection", "card_of"]
+
+FORMAT, VERSION = "wattloop-energy-card", 1
+NOT_KNOWN = "not known"
+NO_INFERENCE = "not measured; give the command with --inference"
+NO_SHARE = "no source here tells it; state it with --renewable"
+INFERENCES_SHOWN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CardFigure:
+    """One line of a card.
+
+    `value` is in `unit` (SI), None where it is not known; `shown` is for people; `provenance` is
+    empty for what needs none, such as the name of a device; `note` says the source or the reason.
+    """
+
+    key: str
+    label: str
+    value: float | str | None
+    unit: str
+    shown: str
+    provenance: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CardSection:
+    """Figures that belong together."""
+
+    heading: str
+    figures: tuple[CardFigure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Everything that is on a card."""
+
+    model: str
+    run_id: str
+    trained_wall_s: float
+    sections: tuple[CardSection, ...]
+    notes: tuple[str, ...]
+
+    def figure(self, key: str) -> CardFigure:
+        """The line of this key."""
+        return next(f for section in self.sections for f in section.figures if f.key == key)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "run_id": self.run_id,
+            "trained_wall_s": self.trained_wall_s,
+            "figures": {
+                figure.key: {**asdict(figure), "section": section.heading}
+                for section in self.sections
+                for figure in section.figures
+            },
+            "notes": list(self.notes),
+            "wattloop": __version__,
+        }
+
+
+def card_of(
+    record: RunRecord,
+    inference: Inference | None,
+    intensity: IntensitySearch,
+    *,
+    model: str = "",
+    renewable_share: float | None = None,
+) -> Card:
+    """The card of the model that `record` trained.
+
+    Args:
+        record: the run of the training.
+        inference: what one inference takes, where it was measured.
+        intensity: the carbon intensity of the training's electricity, or why there is none.
+        model: its name; that of the run unless given.
+        renewable_share: part of the electricity from renewable sources, as the user states it.
+    """
+    sections = (
+        CardSection("Training", tuple(_training(record))),
+        CardSection("Hardware", tuple(_hardware(record))),
+        CardSection("Inference", tuple(_inference(inference))),
+        CardSection("Carbon", tuple(_carbon(record, inference, intensity, renewable_share))),
+    )
+    return Card(
+        model=model or record.name or record.run_id,
+        run_id=record.run_id,
+        trained_wall_s=record.started_wall_s,
+        sections=sections,
+        notes=tuple(_notes(record, inference)),
+    )
+
+
+def _training(record: RunRecord) -> Iterator[CardFigure]:
+    result = record.result
+    if result is None or result.energy_j is None:
+        reason = "; ".join(f"{m.name}: {m.reason}" for m in _missing(result)) or "no reading"
+        yield CardFigure("training_energy", "Energy", None, "J", NOT_KNOWN, "", reason)
+    else:
+        covers = ", ".join(domain.name for domain in result.counted)
+        yield CardFigure(
+            "training_energy",
+            "Energy",
+            result.energy_j,
+            "J",
+            f"{format_energy(result.energy_j)} ± {_percent(result.uncertainty_j, result.energy_j)}",
+            _how(result),
+            f"of {covers}",
+        )
+    facility = (record.accounting or {}).get("facility") or {}
+    if facility.get("energy_j") is not None:
+        yield CardFigure(
+            "grid_energy",
+            "From the grid",
+            facility["energy_j"],
+            "J",
+            format_energy(facility["energy_j"]),
+            str(facility.get("provenance") or ""),
+            f"whole node x PUE {facility.get('pue', 1):g}",
+        )
+    duration_s = record.duration_s
+    shown = NOT_KNOWN if duration_s is None else format_duration(duration_s)
+    yield CardFigure(
+        "training_time", "Time", duration_s, "s", shown, "" if duration_s is None else "measured"
+    )
+
+
+def _hardware(record: RunRecord) -> Iterator[CardFigure]:
+    domains = () if record.result is None else record.result.domains
+    for scope, label in ((Scope.GPU, "GPUs"), (Scope.CPU, "CPUs")):
+        devices = {(d.name.partition("/")[0], d.device) for d in domains if d.scope is scope}
+        if not devices:
+            continue
+        named = Counter(device or "unnamed" for _, device in devices)
+        text = ", ".join(f"{count} x {device}" for device, count in named.most_common())
+        yield CardFigure(f"hardware_{scope.value}", label, text, "", text)
+    for missing in _missing(record.result):
+        yield CardFigure(
+            f"missing_{missing.name}",
+            missing.name,
+            None,
+            "",
+            "not in the energy",
+            "",
+            missing.reason,
+        )
+
+
+def _inference(inference: Inference | None) -> Iterator[CardFigure]:
+    keys = (("inference_energy", "Energy each", "J"), ("inference_latency", "Latency", "s"))
+    if inference is None:
+        for key, label, unit in keys:
+            yield CardFigure(key, label, None, unit, NOT_KNOWN, "", NO_INFERENCE)
+        return
+    of = f"mean of {inference.inferences:,}, {inference.method}"
+    if inference.energy_j is None:
+        yield CardFigure(*keys[0][:2], None, "J", NOT_KNOWN, "", inference.reason)
+    else:
+        off = _percent(inference.uncertainty_j, inference.energy_j)
+        shown = f"{format_energy(inference.energy_j)} ± {off}"
+        yield CardFigure(*keys[0][:2], inference.energy_j, "J", shown, inference.provenance, of)
+    if inference.latency_s is None:
+        yield CardFigure(*keys[1][:2], None, "s", NOT_KNOWN, "", inference.reason)
+    else:
+        shown = format_duration(inference.latency_s)
+        yield CardFigure(*keys[1][:2], inference.latency_s, "s", shown, "measured", of)
+
+
+def _carbon(
+    record: RunRecord,
+    inference: Inference | None,
+    intensity: IntensitySearch,
+    renewable_share: float | None,
+) -> Iterator[CardFigure]:
+    found = intensity.found
+    facility = (record.accounting or {}).get("facility") or {}
+    grid_j, how = facility.get("energy_j"), str(facility.get("provenance") or "")
+    keys = ("training_carbon", "Training", "g CO2e")
+    if found is None or grid_j is None:
+        reason = intensity.reason if found is None else "the energy of the training is not known"
+        yield CardFigure(*keys[:2], None, keys[2], NOT_KNOWN, "", reason)
+    else:
+        mass_g = carbon_g(grid_j, found.g_co2e_per_kwh)
+        text = f"{format_mass(mass_g)} CO2e"
+        yield CardFigure(*keys[:2], mass_g, keys[2], text, how, "energy from the grid x intensity")
+    energy_j = None if record.result is None else record.result.energy_j
+    if found and grid_j and energy_j and inference is not None and inference.energy_j is not None:
+        # what the node and the room add to the devices' energy, as in the training
+        per_1000_j = inference.energy_j * INFERENCES_SHOWN * grid_j / energy_j
+        mass_g = carbon_g(per_1000_j, found.g_co2e_per_kwh)
+        label = f"{INFERENCES_SHOWN:,} inferences"
+        text = f"{format_mass(mass_g)} CO2e"
+        yield CardFigure(
+            "inference_carbon", label, mass_g, "g CO2e", text, inference.provenance,
+            "node and PUE as in the training",
+        )  # fmt: skip
+    if found is None:
+        yield CardFigure(
+            "carbon_intensity", "Intensity", None, "g CO2e/kWh", NOT_KNOWN, "", intensity.reason
+        )
+    else:
+        text = f"{found.g_co2e_per_kwh:g} g CO2e/kWh" + (f", {found.zone}" if found.zone else "")
+        yield CardFigure(
+            "carbon_intensity", "Intensity", found.g_co2e_per_kwh, "g CO2e/kWh", text,
+            found.kind.value, found.source,
+        )  # fmt: skip
+    if renewable_share is None:
+        yield CardFigure("renewable_share", "Renewable", None, "", NOT_KNOWN, "", NO_SHARE)
+    else:
+        text = f"{renewable_share:.0%} of the electricity"
+        yield CardFigure("renewable_share", "Renewable", renewable_share, "", text, "stated")
+
+
+def _notes(record: RunRecord, inference: Inference | None) -> Iterator[str]:
+    if record.status.value != "finished":
+        yield f"the run of the training is marked {record.status.value}: it may not be complete"
+    if not record.counted:
+        yield f"its devices are counted by run {record.counted_by}; make the card of that run"
+    if record.job:
+        yield "the run is part of a job: other nodes of that job are not on this card"
+    if record.result is not None and record.result.provenance is not None:
+        if record.result.provenance.value == "simulated":
+            yield "simulated: no hardware was involved"
+        elif record.result.provenance.value == "estimated":
+            yield "estimated from utilisation and TDP: no sensor could be read"
+    if inference is not None:
+        yield from inference.notes
+
+
+def _missing(result: WindowResult | None) -> tuple[Missing, ...]:
+    return () if result is None else result.missing
+
+
+def _how(result: WindowResult) -> str:
+    return "" if result.provenance is None else result.provenance.value
+
+
+def _percent(part: float, whole: float) -> str:
+    return "?" if not whole else f"{abs(part / whole):.1%}"
