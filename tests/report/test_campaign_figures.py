@@ -78,6 +78,21 @@ def test_names_of_points_that_coincide_are_all_readable() -> None:
         assert one[0] != other[0] or other[1] - one[1] >= line
 
 
+def test_every_part_of_the_trade_off_has_the_same_scale() -> None:
+    """One part that begins at 0 would press all points into a corner."""
+    parts = trade_off_figure([row("fifo", 0), row("zeus", 0)], "toy").to_dict()["layer"]
+    scales = [part["encoding"][axis]["scale"] for part in parts for axis in ("x", "y")]
+    assert all(scale["zero"] is False and scale["domain"][0] > 0 for scale in scales)
+
+
+def test_more_points_than_names_fit_have_a_legend() -> None:
+    """Six policies at three settings: colours and shapes, no names."""
+    rows = [row(f"p{n}", 0) | {"load": load} for n in range(6) for load in ("a", "b", "c")]
+    parts = trade_off_figure(rows, "toy", setting="load").to_dict()["layer"]
+    assert "text" not in {part["mark"]["type"] for part in parts}
+    assert "legend" not in parts[2]["encoding"]["color"]
+
+
 def test_a_policy_without_throughput_is_no_point() -> None:
     """Missing is not zero: it is left out, and the others are drawn."""
     rows = [row("fifo", 0, throughput_per_h=None), row("zeus", 0)]

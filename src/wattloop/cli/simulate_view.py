@@ -75,6 +75,7 @@ def print_remarks(summary: Summary, of: str = "") -> None:
     for label in dict.fromkeys(label for label, _ in summary.failed):
         seeds = tuple(seed for who, seed in summary.failed if who == label)
         error = summary.failed[label, seeds[0]]
-        say(f"wattloop: {of}{label} failed on seeds {seeds_text(seeds)}: {error}")
+        which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds_text(seeds)}"
+        say(f"wattloop: {of}{label} failed on {which}: {error}")
     if len(summary.seeds) == 1 and len(summary.labels) > 1:
         say("wattloop: one seed says nothing of chance; try --seeds 10")

@@ -177,10 +177,10 @@ def test_jobs_larger_than_the_cluster_are_kept_and_counted() -> None:
     trace = few((32, 4096, 1))
     jobs = Completion((BERT,), rigid=True).table(trace, 0, CLUSTER, ORACLE)
     assert len(jobs) == 3 and np.isfinite(jobs.work).all() and (jobs.work > 0).all()
-    assert "2 jobs can never run on this cluster; they are kept and reported" in jobs.notes
+    assert "jobs that can never run on this cluster, kept and reported: 2" in jobs.notes
     jobs = Completion((BERT,)).table(trace, 0, CLUSTER, ORACLE)
     assert jobs.kinds[jobs.kind[0]].gpus == (16, 32)
-    assert "1 jobs can never run on this cluster; they are kept and reported" in jobs.notes
+    assert "jobs that can never run on this cluster, kept and reported: 1" in jobs.notes
     on_half = 100 * 100 * 16**0.9 * 8**0.1
     assert jobs.work[0] == pytest.approx(2 * 2 * on_half)  # twice the GPUs, on the faster A100
 

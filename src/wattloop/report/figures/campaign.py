@@ -13,6 +13,8 @@ Row = Mapping[str, Any]
 """One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
 BAR_PX = 34
 TRADE_OFF_PX = (WIDTH + 120, 320)
+MOST_NAMES = 14
+"""Points that are named; more have a legend."""
 DASHES = ([1, 0], [6, 3], [2, 2])
 
 
@@ -35,23 +37,20 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     domains = {name: _domain(data, name) for name in ("energy_kwh", "throughput_per_h")}
     _place_labels(data, domains)
     base = alt.Chart(alt.Data(values=data))
-    x = alt.X(
-        "energy_kwh:Q",
-        title="Energy (kWh)",
-        scale=alt.Scale(domain=domains["energy_kwh"], nice=False),
-        axis=alt.Axis(tickCount=10),
-    )
-    y = alt.Y(
-        "throughput_per_h:Q",
-        title="Jobs done per hour",
-        scale=alt.Scale(domain=domains["throughput_per_h"], nice=False),
-    )
-    color = alt.Color("policy:N", sort=order, legend=None, scale=_scale(order))
+    x_scale, y_scale = (alt.Scale(domain=ends, nice=False, zero=False) for ends in domains.values())
+    x = alt.X("energy_kwh:Q", title="Energy (kWh)", scale=x_scale, axis=alt.Axis(tickCount=10))
+    y = alt.Y("throughput_per_h:Q", title="Jobs done per hour", scale=y_scale)
+    named = len(data) <= MOST_NAMES
+    color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order))
+    color = color.legend(None) if named else color
     across = base.mark_rule(opacity=0.4).encode(
-        x=alt.X("energy_kwh_low:Q"), x2="energy_kwh_high:Q", y=y, color=color
+        x=alt.X("energy_kwh_low:Q", scale=x_scale), x2="energy_kwh_high:Q", y=y, color=color
     )
     upwards = base.mark_rule(opacity=0.4).encode(
-        x=x, y=alt.Y("throughput_per_h_low:Q"), y2="throughput_per_h_high:Q", color=color
+        x=x,
+        y=alt.Y("throughput_per_h_low:Q", scale=y_scale),
+        y2="throughput_per_h_high:Q",
+        color=color,
     )
     mark: dict[str, Any] = {}
     if setting is not None:
@@ -60,10 +59,14 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
         x=x, y=y, color=color, tooltip=["label:N", "energy_kwh:Q", "throughput_per_h:Q"], **mark
     )
     names = base.mark_text(align="left", fontSize=11).encode(
-        x="label_x:Q", y="label_y:Q", text="label:N", color=color
+        x=alt.X("label_x:Q", scale=x_scale),
+        y=alt.Y("label_y:Q", scale=y_scale),
+        text="label:N",
+        color=color,
     )
+    layers = [across, upwards, points, *([names] if named else [])]
     width, height = TRADE_OFF_PX
-    chart = alt.layer(across, upwards, points, names).properties(width=width, height=height)
+    chart = alt.layer(*layers).properties(width=width, height=height)
     return styled(chart, "Throughput against energy", f"mean ± sd over seeds; {said}")
 
 
@@ -102,10 +105,11 @@ def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> 
     order = list(dict.fromkeys(row["policy"] for row in data))
     for row in data:
         row["jct_min"] = row["jct_mean_s"] / 60
-    x = alt.X("setting:Q", title="Arrivals per second", scale=alt.Scale(zero=False))
+    ticks = alt.Axis(format="~g")
+    x = alt.X("setting:Q", title="Arrivals per second", scale=alt.Scale(zero=False), axis=ticks)
     y = alt.Y("jct_min:Q", title="Mean completion time (min)", scale=alt.Scale(zero=True))
     color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order))
-    dash = alt.StrokeDash("policy:N", sort=order, legend=None, scale=_dashes(order))
+    dash = alt.StrokeDash("policy:N", sort=order, title=None, scale=_dashes(order))
     base = alt.Chart(alt.Data(values=data)).encode(x=x, y=y, color=color)
     chart = alt.layer(
         base.mark_line().encode(strokeDash=dash), base.mark_point(filled=True, size=35)

@@ -1,8 +1,10 @@
 """What comes of a cell: its figures, and what the policy could not do."""
 
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
@@ -53,7 +55,7 @@ class Simulator:
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a policy's fault is the result of its cell
-            return {"error": f"{type(error).__name__}: {error}"}
+            return {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
 
 
 def simulated(world: World, choice: PolicyChoice, *, checks: bool = False) -> Result:
@@ -77,6 +79,12 @@ def outcome_of(result: Result) -> dict[str, Any]:
         "refused": list(result.refused[:REFUSED_KEPT]),
         "notes": list(result.jobs.notes),
     }
+
+
+def _where(error: Exception) -> str:
+    """`FILE:LINE` where it was raised: whoever wrote a policy looks there first."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
 
 
 def _sources(world: World) -> list[str]:

@@ -195,7 +195,7 @@ def _recorded_sample_s(
             "the nearest placement there is"
         )
     if never:
-        notes.append(f"{never} jobs can never run on this cluster; they are kept and reported")
+        notes.append(f"jobs that can never run on this cluster, kept and reported: {never}")
     return np.asarray(sample_s[combined.of_job])
 
 

@@ -140,7 +140,7 @@ def test_unsorted_arrivals_are_sorted_and_said(tmp_path) -> None:
     trace = read(tmp_path, "arrival_s,gpus,duration_s,name\n9,1,1,a\n5,2,2,b\n9,3,3,c\n7,4,4,d\n")
     assert trace.arrival_s.tolist() == [0, 2, 4, 4] and trace.names == ("b", "d", "a", "c")
     assert trace.gpus.tolist() == [2, 4, 1, 3]
-    assert "sorted by arrival: 2 rows came after later ones" in trace.notes
+    assert "sorted by arrival; rows that came after later ones: 2" in trace.notes
 
 
 def test_jobs_without_gpus_and_of_no_length_are_counted(tmp_path) -> None:

@@ -126,7 +126,7 @@ def _notes(name: str, found: Gathered, layout: Layout, late: int, span_s: float)
     if found.left_out:
         notes.append(f"left out: {_counted(found.left_out)}")
     if late:
-        notes.append(f"sorted by arrival: {late} rows came after later ones")
+        notes.append(f"sorted by arrival; rows that came after later ones: {late}")
     if found.rounded_up:
         notes.append(f"{found.rounded_up} jobs asked for parts of a GPU, rounded up to whole ones")
     if found.names is None:
