@@ -16,6 +16,7 @@ from bars import Page, arguments, publish
 from predict_base import KeptAdept
 from predict_errors import Outcome, mean_error
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
+from predict_h200_repeats import repeat_table
 from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
 from predict_hosts import Hosts, moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
@@ -64,7 +65,7 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
     second: dict[str, list[Outcome]] = {}
     if own:
         second = _outcomes({n: _unseen(m, measured, own) for n, m in models.items()}, own)
-    others = [o.judged for o in second.get(first, ())]
+    others = _as_shipped(models[first], measured, own, second.get(first, ()))
     covered = coverages(ours, _nested([o.judged for o in ours], others))
     in_sample = _in_sample(measured, args.quick) if "adept" in chosen else None
     tables = [
@@ -73,6 +74,7 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
         prototype_table(outcomes),
         by_model(ours, f"Errors of {first} by network and precision"),
         worst(ours, f"Where {first} is most wrong"),
+        repeat_table(ours),
     ]
     if own:
         tables += [
@@ -138,6 +140,16 @@ def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured])
     if isinstance(fitted, KernelModel):
         points = moved_points(fitted, own)
     return Verdict(_predicted(fitted, points), time.perf_counter() - began)
+
+
+def _as_shipped(
+    model: Model, measured: Sequence[Measured], own: Sequence[Measured], second: Sequence[Outcome]
+) -> list[Judged]:
+    """The suite's networks each by constants from all others, as intervals that ship are made."""
+    if not isinstance(model, KernelModel) or not own:
+        return [o.judged for o in second]
+    twelve = [m.point for m in measured]
+    return leave_one_out(model, moved_points(model.fit(twelve), own), None, lambda _: twelve)
 
 
 def _predicted(fitted: Model, points: Sequence[Point]) -> list[Judged]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bars import Bar, Table
 from predict_errors import QUANTITIES, Outcome, mean_error, median_error, parts
+from predict_h200_repeats import repeat_bar
 from predict_h200_tables import Coverage, memory_error
 
 __all__ = ["TEXT", "bars_of", "draw", "prototype_table"]
@@ -26,20 +27,22 @@ constants that never saw it: those of `kernels` come from microbenchmarks, from 
 (ResNet-50 at both image sizes is one), and from {own} steps of {nets} networks of the suite of
 `wattloop calibrate collect`; `adept` and `roofline` are fitted to the same steps. The suite's own
 networks, depthwise ones among them, are judged as well, by constants from the twelve. The suite
-was collected in two sittings on other hosts; how quick each was, one number, is estimated from its
-steps, by constants from networks other than the one that is judged.
+was collected in several sittings on other hosts; how quick each was, one number, is estimated from
+its steps, by constants from networks other than the one that is judged.
 
 An error is the difference to the measured value in percent of it, *mean* its absolute mean, *bias*
 its signed mean: above 0, too much was predicted. A row is host-bound where the predicted dispatch
 time is 70% of the measured step or more. Measured again on another such machine, time differs by
 0.2% where the GPU is the bottleneck and by 12% where the host is, power by 2% and 8%: no predictor
-gets below that.
+gets below that. Within these rows, too, the host is no steady clock: rows of one network that wait
+for it make the same calls whatever their batch size, and still differ (`same_calls_mean`, and a
+table below).
 
 Intervals are judged nested: those of a network come from the residuals of the others, the suite's
-among them (the fits behind these did see the network). What is left out are constants, not
-choices: the form of the model, its priors and the groups of the intervals were settled while these
-114 rows were in view, so networks that nobody has looked at may do somewhat worse. The suite's own
-61 steps, which had less say, are the nearest to that.
+among them, each of which was left out (the fits behind these did see the network). What is left
+out are constants, not choices: the form of the model, its priors and the groups of the intervals
+were settled while these 114 rows were in view, so networks that nobody has looked at may do
+somewhat worse. The suite's own {own} steps, which had less say, are the nearest to that.
 
 The networks were rebuilt from their names and parameter counts; what neither says (heads, dropout,
 activations, loss) was chosen so that the traced peak memory is the measured one. Guesses left:
@@ -111,6 +114,9 @@ def bars_of(
             )
             for quantity, value in in_sample.items()
         ]  # fmt: skip
+    repeats = repeat_bar(ours)
+    if repeats is not None:
+        found.append(repeats)
     found.append(Bar("peak_memory_mean", memory_error(ours), "%", None))
     return found
 

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict_errors import Outcome, bias, mean_error, parts
+from predict_h200_repeats import repeat_bar, repeat_table
 from predict_points import trace_path
 from predict_zoo import Row
 from wattloop.hardware.gpus import gpu_named
@@ -100,3 +103,15 @@ def test_regimes_are_told_apart_by_the_measured_step() -> None:
     assert split["GPU-bound transformers"] == [quick]
     assert split["host-bound"] == [slow]
     assert len(split["all"]) == 2
+
+
+def test_rows_that_make_the_same_calls_show_the_noise_of_the_host() -> None:
+    """Promise: host-bound rows of a network are repeats; what they differ by is stated."""
+    waiting = [outcome(10e-3, 12e-3, 12e-3), outcome(12e-3, 12e-3, 12e-3)]
+    busy = outcome(10e-3, 10e-3, 1e-3)
+    bar = repeat_bar([*waiting, busy])
+    assert bar is not None
+    assert bar.value == pytest.approx(100 * (2 / 10 + 2 / 12) / 2)
+    assert bar.baselines["kernels"] == pytest.approx(10)
+    assert len(repeat_table([*waiting, busy]).rows) == 1
+    assert repeat_bar([busy]) is None
