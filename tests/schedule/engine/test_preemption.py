@@ -118,6 +118,22 @@ def test_a_job_stopped_during_its_restart_has_done_nothing() -> None:
     assert result.preemptions[0] == 2
 
 
+def test_a_stop_after_a_restart_wastes_the_restart_and_the_lost_share() -> None:
+    """Restarted from 100 s to 120 s, stopped at 135 s: ten of its fifteen seconds are kept."""
+    cluster = small_cluster()
+    script = {
+        0.0: [Start(0, 0)], 20.0: [Preempt(0)], 100.0: [Start(0, 0)], 135.0: [Preempt(0)],
+    }  # fmt: skip
+    result = Simulation(
+        cluster,
+        jobs_of([(0, 50)], kind=TEN_PER_STEP),
+        Scripted(script),
+        truth=PlainOracle(cluster),
+        settings=Settings(preemption=Preemption(restart_s=20.0), checks=True),
+    ).run()
+    assert result.wasted_j[0] == pytest.approx((20 + 5) * 300)
+
+
 def test_the_old_end_of_a_stopped_job_is_void() -> None:
     """Stopped at 25 s and started at 30 s, it does not end at 50 s as it would have."""
     result = stopped_at(25.0, Preemption(Keeps.NOTHING), again_s=30.0)

@@ -1,6 +1,7 @@
 """Promise: jobs start, run and end when they should, and the clock and the joules follow."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from wattloop.schedule.actions import Start, Wake
 from wattloop.schedule.engine import Ended, NodeEvent, Preemption, Result, Settings, Simulation
 from wattloop.schedule.engine.log import What
 from wattloop.schedule.jobs import JobKind, JobTable
+from wattloop.schedule.oracle import Options
 from wattloop.schedule.policies.fifo import Fifo
 from wattloop.schedule.policies.policy import Policy
 
@@ -173,6 +175,19 @@ def test_the_log_tells_all_of_it() -> None:
         (2, What.FINISH, 0),
         (3, What.FINISH, 1),
     ]
+
+
+def test_oracles_that_speak_of_different_options_are_refused() -> None:
+    """What a policy chooses by number must be what is carried out."""
+    cluster = small_cluster()
+    jobs = jobs_of([(0, 1)], kind=JobKind("toy", gpus=(1, 2)))
+
+    class OneGpu(PlainOracle):
+        def options(self, kind: JobKind) -> Options:
+            return super().options(replace(kind, gpus=(1,)))
+
+    with pytest.raises(ConfigError, match="differ in the options of toy"):
+        Simulation(cluster, jobs, Fifo(), truth=PlainOracle(cluster), oracle=OneGpu(cluster))
 
 
 @pytest.mark.parametrize(
