@@ -1,6 +1,7 @@
 """Promises of the baselines file: what it holds comes back; what is not comparable is said."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,13 @@ def test_files_that_cannot_be_used(content: str | None, said: str, tmp_path: Pat
     assert str(file) in str(caught.value)
 
 
-def test_a_figure_without_values_is_damage(tmp_path: Path) -> None:
-    """Promise: an empty list of repeats is not a mean of nothing."""
+@pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf], [-1.0], "x", None])
+def test_a_figure_without_values_is_damage(values: object, tmp_path: Path) -> None:
+    """Promise: no repeats, or impossible ones, are not compared: with NaN all would pass."""
     known = Baselines()
     known.put("x", baseline())
     data = json.loads(known.to_text())
-    data["entries"]["x"][0]["figures"]["energy"]["values"] = []
+    data["entries"]["x"][0]["figures"]["energy"]["values"] = values
     file = tmp_path / "b.json"
     file.write_text(json.dumps(data))
     with pytest.raises(ConfigError, match="damaged"):

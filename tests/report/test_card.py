@@ -38,7 +38,9 @@ def trained(**changes: object) -> RunRecord:
     return RunRecord(**{**facts, **changes})  # type: ignore[arg-type] # fields by name
 
 
-ONE = Inference(900, 0.5, 0.01, 0.002, "measured", "start taken off", ("infer",))
+ONE = Inference(
+    900, 0.5, 0.01, 0.002, "measured", "start taken off", ("infer",), node_energy_j=0.75
+)
 
 
 def test_a_card_has_what_the_thesis_asks_for() -> None:
@@ -50,8 +52,8 @@ def test_a_card_has_what_the_thesis_asks_for() -> None:
     assert card.figure("inference_energy").value == 0.5
     assert card.figure("inference_latency").value == 0.002
     assert card.figure("training_carbon").value == pytest.approx(4.5e6 / 3.6e6 * 56)
-    # 1,000 x 0.5 J, with what the node and the room add: 4.5 MJ for 3.6 MJ
-    assert card.figure("inference_carbon").value == pytest.approx(500 * 1.25 / 3.6e6 * 56)
+    # 1,000 x 0.75 J of the node, x PUE
+    assert card.figure("inference_carbon").value == pytest.approx(750 * 1.2 / 3.6e6 * 56)
     assert card.figure("carbon_intensity").note == "annual mean of France"
     assert card.figure("renewable_share").shown == "25% of the electricity"
     assert card.figure("missing_dram").note == "no DRAM domain"
@@ -117,7 +119,7 @@ def ran(joules: float | None, seconds: float) -> RunResult:
     result = WindowResult("x", 0, None, 0.0, seconds, domains, (Missing("cpu", "no sensor"),))
     return RunResult(
         run_id="x", status=RunStatus.FINISHED, exit_code=0, signal=None, started_wall_s=0.0,
-        result=result,
+        result=result, accounting={"node": {"energy_j": joules and 2 * joules}},
     )  # fmt: skip
 
 
@@ -149,6 +151,7 @@ def test_the_start_of_the_program_is_taken_off(
         pytest.approx(latency_s) if latency_s else None,
     )
     assert bool(found.reason) == (energy_j is None)
+    assert found.node_energy_j == (pytest.approx(2 * energy_j) if energy_j else None)
 
 
 def test_a_command_that_does_not_say_how_many_counts_whole(

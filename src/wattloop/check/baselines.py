@@ -1,6 +1,7 @@
 """The file of figures to compare with: per name and kind of machine, beside the code it judges."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,8 @@ class Baselines:
 
 def _series(kind: Kind, data: Any) -> Series:
     values = tuple(float(value) for value in data["values"])
-    if not values:
-        raise ValueError(f"no values of {kind.value}")
+    if not values or not all(math.isfinite(value) and value >= 0 for value in values):
+        raise ValueError(f"{kind.value} has no values, or impossible ones")
     return Series(
         kind=kind,
         values=values,

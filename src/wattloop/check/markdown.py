@@ -23,7 +23,7 @@ def comparison_markdown(comparison: Comparison, remarks: Sequence[str]) -> str:
     lines = [
         f"### Energy check: {verdict.value}",
         "",
-        f"`{as_cell(comparison.name).replace('`', '')}`",
+        f"`{' '.join(comparison.name.split()).replace('`', '')}`",
         "",
         table(HEADERS, rows),
     ]
@@ -54,4 +54,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def as_cell(text: str) -> str:
     """On one line, without what Markdown or HTML would act upon."""
     plain = " ".join(str(text).split())
-    return plain.replace("|", "\\|").replace("<", "&lt;")
+    for sign in ("\\", "|", "[", "`"):
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain.replace("<", "&lt;")

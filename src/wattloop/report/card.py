@@ -206,16 +206,14 @@ def _carbon(
         mass_g = carbon_g(grid_j, found.g_co2e_per_kwh)
         text = f"{format_mass(mass_g)} CO2e"
         yield CardFigure(*keys[:2], mass_g, keys[2], text, how, "energy from the grid x intensity")
-    energy_j = None if record.result is None else record.result.energy_j
-    if found and grid_j and energy_j and inference is not None and inference.energy_j is not None:
-        # what the node and the room add to the devices' energy, as in the training
-        per_1000_j = inference.energy_j * INFERENCES_SHOWN * grid_j / energy_j
-        mass_g = carbon_g(per_1000_j, found.g_co2e_per_kwh)
+    if found and inference is not None and inference.node_energy_j is not None:
+        pue = float(facility.get("pue") or 1.0)
+        mass_g = carbon_g(inference.node_energy_j * INFERENCES_SHOWN * pue, found.g_co2e_per_kwh)
         label = f"{INFERENCES_SHOWN:,} inferences"
         text = f"{format_mass(mass_g)} CO2e"
         yield CardFigure(
             "inference_carbon", label, mass_g, "g CO2e", text, inference.provenance,
-            "node and PUE as in the training",
+            f"whole node x PUE {pue:g}, intensity of the training",
         )  # fmt: skip
     if found is None:
         yield CardFigure(

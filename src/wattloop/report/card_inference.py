@@ -30,7 +30,10 @@ WHOLE = "with the start of the program"
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """Energy and time of one inference; None with `reason` where they cannot be told."""
+    """Energy and time of one inference; None with `reason` where they cannot be told.
+
+    `node_energy_j` has the rest of the node with it, modelled where nobody measures it.
+    """
 
     inferences: int
     energy_j: float | None
@@ -41,6 +44,7 @@ class Inference:
     command: tuple[str, ...]
     reason: str = ""
     notes: tuple[str, ...] = ()
+    node_energy_j: float | None = None
 
 
 def measured_inference(
@@ -75,6 +79,7 @@ def _of_whole(run: RunResult, n: int, command: tuple[str, ...]) -> Inference:
         method=WHOLE,
         command=command,
         reason=_why(run),
+        node_energy_j=None if (node_j := _node_j(run)) is None else node_j / n,
         notes=(*(() if PLACE in " ".join(command) else (note,)), *result.warnings),
     )
 
@@ -87,6 +92,7 @@ def _of_difference(
         _of_whole(second, many, command),
         inferences=more,
         energy_j=None,
+        node_energy_j=None,
         latency_s=None,
         method="start of the program taken off",
         reason=f"{many} inferences cannot be told from {few}; ask for more with --inferences",
@@ -102,13 +108,25 @@ def _of_difference(
     if more_j <= max(doubt_j, CLEARLY * first.energy_j):
         return found
     kinds = [r.result.provenance for r in (first, second) if r.result.provenance is not None]
+    first_node_j, second_node_j = _node_j(first), _node_j(second)
+    node_j = (
+        None
+        if first_node_j is None or second_node_j is None
+        else (second_node_j - first_node_j) / more
+    )
     return replace(
         found,
         energy_j=more_j / more,
+        node_energy_j=node_j,
         uncertainty_j=math.hypot(doubt_j, _systematic(second) * more_j) / more,
         provenance=Provenance.weakest(kinds).value,
         reason="",
     )
+
+
+def _node_j(run: RunResult) -> float | None:
+    node: dict[str, float | None] = run.accounting.get("node") or {}
+    return node.get("energy_j")
 
 
 def _random_j(run: RunResult) -> float:

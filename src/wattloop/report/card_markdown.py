@@ -19,7 +19,7 @@ def card_markdown(card: Card) -> str:
         rows = [
             (
                 figure.label,
-                f"**{as_cell(figure.shown)}**",
+                f"**{figure.shown}**",
                 figure.provenance or "–",
                 figure.note or "–",
             )
