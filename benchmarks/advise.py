@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from advise_runs import FAULTS, FINE, HEALTHY, TOO_HIGH, Case, cases
+from advise_faults import FAULTS
+from advise_healthy import HEALTHY
+from advise_pieces import FINE, TOO_HIGH
+from advise_runs import Case, cases
 from bars import Bar, Page, Table, arguments, publish
 from wattloop.advise.advisor import advice_on
 from wattloop.advise.rules.fp32 import FILLED
@@ -39,13 +42,14 @@ it. Whether a power limit is too high is decided by the physical model of the ca
 more than {high:.0%} of its energy for at most 5% more time. Limits are fine where no cap saves
 more than {fine:.0%}; runs in between are not made.
 
-The same runs with nothing but power readable (*power only*) show what the signals are worth: small
-kernels and caps cannot be told from power, and are not guessed.
+The same runs with nothing but power readable (*power only*) show what the signals are worth: caps
+cannot be told from power and are not guessed; small kernels draw so little that they look like
+rest.
 
 Rules and their thresholds were set on seeds 1 to 4 of the same generator (320 runs). Seed {judged}
-is judged here, seeds {more} beside it; none of them was looked at before. So different draws are
-judged, but not different kinds: what the generator does not make is not judged, and virtual cards
-are simpler than real ones.
+is judged here, seeds {more} beside it; no threshold was changed once they had been run. So other
+draws are judged, but not other kinds: what the generator does not make is not judged, and virtual
+cards are simpler than real ones.
 """
 
 
