@@ -159,8 +159,11 @@ def test_examples_of_predictions_run_without_a_gpu(
     assert "none of them" not in printed
 
 
-def test_tests_of_energy_pass_anywhere_and_take_their_baseline(tmp_path: Path) -> None:
+def test_tests_of_energy_pass_anywhere_and_take_their_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Promise: the tests with the fixture and the mark run where there is no sensor, and say so."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed one is the same plugin
     shutil.copy(ROOT / "examples" / "test_energy.py", tmp_path)
     plugin = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "--energy-update")
     done = searched(tmp_path, "-m", "pytest", str(tmp_path / "test_energy.py"), *plugin)

@@ -102,7 +102,7 @@ def test_another_specimen_is_compared_and_said() -> None:
 def test_another_kind_of_figure_is_not_compared_unless_asked() -> None:
     """Promise: joules before and seconds now is an error that names both and the way out."""
     now = {Kind.CPU_TIME: SECONDS}
-    with pytest.raises(NotComparable, match="judges energy, and here only CPU time"):
+    with pytest.raises(NotComparable, match="judges energy, and here it would be CPU time"):
         compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05)
     found = compared("x", baseline(), now, Kind.CPU_TIME, machine=XEON, tolerance=0.05, chosen=True)
     assert found.judged.kind is Kind.CPU_TIME

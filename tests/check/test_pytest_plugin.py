@@ -1,8 +1,10 @@
 """Promises of the pytest plugin, kept by real runs of pytest inside of this one."""
 
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,8 @@ def nothing_can_be_read(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WATTLOOP_METERS", "rapl")
     monkeypatch.setenv("WATTLOOP_STORE", str(pytester.path / "runs.db"))
     monkeypatch.setenv("PYTHONPATH", str(SRC))
+    # Where Wattloop is installed, its entry point would load the plugin a second time.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def ran(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult:
@@ -102,6 +106,25 @@ def test_too_much(energy):
     )
 
 
+def test_a_sensor_that_answers_only_sometimes_is_said(
+    pytester: pytest.Pytester, sensed: Driver
+) -> None:
+    """Promise: repeats of which only some have joules are judged by what all have, with a word."""
+    code = """
+@pytest.mark.energy(below=("90 J", "90 s"), repeats=2)
+def test_x(tmp_path):
+    time.sleep(0.05)
+    for counter in Path(SYS).rglob("energy_uj"):
+        counter.unlink()
+"""
+    code = "from pathlib import Path\n" + code.replace("SYS", repr(str(pytester.path / "sys")))
+    with sensed:
+        pass  # the files are there; nobody writes into them any more
+    result = ran(pytester, code)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*test_x*limit 1 min 30 s*below", "*could not be read in every*"])
+
+
 def test_strict_fails_what_cannot_be_judged(pytester: pytest.Pytester) -> None:
     """Promise: --energy-strict does not let a limit pass that nobody could look at."""
     code = "def test_j(energy):\n    energy.assert_below('12 J')\n"
@@ -111,7 +134,7 @@ def test_strict_fails_what_cannot_be_judged(pytester: pytest.Pytester) -> None:
 BASE = """
 @pytest.mark.energy(baseline=True, repeats=2)
 def test_epoch():
-    work()
+    time.sleep(0.05)
 """
 
 
@@ -201,17 +224,37 @@ def test_a_test_that_fails_by_itself_is_not_taken(pytester: pytest.Pytester) -> 
 
 
 def test_workers_side_by_side_do_not_judge_joules(
-    pytester: pytest.Pytester, sensed: Driver, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, sensed: Driver
 ) -> None:
     """Promise: under xdist each test answers for its own CPU time, and results still arrive."""
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     code = "@pytest.mark.energy(below=('1 J', '30 s'))\ndef test_x():\n    work()\n"
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # two more starts of each of them
     with sensed:
         pytester.makepyfile(test_it=WORK + code)
         result = pytester.runpytest_subprocess(*OPTIONS, "-p", "xdist", "-n", "2")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*test_x*limit 30.0 s*below", "*side by side*"])
+
+
+def test_whoever_installs_wattloop_has_the_fixture(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: the entry point of the package is enough, and `-p no:wattloop` leaves it out."""
+    entry_points = tomllib.loads((SRC.parent / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]["pytest11"]
+    info = pytester.path / "site" / "wattloop-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wattloop\nVersion: 0\n")
+    lines = (f"{name} = {where}\n" for name, where in entry_points.items())
+    (info / "entry_points.txt").write_text("[pytest11]\n" + "".join(lines))
+    monkeypatch.setenv("PYTHONPATH", f"{info.parent}{os.pathsep}{SRC}")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    pytester.makepyfile(test_it="def test_x(energy):\n    energy.assert_below('90 s', '9 J')\n")
+    plain = ("-p", "no:schemathesis", "-p", "no:hypothesispytest", "-p", "no:xdist")
+    pytester.runpytest_subprocess(*plain).assert_outcomes(passed=1)
+    without = pytester.runpytest_subprocess(*plain, "-p", "no:wattloop")
+    without.assert_outcomes(errors=1)
 
 
 def test_the_plugin_costs_those_who_do_not_use_it_nothing() -> None:

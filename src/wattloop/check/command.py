@@ -64,7 +64,8 @@ def measured_command(
         _refuse_failed(done, number + warmup + 1, warmup + repeats)
         if number < 0:
             continue
-        execution, reason = _execution(done, counted)
+        execution, why = _execution(done, counted)
+        reason = reason or why  # one without joules is enough to have none to compare
         if Kind.ENERGY not in execution and counters.reason:
             notes[counters.reason] = None
         notes.update(dict.fromkeys(_notes(done)))

@@ -66,8 +66,8 @@ def compared(
     """
     if not chosen and kind is not baseline.judged:
         raise NotComparable(
-            f"the baseline of {name!r} judges {baseline.judged.words}, and here only "
-            f"{kind.words} can be had: take one here with --update, or choose --figure {kind.value}"
+            f"the baseline of {name!r} judges {baseline.judged.words}, and here it would be "
+            f"{kind.words}: take one here with --update, or choose --figure {kind.value}"
         )
     if kind not in baseline.series:
         raise NotComparable(f"the baseline of {name!r} has no {kind.words}; take it with --update")

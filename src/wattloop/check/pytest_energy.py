@@ -15,6 +15,8 @@ from wattloop.core.settings import Settings
 
 __all__ = ["Energy", "energy_of"]
 
+UNREAD = "a sensor could not be read in every execution: they may be too short for it"
+"""Said only where joules are lacking although there is a sensor."""
 SETTINGS = pytest.StashKey[Settings]()
 
 
@@ -133,9 +135,8 @@ class Energy:
     def _judge(self, executions: list[Execution], limits: Sequence[Limit]) -> None:
         __tracebackhide__ = True
         assert self._probe is not None
-        self._outcome = judged_limits(
-            self._wishes, gathered(executions), limits, self._probe.reason
-        )
+        reason = self._probe.reason or UNREAD
+        self._outcome = judged_limits(self._wishes, gathered(executions), limits, reason)
         self._fail_if_worse()
 
     def _fail_if_worse(self) -> None:

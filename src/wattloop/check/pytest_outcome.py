@@ -178,7 +178,8 @@ def judged_baseline(found: Outcome, wishes: Wishes) -> None:
         )
     except NotComparable as error:
         found.verdict = "not judged"
-        found.notes.append(str(error).replace("--update", "--energy-update"))
+        said = str(error).partition(", or choose --figure")[0]
+        found.notes.append(said.replace("--update", "--energy-update"))
         return
     one = comparison.judged
     change = "" if one.change is None else f"{one.change:+.1%}"
