@@ -90,7 +90,7 @@ def test_more_points_than_names_fit_have_a_legend() -> None:
     rows = [row(f"p{n}", 0) | {"load": load} for n in range(6) for load in ("a", "b", "c")]
     parts = trade_off_figure(rows, "toy", setting="load").to_dict()["layer"]
     assert "text" not in {part["mark"]["type"] for part in parts}
-    assert "legend" not in parts[2]["encoding"]["color"]
+    assert parts[2]["encoding"]["color"]["legend"] is not None
 
 
 def test_a_policy_without_throughput_is_no_point() -> None:
@@ -115,10 +115,18 @@ def test_completion_time_is_drawn_against_the_rate_in_minutes() -> None:
     """60 s are one minute; one point per policy and rate."""
     rows = [row("fifo", 0) | {"rate_per_s": 0.001}, row("fifo", 0) | {"rate_per_s": 0.002}]
     points = values(load_figure(rows, "toy"))
-    assert [(point["setting"], point["jct_min"]) for point in points] == [
+    assert [(point["setting"], point["minutes"]) for point in points] == [
         (0.001, 1.0),
         (0.002, 1.0),
     ]
+
+
+def test_jobs_that_are_left_are_in_the_load_figure() -> None:
+    """Leaving long jobs aside must not look like being quick."""
+    rows = [row("fifo", 0, age_mean_s=600.0) | {"rate_per_s": 0.001}]
+    ended, everyone = load_figure(rows, "toy").to_dict()["hconcat"]
+    assert ended["title"]["text"] == "jobs that ended"
+    assert [point["minutes"] for point in everyone["data"]["values"]] == [10.0]
 
 
 def test_the_budget_is_drawn_where_there_is_one() -> None:
