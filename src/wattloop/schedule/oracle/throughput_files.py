@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 from wattloop.schedule.oracle.csv_rows import CsvFile, read_rows
+from wattloop.schedule.oracle.shipped_tables import THROUGHPUTS
 from wattloop.schedule.oracle.throughputs import Measured, Throughputs
 
 __all__ = ["OURS", "load_throughputs"]
 
 OURS = ("model", "gpu", "gpus", "batch", "samples_per_s")
 """Columns that a table of ours must have; precision, spread and power_w may be added."""
+SHIPPED = "the shipped table of throughput (predicted, not measured)"
 GAVEL = ("source", "model", "batch", "gpu_type", "scale_factor", "steps_per_s")
 ELASTICFLOW = ("gpu_type", "model", "global_batch", "gpus", "steps_per_s")
 GAVEL_SOURCE = "physical_cluster"
@@ -28,7 +31,8 @@ def load_throughputs(names: Sequence[str]) -> Throughputs:
     for name in names:
         file = read_rows(name)
         rows += _reader(file)(file)
-    return Throughputs(rows, ", ".join(names))
+    said = (SHIPPED if user_path(name) == THROUGHPUTS else name for name in names)
+    return Throughputs(rows, ", ".join(said))
 
 
 def _reader(file: CsvFile) -> Callable[[CsvFile], list[Measured]]:
