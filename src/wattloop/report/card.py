@@ -10,36 +10,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wattloop.core.records import Missing, Scope, WindowResult
-from wattloop.core.units import format_duration, format_energy, format_mass
-from wattloop.measure.accounting.carbon import IntensitySearch, carbon_g
+from wattloop.core.units import format_duration, format_energy
+from wattloop.measure.accounting.carbon import IntensitySearch
+from wattloop.report.card_carbon import carbon_figures
+from wattloop.report.card_figure import NOT_KNOWN, CardFigure
 from wattloop.report.card_inference import Inference
 from wattloop.store.runs import RunRecord
 from wattloop.version import __version__
 
-__all__ = ["Card", "CardFigure", "CardSection", "card_of"]
+__all__ = ["Card", "CardSection", "card_of"]
 
 FORMAT, VERSION = "wattloop-energy-card", 1
-NOT_KNOWN = "not known"
 NO_INFERENCE = "not measured; give the command with --inference"
-NO_SHARE = "no source here tells it; state it with --renewable"
-INFERENCES_SHOWN = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class CardFigure:
-    """One line of a card.
-
-    `value` is in `unit` (SI), None where it is not known; `shown` is for people; `provenance` is
-    empty for what needs none, such as the name of a device; `note` says the source or the reason.
-    """
-
-    key: str
-    label: str
-    value: float | str | None
-    unit: str
-    shown: str
-    provenance: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +85,7 @@ def card_of(
         CardSection("Training", tuple(_training(record))),
         CardSection("Hardware", tuple(_hardware(record))),
         CardSection("Inference", tuple(_inference(inference))),
-        CardSection("Carbon", tuple(_carbon(record, inference, intensity, renewable_share))),
+        CardSection("Carbon", tuple(carbon_figures(record, inference, intensity, renewable_share))),
     )
     return Card(
         model=model or record.name or record.run_id,
@@ -187,49 +169,6 @@ def _inference(inference: Inference | None) -> Iterator[CardFigure]:
     else:
         shown = format_duration(inference.latency_s)
         yield CardFigure(*keys[1][:2], inference.latency_s, "s", shown, "measured", of)
-
-
-def _carbon(
-    record: RunRecord,
-    inference: Inference | None,
-    intensity: IntensitySearch,
-    renewable_share: float | None,
-) -> Iterator[CardFigure]:
-    found = intensity.found
-    facility = (record.accounting or {}).get("facility") or {}
-    grid_j, how = facility.get("energy_j"), str(facility.get("provenance") or "")
-    keys = ("training_carbon", "Training", "g CO2e")
-    if found is None or grid_j is None:
-        reason = intensity.reason if found is None else "the energy of the training is not known"
-        yield CardFigure(*keys[:2], None, keys[2], NOT_KNOWN, "", reason)
-    else:
-        mass_g = carbon_g(grid_j, found.g_co2e_per_kwh)
-        text = f"{format_mass(mass_g)} CO2e"
-        yield CardFigure(*keys[:2], mass_g, keys[2], text, how, "energy from the grid x intensity")
-    if found and inference is not None and inference.node_energy_j is not None:
-        pue = float(facility.get("pue") or 1.0)
-        mass_g = carbon_g(inference.node_energy_j * INFERENCES_SHOWN * pue, found.g_co2e_per_kwh)
-        label = f"{INFERENCES_SHOWN:,} inferences"
-        text = f"{format_mass(mass_g)} CO2e"
-        yield CardFigure(
-            "inference_carbon", label, mass_g, "g CO2e", text, inference.provenance,
-            f"whole node x PUE {pue:g}, intensity of the training",
-        )  # fmt: skip
-    if found is None:
-        yield CardFigure(
-            "carbon_intensity", "Intensity", None, "g CO2e/kWh", NOT_KNOWN, "", intensity.reason
-        )
-    else:
-        text = f"{found.g_co2e_per_kwh:g} g CO2e/kWh" + (f", {found.zone}" if found.zone else "")
-        yield CardFigure(
-            "carbon_intensity", "Intensity", found.g_co2e_per_kwh, "g CO2e/kWh", text,
-            found.kind.value, found.source,
-        )  # fmt: skip
-    if renewable_share is None:
-        yield CardFigure("renewable_share", "Renewable", None, "", NOT_KNOWN, "", NO_SHARE)
-    else:
-        text = f"{renewable_share:.0%} of the electricity"
-        yield CardFigure("renewable_share", "Renewable", renewable_share, "", text, "stated")
 
 
 def _notes(record: RunRecord, inference: Inference | None) -> Iterator[str]:

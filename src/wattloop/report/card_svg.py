@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from html import escape
 from textwrap import wrap
 
-from wattloop.report.card import Card, CardFigure
+from wattloop.report.card import Card
+from wattloop.report.card_figure import CardFigure
 
 __all__ = ["card_svg"]
 
