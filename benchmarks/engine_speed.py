@@ -22,15 +22,14 @@ FALLS_BEHIND = 32.0
 TEXT = """
 Every row is a process of its own. Seconds are processor time inside the engine (`run`, the policy
 included; reading files and setting up are not), the least of {repeats} runs up to 100,000 jobs and
-one run above. Two cores of the machine were shared with other programs, which makes processor time
-longer, not shorter.
+one run above. Other programs on the same cores (see the load) make processor time longer.
 
 **One-GPU jobs.** Poisson arrivals that keep 2,048 GPUs (256 nodes of eight) busy to 95%, first in,
 first out. SimPy does the same twice: a process for each job, power integrated at every event,
 energy per job, GPU time per user, the log of events. Once as the thesis describes its simulator
 (5.3.2.1: a `Resource` for each GPU, a scheduler that collects the idle ones; woken by events here,
 not every second), and once as lean as SimPy gets: one `Resource` whose own queue is the waiting
-line. The lean one has no policy, no other placements, no preemption and cannot have them. All
+line. The lean one has no policy, no other placements, no preemption, and no place for them. All
 three end every job at the same time, which is checked.
 
 **Philly.** 82,247 jobs of Microsoft's trace on 2,490 GPUs of three types (scenario
