@@ -49,7 +49,7 @@ def main() -> None:
     args.store.parent.mkdir(parents=True, exist_ok=True)
     filled(args.store, *((300, 5_000_000) if args.quick else (RUNS, SAMPLES)))
     with serving(args.store) as base:
-        singles = one_reader(base, pages(args.store), 10 if args.quick else 40)
+        singles = one_reader(base, pages(args.store), 10 if args.quick else 20)
         curve_ms = fetched_ms(base, f"/api/v1/runs/{DAY_RUN}/curves")
         drawn_ms = drawn_in_browser_ms(base, f"/runs/{DAY_RUN}")
         busy_ms, faults, sent = asyncio.run(together(base, pages(args.store), args.seconds))

@@ -221,4 +221,6 @@ def _photograph(page: Any, name: str) -> None:
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
     dark = page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.screenshot(path=Path(folder) / f"{name}{'-dark' if dark else ''}.png", full_page=True)
+    name = f"{name}{'-dark' if dark else ''}"
+    page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+    page.screenshot(path=Path(folder) / f"{name}-top.png")  # as docs/dashboard.md shows it
