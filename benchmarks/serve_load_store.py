@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tune_stores import fill, many_trials_spec
 from sqlalchemy import insert, select
 
+from tune_stores import fill, many_trials_spec
 from wattloop.core.records import RunStatus
 from wattloop.measure.closing import close_journal
 from wattloop.store.database import Store, open_store

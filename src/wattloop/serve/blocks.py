@@ -29,7 +29,7 @@ def _block(block: Block) -> str:
     # data, not a script: it may not be ended by a text in it
     spec = json.dumps(block.chart.to_dict(validate=False)).replace("<", "\\u003c")
     return (
-        f'<figure><div class="chart" data-chart="spec-{name}" role="img" '
+        f'<figure><div class="chart" data-chart="spec-{name}" role="group" '
         f'aria-label="{escape(block.alternative)}"></div>'
         f'<script type="application/json" id="spec-{name}">{spec}</script></figure>'
     )

@@ -2,6 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -24,6 +26,27 @@ class Cache:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._making: dict[Hashable, Lock] = {}
         self._guard = Lock()
+        # few: a reader of another page must not wait for ten analyses at once
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="wattloop-analysis")
+        self._coming: dict[Hashable, Future[Any]] = {}
+
+    def soon(self, key: Hashable, make: Callable[[], T], wait_s: float) -> T | None:
+        """The same made in the background; None when it takes longer than `wait_s`: ask again."""
+        with self._guard:
+            if key in self._kept:
+                return self._kept[key]  # type: ignore[no-any-return] # kept as it was made
+            coming = self._coming.get(key)
+            if coming is None:
+                coming = self._coming[key] = self._workers.submit(self.get, key, make)
+        try:
+            found: T = coming.result(wait_s)
+        except NotYet:
+            return None
+        finally:
+            if coming.done():
+                with self._guard:
+                    self._coming.pop(key, None)
+        return found
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is kept under the key, else what `make` returns; what it raises is not kept."""

@@ -22,7 +22,7 @@ from wattloop.store.fold import recover
 from wattloop.store.ingest import Ingest
 from wattloop.version import __version__
 
-__all__ = ["NAVIGATION", "House", "InHouse"]
+__all__ = ["NAVIGATION", "PATIENCE_S", "House", "InHouse", "static_text"]
 
 NAVIGATION = (
     ("/", "Jobs"),
@@ -37,6 +37,8 @@ NAVIGATION = (
 
 
 TIDY_EVERY_S = 5.0
+PATIENCE_S = 0.3
+"""So long a page waits for an analysis before it says that it comes."""
 
 
 class House:
@@ -90,6 +92,10 @@ class House:
             **data,
         }
         return HTMLResponse(self.templates.get_template(template).render(context), status)
+
+    def waiting(self, request: Request) -> HTMLResponse:
+        """A page that asks again by itself, while what was asked for is worked out."""
+        return self.page("waiting.html", request, status=202)
 
 
 def static_text(name: str) -> str:

@@ -110,7 +110,9 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
         .encode(x="end:Q", y=y)
     )
     height = ROW_PX * len(shown)
-    chart = alt.layer(blocks, lost).properties(width=2 * WIDTH, height=height)
+    stopped = any(bar["how"] in ("preempted", "node died") for bar in bars)
+    layers = [blocks, lost] if stopped else [blocks]
+    chart = alt.layer(*layers).properties(width=2 * WIDTH, height=height)
     cut = f"; first {MOST_GPUS} of {len(rows)} GPUs" if len(rows) > len(shown) else ""
     return styled(
         chart, f"Who had which GPU: {result.policy}", f"black ends: stopped early{cut}; {said}"

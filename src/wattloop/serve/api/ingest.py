@@ -6,6 +6,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from wattloop.serve.faults import FaultAnswer
 from wattloop.serve.house import InHouse
 from wattloop.serve.security import Writer
 from wattloop.store.ingest import LARGEST_PIECE_B, Received
@@ -31,7 +32,7 @@ class ExpectedAnswer(BaseModel):
     offset: int
 
 
-@router.get("/{run_id}", responses={401: {}, 403: {}})
+@router.get("/{run_id}")
 def received(house: InHouse, run_id: str) -> ReceivedAnswer:
     """How far this server is with a run."""
     return _answer(house.ingest.received(run_id))
@@ -39,7 +40,7 @@ def received(house: InHouse, run_id: str) -> ReceivedAnswer:
 
 @router.post(
     "/{run_id}",
-    responses={401: {}, 403: {}, 409: {"model": ExpectedAnswer}, TOO_LARGE: {}},
+    responses={409: {"model": ExpectedAnswer}, TOO_LARGE: {"model": FaultAnswer}},
 )
 async def take(
     request: Request, house: InHouse, run_id: str, offset: Annotated[int, Query(ge=0)] = 0

@@ -14,7 +14,7 @@ from wattloop.report.stored import stored_search
 from wattloop.serve.api.clusters import ClusterQuery, clusters_of, table_of_search
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.house import PATIENCE_S, House, InHouse
 from wattloop.store.experiments import Experiment
 
 __all__ = ["router"]
@@ -36,17 +36,24 @@ def clusters_page(
     """A form, the clusters, and their means."""
     experiment = stored_search(house.store, search_id)
     key = ("cluster page", *state_of(house.store, experiment), query.model_dump_json())
-    status = 200
+    status, table = 200, None
     try:
-        table = table_of_search(house, experiment)
-        columns = list(table.parameters), [n for n in table.results if table.is_numeric(n)]
-    except ConfigError:
-        columns = [], []
-    try:
-        found = house.cache.get(key, lambda: blocks_html(_blocks(house, experiment, query)))
+        table = house.cache.soon(
+            (*key, "table"), lambda: table_of_search(house, experiment), PATIENCE_S
+        )
+        found = house.cache.soon(
+            key, lambda: blocks_html(_blocks(house, experiment, query)), PATIENCE_S
+        )
+        if table is None or found is None:
+            return house.waiting(request)
     except ConfigError as error:
         status = 422
         found = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
+    columns = (
+        ([], [])
+        if table is None
+        else (list(table.parameters), [n for n in table.results if table.is_numeric(n)])
+    )
     return house.page(
         "clusters.html",
         request,

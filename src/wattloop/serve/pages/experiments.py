@@ -13,7 +13,7 @@ from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.house import PATIENCE_S, House, InHouse
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 
@@ -97,7 +97,10 @@ def _shown(
         found = report(house.store, experiment)
         return found, sections_html(found)
 
-    document, sections = house.cache.get(("page", *state_of(house.store, experiment)), make)
+    made = house.cache.soon(("page", *state_of(house.store, experiment)), make, PATIENCE_S)
+    if made is None:
+        return house.waiting(request)
+    document, sections = made
     return house.page(
         "document.html",
         request,

@@ -1,5 +1,6 @@
 """*Jobs*: totals and a table of runs, as EnergyScopium shows them."""
 
+import time
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ router = APIRouter()
 
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
+CHOICES_EVERY_S = 10.0
 
 
 @router.get("/")
@@ -36,7 +38,7 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
         request,
         answer=answer,
         query=query,
-        choices={name: known_values(house.store, name) for name in CHOICES},
+        choices=_choices(house),
         slopes=slopes,
         chart=chart,
         live=live[:LIVE_SHOWN],
@@ -45,6 +47,12 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
         insights=INSIGHTS,
         link=lambda **changes: "/?" + _with(request, changes),
     )
+
+
+def _choices(house: House) -> dict[str, list[str]]:
+    """What filters offer; a new project may be some seconds late."""
+    key = ("choices", int(time.monotonic() / CHOICES_EVERY_S))
+    return house.cache.get(key, lambda: {name: known_values(house.store, name) for name in CHOICES})
 
 
 def _slopes(house: House, query: JobQuery, answer: JobsAnswer) -> tuple[SlopesAnswer, Markup]:

@@ -10,7 +10,7 @@ from wattloop.report.document import Note
 from wattloop.report.over_time import over_time_blocks
 from wattloop.serve.api.over_time import CellQuery, cells_of, over_time_of
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.house import InHouse
+from wattloop.serve.house import PATIENCE_S, InHouse
 from wattloop.store.experiments import find_experiment
 
 __all__ = ["router"]
@@ -27,7 +27,13 @@ def over_time_page(
     cells = cells_of(house, experiment)
     status = 200
     try:
-        shown = over_time_of(house, experiment, cells, query)
+        shown = house.cache.soon(
+            ("over time asked", experiment.experiment_id, len(cells), query.policy, query.seed),
+            lambda: over_time_of(house, experiment, cells, query),
+            PATIENCE_S,
+        )
+        if shown is None:
+            return house.waiting(request)
         key = ("over time page", experiment.experiment_id, shown.policy, shown.seed)
         blocks = house.cache.get(key, lambda: blocks_html(over_time_blocks(shown)))
         policy, seed = shown.policy, shown.seed

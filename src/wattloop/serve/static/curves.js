@@ -17,7 +17,7 @@ function curveRows(answer) {
   return rows;
 }
 
-// Lines of a chart on a dark page are drawn on white all the same: one palette, always readable.
+// White behind it whatever the theme: one palette, always readable.
 function curveSpec(answer, title = "Power (W)") {
   const names = answer.curves.map((curve) => curve.name);
   const limits = answer.curves.filter((curve) => curve.tdp_w)
@@ -60,7 +60,7 @@ async function drawCurves(place) {
     follow(place, answer);
     return;
   }
-  const result = await vegaEmbed(place, curveSpec(answer), embed);
+  const result = await drawn(place, curveSpec(answer));
   const view = result.view;
   const rows = curveRows(answer);
   let waiting = null;
@@ -93,7 +93,7 @@ function follow(place, answer) {
       const spec = curveSpec(answer);
       spec.datasets.power = rows.slice(-LIVE_POINTS);
       place.textContent = "";
-      view = (await vegaEmbed(place, spec, embed)).view;
+      view = (await drawn(place, spec)).view;
     }
   });
   source.addEventListener("end", () => { source.close(); location.reload(); });
@@ -112,7 +112,7 @@ async function drawSignals(select) {
       return;
     }
     const spec = curveSpec({ curves: chosen, windows: [] }, `${chosen[0].name} (${chosen[0].unit})`);
-    await vegaEmbed(place, { ...spec, height: 180 }, embed);
+    await drawn(place, { ...spec, height: 180 });
   }
   select.addEventListener("change", draw);
   await draw();

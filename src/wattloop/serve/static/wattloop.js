@@ -20,7 +20,20 @@ button.addEventListener("click", () => {
 const embed = { actions: { export: true, source: false, compiled: false, editor: false },
   renderer: "svg", ast: true };
 
+// To a screen reader a chart is one picture with its meaning, not two thousand nameless points.
+async function drawn(place, spec) {
+  const words = place.getAttribute("aria-label");
+  const result = await vegaEmbed(place, spec, embed);
+  const picture = place.querySelector("svg.marks");
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", words);
+  for (const part of picture.children) { part.setAttribute("aria-hidden", "true"); }
+  for (const menu of place.querySelectorAll("summary")) {
+    menu.setAttribute("aria-label", `Save this chart: ${words}`);
+  }
+  return result;
+}
+
 for (const place of document.querySelectorAll("[data-chart]")) {
-  const spec = JSON.parse(document.getElementById(place.dataset.chart).textContent);
-  vegaEmbed(place, spec, embed);
+  drawn(place, JSON.parse(document.getElementById(place.dataset.chart).textContent));
 }

@@ -1,0 +1,84 @@
+"""What went wrong, as JSON for a program and as a page for a person; never a traceback."""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound, WattloopError
+from wattloop.serve.house import House
+from wattloop.store.ingest import Unexpected
+
+__all__ = ["API_ROOT", "FAULTS", "FaultAnswer", "add_fault_handlers"]
+
+API_ROOT = "/api/v1"
+
+
+class FaultAnswer(BaseModel):
+    """What went wrong and what to do about it."""
+
+    detail: str
+
+
+FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": FaultAnswer, "description": text}
+    for status, text in {
+        401: "The token is missing or wrong.",
+        403: "This server takes nothing.",
+        404: "There is no such thing.",
+        405: "Not by this method.",
+        421: "Not served under this name.",
+        422: "The question makes no sense; the answer says why.",
+        503: "The store cannot be read now.",
+    }.items()
+}
+"""What any call may answer beside its own."""
+
+
+def add_fault_handlers(app: FastAPI) -> None:
+    """One form for all faults."""
+    app.add_exception_handler(WattloopError, _fault)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _senseless)
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    if isinstance(error, Unexpected):
+        return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
+    if isinstance(error, RunNotFound | ExperimentNotFound):
+        status = 404
+    elif isinstance(error, ConfigError):
+        status = 422
+    else:
+        status = 503
+    return _answer(request, status, str(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _answer(request, error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _senseless(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    said = [
+        f"{'.'.join(str(part) for part in one['loc'][1:]) or one['loc'][0]}: {one['msg']}"
+        for one in error.errors()
+    ]
+    return _answer(request, 422, "; ".join(dict.fromkeys(said)))
+
+
+def _answer(
+    request: Request, status: int, message: str, headers: dict[str, str] | None = None
+) -> Response:
+    # half a character that came in a query cannot be sent back as it is
+    text = message.encode("utf-8", "replace").decode()
+    if request.url.path.startswith(API_ROOT):
+        return JSONResponse({"detail": text}, status, headers=headers)
+    house: House = request.app.state.house
+    page = house.page("fault.html", request, status=status, message=text, number=status)
+    page.headers.update(headers or {})
+    return page

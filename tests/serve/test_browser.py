@@ -1,0 +1,226 @@
+"""Promises of the dashboard in a real browser: drawn, readable by everybody, alone on its host.
+
+Screenshots of all pages go to the folder that WATTLOOP_SCREENSHOTS names.
+"""
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+pytest.importorskip("vl_convert", reason="vl-convert, which brings Vega, is not installed")
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from tests.serve.filled import Filled, filled
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+ARGUMENTS = ("--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage")
+DRAWN = ("jobs", "run", "live", "compare", "sweep", "search", "clusters", "campaign", "over-time")
+MARKS = "svg path[d], svg rect, svg line, svg .mark-symbol path"
+GRAVE = ("serious", "critical")
+
+
+@dataclass
+class Visit:
+    """A browser's page, and all that went wrong on it."""
+
+    base: str
+    page: Any
+    store: Filled
+    faults: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    def open(self, name: str) -> Any:
+        """Go there and wait until its charts are drawn."""
+        self.faults.clear()
+        self.page.goto(self.base + self.store.pages[name], wait_until="load")
+        self.page.wait_for_function("() => document.title.indexOf('Being worked out') < 0")
+        if name in DRAWN:
+            self.page.wait_for_function(
+                "() => document.querySelectorAll('[data-chart], [data-curves]').length && "
+                "[...document.querySelectorAll('[data-chart], [data-curves]')]"
+                ".every((place) => place.querySelector('svg.marks'))",
+                timeout=15_000,
+            )
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """One store for all."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp() / "cache")
+    with filled(tmp_path_factory.mktemp("dashboard")) as found:
+        yield found
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="module")
+def base(store: Filled) -> Iterator[str]:
+    """A server on any free port."""
+    app = create_app(ServeOptions(store=str(store.path)))
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        settings = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(settings)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{place.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One for all tests."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def visit(
+    request: pytest.FixtureRequest, browser: Any, base: str, store: Filled
+) -> Iterator[Visit]:
+    """A wide window, light and dark."""
+    context = browser.new_context(
+        viewport={"width": 1200, "height": 900}, color_scheme=request.param, reduced_motion="reduce"
+    )
+    found = Visit(base, context.new_page(), store)
+    page = found.page
+    page.on("console", lambda m: m.type == "error" and found.faults.append(m.text))
+    page.on("pageerror", lambda error: found.faults.append(str(error)))
+
+    def seen(asked: Any) -> None:
+        if not asked.url.startswith((base, "data:", "blob:")):
+            found.elsewhere.append(asked.url)
+
+    page.on("request", seen)
+    yield found
+    context.close()
+
+
+NAMES = (
+    *("jobs", "run", "live", "compare", "sweeps", "sweep", "searches", "search", "clusters"),
+    *("predict", "campaigns", "campaign", "over-time", "studies", "study", "api"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str) -> None:
+    """Charts have marks, no console error, no request elsewhere, no serious fault for axe."""
+    page = visit.open(name)
+    assert page.locator("h1").count() == 1
+    if name in DRAWN:
+        for chart in page.locator("[data-chart], [data-curves]").all():
+            assert chart.locator(MARKS).count() > 3, f"a chart of {name} is blank"
+    assert visit.faults == []
+    assert visit.elsewhere == []
+    grave = [
+        f"{fault['id']}: {fault['nodes'][0]['html'][:300]} {fault['nodes'][0]['failureSummary']}"
+        for fault in Axe().run(page).response["violations"]
+        if fault["impact"] in GRAVE
+    ]
+    assert not grave, "\n".join(grave)
+    _photograph(page, name)
+
+
+def test_a_run_that_goes_on_is_followed(visit: Visit) -> None:
+    """What is written while one looks appears without a click."""
+    from tests.serve.filled import _power
+
+    page = visit.open("live")
+    line = page.locator("[data-curves] svg .mark-line path").first
+    before = line.get_attribute("d")
+    at = 500 if page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") else 100
+    _power(visit.store.live, at, at + 30)
+    page.wait_for_function(
+        "(before) => document.querySelector('[data-curves] svg .mark-line path')"
+        ".getAttribute('d') !== before",
+        arg=before,
+        timeout=10_000,
+    )
+
+
+def test_the_keyboard_reaches_everything(visit: Visit) -> None:
+    """The first key leads past the navigation, and one sees where one is."""
+    page = visit.open("jobs")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left >= 0")
+    page.keyboard.press("Tab")
+    width = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert width not in ("", "0px")
+
+
+def test_the_theme_can_be_switched_and_is_kept(visit: Visit) -> None:
+    """Whatever the machine is set to."""
+    page = visit.open("api")
+    first = page.evaluate("document.documentElement.dataset.theme")
+    page.click("#theme")
+    second = page.evaluate("document.documentElement.dataset.theme")
+    assert {first, second} == {"light", "dark"}
+    visit.open("studies")
+    assert page.evaluate("document.documentElement.dataset.theme") == second
+    page.click("#theme")
+
+
+def test_another_signal_can_be_chosen_and_clusters_change(visit: Visit) -> None:
+    """What a form offers changes what is drawn."""
+    page = visit.open("run")
+    page.wait_for_selector("#signal-chart svg.marks")
+    assert page.locator("#signal option").count() == 1
+    visit.open("clusters")
+    page.fill("input[name=k]", "4")
+    page.click("button[type=submit] >> text=Group")
+    page.wait_for_load_state()
+    assert "means of 4 clusters" in page.content()
+
+
+@pytest.mark.parametrize(
+    "name", ["jobs", "run", "sweep", "search", "clusters", "over-time", "study"]
+)
+def test_a_phone_needs_no_sideways_scrolling(
+    browser: Any, base: str, store: Filled, name: str
+) -> None:
+    """Wide tables and charts scroll within themselves."""
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    visit = Visit(base, context.new_page(), store)
+    page = visit.open(name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    _photograph(page, f"{name}-phone")
+    context.close()
+
+
+def _photograph(page: Any, name: str) -> None:
+    folder = os.environ.get("WATTLOOP_SCREENSHOTS")
+    if not folder:
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    dark = page.evaluate("document.documentElement.dataset.theme") == "dark"
+    name = f"{name}{'-dark' if dark else ''}"
+    page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+    page.screenshot(path=Path(folder) / f"{name}-top.png")  # as docs/dashboard.md shows it
