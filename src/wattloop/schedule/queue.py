@@ -224,8 +224,7 @@ class Queue:
             found = None
             if self.is_exact and objective.degree is not None:
                 estimates = [
-                    _estimates(k, k.options.sample_s, k.options.power_w)
-                    for k in self._kinds
+                    _estimates(k, k.options.sample_s, k.options.power_w) for k in self._kinds
                 ]
                 numbers = [
                     [self._shape_number[shape] for shape in k.options.shapes()] for k in self._kinds
