@@ -43,7 +43,7 @@ def beside_the_thesis(stated: Ours, lower: Ours, imbalanced: Mapping[str, Seeds]
         a, b = figure(stated), figure(lower)
         is_same = abs(a - thesis) <= NEAR * abs(thesis)
         why = "" if is_same else reason(stated, lower)
-        rows.append((name, f"{thesis:g}{unit}", f"{a:.3g}{unit}", f"{b:.3g}{unit}", why))
+        rows.append((name, f"{thesis:g}{unit}", f"{a:.4g}{unit}", f"{b:.4g}{unit}", why))
     for policy, (low, high) in JAIN.items():
         found = mean(imbalanced[policy], "jain_jct")
         said = f"{low:g}" if low == high else f"{low:g} to {high:g}"
@@ -84,7 +84,7 @@ def _zeus(stated: Ours, lower: Ours) -> str:
     slower = 100 * (mean(stated.zeus, "jct_mean_s") / mean(stated.pollux, "jct_mean_s") - 1)
     return (
         "all-reduce costs next to nothing in our oracle, so that 8 GPUs have both the least time "
-        f"and the least energy-delay product, and both policies choose them (JCT {slower:+.0f}%)"
+        f"and the least energy-delay product, and both policies choose them (JCT {slower:+.1f}%)"
     )
 
 
@@ -113,11 +113,10 @@ def _saved(stated: Ours, lower: Ours) -> str:
 
 
 def _aura(stated: Ours, lower: Ours) -> str:
-    lost = _throughput(stated.pollux) - _throughput(stated.aurachronos)
-    return (
-        _arrivals(stated, lower) + f"; preemption costs {lost:.2f} jobs/h here, as few are needed "
-        f"({mean(stated.aurachronos, 'preemptions'):.1f} in 10 h)"
-    )
+    fewer = _throughput(stated.pollux) - _throughput(stated.aurachronos)
+    stops = f"{mean(stated.aurachronos, 'preemptions'):.1f} preemptions in 10 h"
+    cost = f"cost {fewer:.2f} jobs/h" if fewer >= 0.05 else "cost no throughput"
+    return f"{_arrivals(stated, lower)}; {stops} {cost}"
 
 
 def _hades(stated: Ours, lower: Ours) -> str:

@@ -54,7 +54,7 @@ class AuraChronos(Zeus):
         self,
         age_weight_per_s: float = EDP_AGE_WEIGHT_PER_S,
         most_preemptions: int = 2,
-        patience: float = 0.5,
+        patience: float = 0.3,
     ) -> None:
         super().__init__(age_weight_per_s)
         self.patience = patience
