@@ -14,6 +14,7 @@ from benchmarks.tune_stores import fill, many_trials_spec
 from tests.characterize.made import made_sweep
 from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.store.test_job_list import record
+from wattloop.core.records import WindowResult
 from wattloop.measure.closing import close_journal
 from wattloop.schedule.campaigns.running import run_campaign
 from wattloop.store.database import Store, open_store
@@ -148,10 +149,8 @@ def _run(store: Store) -> None:
     journal = JournalWriter(path, _header(RUN, "training"))
     _power(journal, 0, SAMPLES)
     for number, name in enumerate(("load", "train")):
-        window = {
-            **{"name": name, "window_id": number + 1, "parent_id": 0, "domains": []},
-            **{"begin_s": 30.0 * number, "end_s": 30.0 * number + 28, "missing": []},
-        }
-        journal.event({"type": "window", "window": window})
+        begin_s = 30.0 * number
+        window = WindowResult(name, number + 1, 0, begin_s, begin_s + 28)
+        journal.event({"type": "window", "window": window.to_dict()})
     journal.close()
     assert fold(store, path, close_journal).outcome is Outcome.FOLDED

@@ -1,0 +1,81 @@
+"""Promises of searches and campaigns on pages: what is chosen is shown, what is stored is true."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from fastapi.testclient import TestClient
+
+from tests.serve.filled import LIVE, RUN, Filled, filled
+from wattloop.schedule.scenarios.again import scenario_again
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
+    """One store for all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+        with filled(tmp_path_factory.mktemp("analyses")) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def client(store: Filled) -> Iterator[TestClient]:
+    """As a program on this machine sees it."""
+    with TestClient(create_app(ServeOptions(store=str(store.path)))) as found:
+        yield found
+
+
+def test_clusters_are_as_many_as_asked_for(client: TestClient, store: Filled) -> None:
+    """Of the features that were chosen; a column that is not there is named."""
+    place = f"/api/v1/searches/{store.search}/clusters"
+    found = client.get(place, params={"k": 3, "strategy": "results", "result": "energy_j"}).json()
+    assert (found["clusters"], found["used"]) == (3, ["energy_j"])
+    assert len(found["means"]) == len(set(found["labels"].values())) == 3
+    wrong = client.get(place, params={"result": "nonsense"})
+    assert (wrong.status_code, "nonsense" in wrong.json()["detail"]) == (422, True)
+
+
+def test_a_campaign_simulated_again_is_the_same(client: TestClient, store: Filled) -> None:
+    """Event by event, from nothing but what the store keeps."""
+    place = f"/api/v1/campaigns/{store.campaign}/over-time"
+    found = client.get(place, params={"policy": "zeus", "seed": 1}).json()
+    assert (found["policy"], found["seed"], found["same_as_stored"]) == ("zeus", 1, True)
+    assert max(found["mean_w"]) > min(found["mean_w"]) > 0
+    assert client.get(place, params={"policy": "none"}).status_code == 422
+
+
+def test_a_scenario_is_kept_whole(store: Filled) -> None:
+    """What is made of the kept one is kept the same."""
+    with open_store(store.path) as opened:
+        kept = find_experiment(opened, store.campaign, "campaign").spec["scenario"]
+    again = json.loads(json.dumps(scenario_again(kept).to_dict()))
+    proposals = ("policies", "seeds")
+    assert {k: v for k, v in kept.items() if k not in proposals} == {
+        k: v for k, v in again.items() if k not in proposals
+    }
+
+
+def test_signals_are_curves_of_their_own(client: TestClient) -> None:
+    """In their own unit, apart from power."""
+    found = client.get(f"/api/v1/runs/{RUN}/curves", params={"signals": True}).json()["curves"]
+    assert [(curve["name"], curve["unit"]) for curve in found] == [
+        ("gpu:0/utilisation", "fraction")
+    ]
+    power = client.get(f"/api/v1/runs/{RUN}/curves").json()
+    assert {curve["unit"] for curve in power["curves"]} == {"W"}
+    assert [band["name"] for band in power["windows"]] == ["load", "train"]
+
+
+def test_a_run_that_goes_on_is_listed_first(client: TestClient) -> None:
+    """And has a page before it has a result."""
+    assert "Going on now" in client.get("/").text
+    assert client.get(f"/api/v1/runs/{LIVE}").json()["status"] == "running"
