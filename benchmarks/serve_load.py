@@ -266,6 +266,11 @@ def _page(
         "2,000 trials; one process serves. Pages of a search are made once for every state that it "
         "is in, in the background: until then the page says that it comes."
     )
+    text += (
+        "\n\nTimes of `A search` and `Clusters` include such placeholder pages (202), which "
+        "readers and this table count as answers; asked back to back they may be mostly those. "
+        "Requests begin 15 s after the start of the server."
+    )
     return Page("serve_load", "The dashboard under load", bars, [table], text)
 
 
