@@ -65,7 +65,7 @@ def test_a_page_asks_nobody() -> None:
 def test_every_chart_has_words_for_those_who_cannot_see_it() -> None:
     """The alternative text is the chart's label."""
     page = document_html(nasty_document())
-    assert 'role="img" aria-label="&lt;script&gt;' in page
+    assert 'role="group" aria-label="&lt;script&gt;' in page
 
 
 def test_the_same_parts_are_typeset() -> None:

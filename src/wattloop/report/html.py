@@ -138,7 +138,7 @@ def _table(block: Table) -> str:
 
 def _chart(block: Chart) -> str:
     return (
-        f'<figure><div class="chart" id="chart-{_e(block.name)}" role="img" '
+        f'<figure><div class="chart" id="chart-{_e(block.name)}" role="group" '
         f'aria-label="{_e(block.alternative)}"></div></figure>'
     )
 
