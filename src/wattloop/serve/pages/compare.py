@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from wattloop.report.document import Block, Chart, Table
 from wattloop.report.figures.power import power_figure
@@ -29,13 +30,18 @@ def compare_page(
 ) -> HTMLResponse:
     """A form, and the comparison of the runs that were chosen."""
     names = list(dict.fromkeys(name for name in run or [] if name))
-    blocks = _blocks(house, comparison_of(house.store, names)) if len(names) > 1 else []
+    shown = Markup("")
+    if len(names) > 1:
+        found = comparison_of(house.store, names)
+        # runs that are over do not change
+        key = ("compare", *(record.run_id for record in found.records))
+        shown = house.cache.get(key, lambda: blocks_html(_blocks(house, found)))
     return house.page(
         "compare.html",
         request,
         chosen=names,
         offered=job_page(house.store, limit=OFFERED).rows,
-        blocks=blocks_html(blocks),
+        blocks=shown,
     )
 
 
