@@ -46,7 +46,7 @@ class Helios(AuraChronos):
 
     def __init__(
         self,
-        time_value: float = 0.55,
+        time_value: float = 0.45,
         age_weight_per_s: float = 1 / 3600,
         fairness: float = 0.25,
         most_preemptions: int = 2,
