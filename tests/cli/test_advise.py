@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.cli.main import main
-from wattloop.cli.run_request import _keep
+from wattloop.cli.run_request import keep
 from wattloop.core.settings import Settings
 from wattloop.measure.run_result import RunResult
 from wattloop.store.database import open_store
@@ -79,11 +79,11 @@ def test_the_summary_of_a_run_has_the_best_advice(
         started_wall_s=record.started_wall_s,
         result=record.result,
     )
-    _keep(Settings(store=place), run)
+    keep(Settings(store=place), run)
     said = capsys.readouterr().err
     assert "advice: GPU 1 idle 100% of the time: about" in said
     assert "wattloop advise wasteful" in said
     begin_s = record.result.begin_s
     short = run.with_result(record.result._replace(end_s=begin_s + 5))
-    _keep(Settings(store=place), short)
+    keep(Settings(store=place), short)
     assert "advice" not in capsys.readouterr().err

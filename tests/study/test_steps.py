@@ -20,12 +20,12 @@ SMALL = {
     "name": "small",
     "need": "less energy",
     "kpis": [
-        {"metric": "energy_kwh", "goal": "no worse than 5%"},
-        {"metric": "jobs_done", "goal": "no worse than 5%"},
+        {"metric": "energy_kwh", "goal": "no worse than 50%"},
+        {"metric": "jobs_done", "goal": "no worse than 50%"},
     ],
-    "baseline": {"scenario": "thesis-pareto", "policy": "pollux", "seeds": 2},
+    "baseline": {"scenario": "thesis-pareto", "policy": "pollux", "seeds": 3},
     "candidates": ["zeus"],
-    "validation": {"scenario": "thesis-pareto", "seeds": "5,6"},
+    "validation": {"scenario": "thesis-pareto", "seeds": "5,6,7"},
 }
 
 

@@ -122,6 +122,7 @@ def trials_with_keys(
                 select(trials.c.experiment_id, trials.c.key, trials.c.body)
                 .join(experiments, experiments.c.experiment_id == trials.c.experiment_id)
                 .where(mine, trials.c.key.in_(wanted))
+                .order_by(trials.c.key, trials.c.experiment_id)
             )
             for experiment_id, key, body in connection.execute(query):
                 found[key] = _record(body, key, store.where, experiment_id)
