@@ -148,7 +148,7 @@ def each_trial(store: Store, experiment_id: str) -> Iterator[TrialRecord]:
     query = (
         select(trials.c.key, trials.c.body)
         .where(trials.c.experiment_id == experiment_id)
-        .order_by(trials.c.number)
+        .order_by(trials.c.number, trials.c.key)
     )
     with store.reading() as connection:
         for key, body in connection.execute(query):
