@@ -39,7 +39,7 @@ done
 step "report: one page and one PDF"
 "$bin/wattloop" report demo-cluster --output "$folder/report.html"
 "$bin/wattloop" report demo-cluster --output "$folder/report.pdf"
-"$bin/wattloop" report last --output "$folder/run.html"
+"$bin/wattloop" report demo --output "$folder/run.html"
 
 step "done"
 echo "open $folder/report.html, or the dashboard on all of it:"

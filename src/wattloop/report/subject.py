@@ -12,7 +12,7 @@ from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.runs import find_run
+from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
 
 __all__ = ["report_of"]
 
@@ -26,23 +26,32 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
 
 
 def report_of(store: Store, reference: str) -> Document:
-    """The report on whatever `reference` names: a run, a sweep, a search, a campaign.
+    """The report on whatever `reference` names: a run, a sweep, a search, a campaign, a study.
+
+    An identifier or its beginning comes first, then the name of an experiment, then the name of a
+    run, of which the newest is meant.
 
     Raises:
         ConfigError: there is no report on this kind of thing.
         RunNotFound: nothing is called so.
     """
     try:
-        run = find_run(store, reference)
-        return report_of_run(store, run, advice_notes(store, run))
+        return _of_run(store, find_run(store, reference))
     except RunNotFound as no_run:
         try:
             experiment = find_experiment(store, reference)
         except ExperimentNotFound:
-            raise no_run from None
+            named = list_runs(store, RunFilter(name=reference), limit=1)
+            if not named:
+                raise no_run from None
+            return _of_run(store, named[0])
     if experiment.kind not in EXPERIMENTS:
         known = ", ".join(["run", *EXPERIMENTS])
         raise ConfigError(
             f"{experiment.experiment_id} is a {experiment.kind}: there are reports on {known}"
         )
     return EXPERIMENTS[experiment.kind](store, experiment)
+
+
+def _of_run(store: Store, run: RunRecord) -> Document:
+    return report_of_run(store, run, advice_notes(store, run))
