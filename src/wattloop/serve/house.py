@@ -37,7 +37,7 @@ NAVIGATION = (
 
 
 TIDY_EVERY_S = 5.0
-PATIENCE_S = 0.3
+PATIENCE_S = 0.1
 """So long a page waits for an analysis before it says that it comes."""
 
 
