@@ -5,6 +5,7 @@ from functools import lru_cache
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from wattloop.report.html import style_sheet
 from wattloop.serve.house import static_text
 
 __all__ = ["router", "vega_text"]
@@ -16,8 +17,9 @@ KEEP = {"Cache-Control": "public, max-age=3600"}
 
 @router.get("/style.css")
 def style() -> Response:
-    """The style of all pages."""
-    return Response(static_text("style.css"), media_type="text/css", headers=KEEP)
+    """The style of reports, whose parts pages show, and what pages have beside."""
+    text = style_sheet() + static_text("style.css")
+    return Response(text, media_type="text/css", headers=KEEP)
 
 
 @router.get("/wattloop.js")
