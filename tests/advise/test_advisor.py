@@ -87,6 +87,14 @@ def test_kernels_too_small_for_the_gpu_are_named(store: Store, written: Written)
     assert rules(store, full) == []  # a larger batch would not fit
 
 
+def test_rests_too_short_to_be_seen_are_not_blamed_on_data(store: Store, written: Written) -> None:
+    """Promise: an even, low utilisation says that the host is slow, not that its loader is."""
+    works = [Work(2.0, Activity(1.0, 0.5, 0.6), resident=0.6), Work(59.0, IDLE)]
+    (advice,) = advice_on(store, written(CardScript(works)))
+    assert advice.title.startswith("The GPU waited for its host")
+    assert "torch.compile" in advice.text and "loader" in advice.text
+
+
 def test_a_tail_without_work_is_named(store: Store, written: Written) -> None:
     """Promise: what GPUs draw after their last work is the saving; the end of a program is not."""
     (advice,) = advice_on(store, written(busy(until_s=40.0), interval_s=0.1))

@@ -62,6 +62,18 @@ def test_nothing_to_say_and_an_unknown_run(capsys: pytest.CaptureFixture[str]) -
     assert "no run 'nowhere'" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("place")
+def test_a_name_is_the_newest_run_called_so_but_never_to_delete(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Promise: what people called a run finds it; what removes runs takes identifiers only."""
+    assert main(["advise", "train", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] in ("healthy", "wasteful")
+    assert main(["runs", "show", "train"]) == 0
+    assert main(["runs", "delete", "train", "--yes"]) == 2
+    assert main(["runs", "show", "*"]) == 2
+
+
 def test_the_summary_of_a_run_has_the_best_advice(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,8 @@ def advise(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="[RUN]", help="Identifier, its beginning, or 'last' for the last run."
+            metavar="[RUN]",
+            help="Identifier, its beginning, a name, or 'last' for the last run.",
         ),
     ] = "last",
     *,
@@ -48,7 +49,7 @@ def advise(
     check_target(json_file, "--json")
     settings = settings_of(config, store=store)
     with opened(store, config) as place:
-        record = find_run(place, run)
+        record = find_run(place, run, by_name=True)
         found = advice_on(place, record, settings)
     if json_file is not None:
         advice = [one.to_dict() for one in found]

@@ -76,7 +76,7 @@ def card(  # noqa: PLR0913 - one parameter per option
     share = _share(renewable)
     check_target(json_file, "--json")
     with opened(store, config) as place:
-        record = find_run(place, run) if run != "last" else _last_training(place)
+        record = find_run(place, run, by_name=True) if run != "last" else _last_training(place)
     stem = output or f"card-{record.run_id}"
     for ending in ("svg", "md", "json"):
         check_target(f"{stem}.{ending}", "--output")

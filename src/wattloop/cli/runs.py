@@ -21,7 +21,9 @@ app = typer.Typer(
     help="List, show, compare, export and import measured runs.",
 )
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Identifier, its beginning, or 'last'.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Identifier, its beginning, name, or 'last'.")
+]
 Runs = Annotated[
     list[str], typer.Argument(metavar="RUN", help="Identifiers, their beginnings, or 'last'.")
 ]
@@ -260,7 +262,7 @@ def delete_command(
 
     check_target(json_file, "--json")
     with opened(store, config) as place:
-        records = {record.run_id: record for record in chosen(place, runs)}
+        records = {record.run_id: record for record in chosen(place, runs, by_name=False)}
         if not yes:
             if not is_terminal(sys.stdin):
                 raise ConfigError("nobody is there to ask; delete without asking with --yes")

@@ -52,11 +52,11 @@ def nothing_yet(place: str | None, config: str | None) -> str:
     return f"{location}: no runs yet; try: wattloop run -- python train.py"
 
 
-def chosen(store: "Store", references: Sequence[str]) -> list["RunRecord"]:
-    """The runs that these words name."""
+def chosen(store: "Store", references: Sequence[str], *, by_name: bool = True) -> list["RunRecord"]:
+    """The runs that these words name; by identifiers only where runs are removed."""
     from wattloop.store.runs import find_run
 
-    return [find_run(store, reference) for reference in references]
+    return [find_run(store, reference, by_name=by_name) for reference in references]
 
 
 def filter_of(

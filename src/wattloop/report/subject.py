@@ -12,7 +12,7 @@ from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
+from wattloop.store.runs import RunRecord, find_run
 
 __all__ = ["report_of"]
 
@@ -41,10 +41,10 @@ def report_of(store: Store, reference: str) -> Document:
         try:
             experiment = find_experiment(store, reference)
         except ExperimentNotFound:
-            named = list_runs(store, RunFilter(name=reference), limit=1)
-            if not named:
+            try:
+                return _of_run(store, find_run(store, reference, by_name=True))
+            except RunNotFound:
                 raise no_run from None
-            return _of_run(store, named[0])
     if experiment.kind not in EXPERIMENTS:
         known = ", ".join(["run", *EXPERIMENTS])
         raise ConfigError(

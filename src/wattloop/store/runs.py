@@ -155,8 +155,12 @@ def has_run(connection: Connection, run_id: str) -> bool:
     )
 
 
-def find_run(store: Store, reference: str) -> RunRecord:
-    """The run with this identifier, the only one that begins with it, or the `last` one."""
+def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecord:
+    """The run with this identifier, the only one that begins with it, or the `last` one.
+
+    With `by_name`, what is no beginning of an identifier is a name, of which the newest run is
+    meant; not for what removes runs.
+    """
     with store.reading() as connection:
         query = select(runs.c.body)
         if reference == "last":
@@ -167,6 +171,10 @@ def find_run(store: Store, reference: str) -> RunRecord:
             query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
         found = [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
     exact = [record for record in found if record.run_id == reference]
+    if by_name and reference and not found:
+        newest = _newest_first(select(runs.c.body).where(runs.c.name == reference)).limit(1)
+        with store.reading() as connection:
+            found = [read_record(body) for body in connection.execute(newest).scalars()]
     if not reference or not found:
         raise RunNotFound(_not_found(store, reference))
     if not exact and len(found) > 1:

@@ -1,4 +1,4 @@
-"""The GPU waits between steps, again and again: its data comes too slowly."""
+"""The GPU waits, again and again: its data, or its next kernel, comes too slowly."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,10 +31,11 @@ DATA_METRICS = ("data_s", "data_time", "data_time_s", "data_wait_s")
 
 
 class Waiting(NamedTuple):
-    """How much of the working time, and how it was seen."""
+    """How much of the working time, how it was seen, and whether rests between steps were."""
 
     share: float
     how: str
+    has_rests: bool = True
 
 
 def starved_loader(facts: RunFacts) -> Advice | None:
@@ -54,12 +55,11 @@ def starved_loader(facts: RunFacts) -> Advice | None:
     saving_j = idle_w * span.length_s * waiting.share
     return Advice(
         rule="starved-loader",
-        title=f"The GPU waited for data {waiting.share:.0%} of the time",
+        title=f"The GPU waited for {_for_what(waiting)} {waiting.share:.0%} of the time",
         text=(
-            f"Between steps the GPU had nothing to do, {waiting.share:.0%} of its working time, "
-            f"and drew {format_power(idle_w)} all the while: {format_energy(saving_j)}. Give the "
-            "loader more workers, pinned memory and prefetching, or decode the data once ahead "
-            "of time; the training gets faster by as much as it no longer waits."
+            f"The GPU had nothing to do {waiting.share:.0%} of its working time, and drew "
+            f"{format_power(idle_w)} all the while: {format_energy(saving_j)}. {_remedy(waiting)}"
+            " The training gets faster by as much as it no longer waits."
         ),
         saving_j=saving_j,
         saving_share=saving_j / facts.energy_j,
@@ -70,6 +70,25 @@ def starved_loader(facts: RunFacts) -> Advice | None:
         ),
         source="by the readings of this run, if all waiting ends",
         command=run_again(facts, more=_workers(facts.command)),
+    )
+
+
+def _for_what(waiting: Waiting) -> str:
+    return "data" if waiting.has_rests else "its host"
+
+
+def _remedy(waiting: Waiting) -> str:
+    loader = (
+        "ive the loader more workers, pinned memory and prefetching, or decode the data once "
+        "ahead of time"
+    )
+    if waiting.has_rests:
+        return f"G{loader}."
+    # An H200 running a tiny BERT eagerly shows 12% and no rest: kernels of microseconds.
+    return (
+        "Its rests are too short to be seen one by one: either batches come too slowly, or the "
+        "host launches small kernels one after the other. If the processes of the loader are "
+        f"busy, g{loader}; if not, use a larger batch, torch.compile or CUDA graphs."
     )
 
 
@@ -106,7 +125,8 @@ def _seen(gpu: GpuFacts, whole_load: Trace, span: Stretch) -> Waiting | None:
             return None
         if _spread_over_tenths(load, span) > UNEVEN_LOAD:
             return None
-        return Waiting(share, f"{gpu.label}: utilisation {1 - share:.0%}, evenly all the time")
+        how = f"{gpu.label}: utilisation {1 - share:.0%}, evenly all the time"
+        return Waiting(share, how, has_rests=False)
     if len(rests) < MANY or max(rests) > max(LONG_REST_S, 0.2 * span.length_s):
         return None
     if _spread(rests) > UNEVEN_RESTS or _spread_over_tenths(load, span) > UNEVEN_LOAD:
