@@ -40,7 +40,8 @@ class ClusterView:
         is_up: of every node, by node number.
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
         now_s: the clock.
-        power_w: what the whole cluster draws now, as measured.
+        power_w: what the whole cluster draws now, as measured, and what jobs that were started
+            and do not work yet will add.
     """
 
     cluster: Cluster

@@ -73,7 +73,7 @@ class Decisions:
         """One round; whether it changed anything, so that another one may find more to do."""
         world, view = self._world, self.view
         view.now_s = now_s
-        view.power_w = world.ledger.power_w
+        view.power_w = world.ledger.power_w + world.promised_w
         begun_s = time.perf_counter()
         actions: object = self.policy.decide(view)
         self.policy_s += time.perf_counter() - begun_s
@@ -140,6 +140,8 @@ class Decisions:
                 stretch = world.running.get(index(action.job))
                 if stretch is None:
                     return f"job {action.job} does not run"
+                if stretch.rests:
+                    return f"job {action.job} has done its work"
                 world.stop(now_s, stretch, What.PREEMPT)
                 return ""
             if isinstance(action, Recap):
@@ -161,6 +163,8 @@ class Decisions:
         stretch = world.running.get(job)
         if stretch is None:
             return f"job {job} does not run"
+        if stretch.rests:
+            return f"job {job} has done its work"
         choices = world.choices[world.kind[job]]
         if not 0 <= option < len(choices):
             return f"job {job} has {len(choices)} options"

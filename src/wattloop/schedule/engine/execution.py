@@ -18,12 +18,14 @@ from wattloop.schedule.running import Running
 from wattloop.schedule.use import Use
 from wattloop.schedule.view import Loss
 
-__all__ = ["END", "Entry", "Execution"]
+__all__ = ["BEGIN", "END", "REST", "Entry", "Execution"]
 
 Entry = tuple[float, int, int, int]
 """An event to come: time, what, about which job or node, and which version of it."""
 
 END = 0
+BEGIN, REST = 5, 6
+"""A job that was started begins to work; a job's work is done, and its GPUs are not yet free."""
 START, FINISH = int(What.START), int(What.FINISH)
 
 
@@ -57,6 +59,11 @@ class Execution:
         self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
         self._rules = settings.preemption
+        self.promised_w = 0.0
+        """What jobs that were started will draw more than their idle GPUs do, once they work."""
+        self._start_latency_s = settings.start_latency_s
+        self._end_latency_s = settings.end_latency_s
+        self._has_latency = settings.start_latency_s > 0.0 or settings.end_latency_s > 0.0
         self._has_factors = not self.queue.is_exact
         self._neighbours = (
             Neighbours(len(cluster.node_groups), settings.interference)
@@ -76,7 +83,7 @@ class Execution:
             return False
         work = self.queue.remove(job)
         started_s = self.accounts.started_s
-        trains_from_s, version = now_s, 0
+        trains_from_s, version = now_s + self._start_latency_s, 0
         if started_s[job] == started_s[job]:  # NaN, for never, is not itself
             trains_from_s += self._rules.restart_s
             version = self._versions.pop(job)
@@ -96,7 +103,7 @@ class Execution:
             nodes,
             now_s,
             power_w,
-            trains_from_s + believed_s,
+            trains_from_s + believed_s + self._end_latency_s,
             work,
             sample_s,
             step_work,
@@ -105,7 +112,10 @@ class Execution:
         )
         if version:
             stretch.version = version
-        self.ledger.power_w += power_w - idle_w
+        if self._start_latency_s:
+            self._promise(stretch, idle_w)
+        else:
+            self.ledger.power_w += power_w - idle_w
         if self._has_busy_hosts:
             self.ledger.add_host_w(self._hosts_w(nodes))
         self.use.start(self._user[job], gpus, now_s)
@@ -115,8 +125,27 @@ class Execution:
         end_s = trains_from_s + work * sample_s
         if self._neighbours is not None or self._rules.pauses:
             end_s = stretch.end_s(self._rules)
-        heappush(self.heap, (end_s, END, job, version))
+        if self._has_latency:
+            self._push_rest(end_s, job, version)
+        else:
+            heappush(self.heap, (end_s, END, job, version))
         return True
+
+    def begin(self, now_s: float, stretch: Stretch) -> None:
+        """A job that was started some time ago begins to work."""
+        stretch.settle(now_s, self._rules)
+        power_w = self.choices[self.kind[stretch.job]][stretch.option].power_w
+        self.ledger.power_w += power_w - stretch.power_w
+        self.promised_w -= power_w - stretch.power_w
+        stretch.power_w = power_w
+
+    def rest(self, now_s: float, stretch: Stretch) -> None:
+        """A job's work is done; its GPUs idle until they can be given to another."""
+        stretch.settle(now_s, self._rules)
+        idle_w = stretch.gpus * self._idle_w[stretch.type_index]
+        self.ledger.power_w += idle_w - stretch.power_w
+        stretch.power_w = idle_w
+        stretch.rests = True
 
     def finish(self, now_s: float, stretch: Stretch) -> None:
         """A job has done its work."""
@@ -124,7 +153,7 @@ class Execution:
         if stretch.trains_from_s > stretch.started_s:
             self.accounts.wasted_j[job] += stretch.restart_at_j(now_s)
         self._release(now_s, stretch)
-        self.accounts.finished_s[job] = now_s
+        self.accounts.finished_s[job] = now_s - self._end_latency_s
         self.log.pending.append((now_s, FINISH, job, 0))
 
     def stop(self, now_s: float, stretch: Stretch, what: What) -> None:
@@ -136,6 +165,9 @@ class Execution:
         counts[job] += 1
         self.accounts.wasted_j[job] += stretch.loss_at(now_s, self._rules).energy_j
         left = stretch.work_at_start - stretch.kept_at(now_s, self._rules)
+        if now_s < stretch.works_from_s:
+            power_w = self.choices[self.kind[job]][stretch.option].power_w
+            self.promised_w -= power_w - stretch.power_w
         self._release(now_s, stretch)
         self._versions[job] = stretch.version + 1  # its end in the heap is void
         self.queue.add(job, left)
@@ -146,8 +178,13 @@ class Execution:
         kind = self.kind[stretch.job]
         choice = self.choices[kind][option]
         stretch.settle(now_s, self._rules)
-        self.ledger.power_w += choice.power_w - stretch.power_w
-        stretch.option, stretch.power_w = option, choice.power_w
+        if now_s < stretch.works_from_s:
+            old_w = self.choices[kind][stretch.option].power_w
+            self.promised_w += choice.power_w - old_w
+        else:
+            self.ledger.power_w += choice.power_w - stretch.power_w
+            stretch.power_w = choice.power_w
+        stretch.option = option
         stretch.sample_s = choice.sample_s
         believed_s = choice.believed_sample_s * self._share(stretch.job, kind, option)
         left_s = (stretch.end_s(self._rules) - now_s) * believed_s
@@ -169,7 +206,11 @@ class Execution:
             ledger.add_node_w(group.host_w, gpus_w)
         else:
             for job in self._neighbours.on(node) if self._neighbours is not None else ():
-                self.stop(now_s, self.running[job], What.INTERRUPT)
+                stretch = self.running[job]
+                if stretch.rests:
+                    self.finish(now_s, stretch)
+                else:
+                    self.stop(now_s, stretch, What.INTERRUPT)
             machines.put_down(node)
             self.down_since_s[node] = now_s
             ledger.add_node_w(-group.host_w, -gpus_w)
@@ -192,6 +233,7 @@ class Execution:
             ledger.power_w += gpus * self._idle_w[type_index] - stretch.power_w
         else:
             ledger.power_w = ledger.resting_w  # rounding does not pile up
+            self.promised_w = 0.0
         self.use.stop(self._user[job], gpus, now_s)
         gpu_s = gpus * (now_s - stretch.started_s)
         accounts.energy_j[job] += stretch.energy_j + stretch.power_w * (now_s - stretch.since_s)
@@ -203,6 +245,8 @@ class Execution:
     def _disturb(self, now_s: float, slowdowns: list[tuple[Stretch, float]]) -> None:
         """Neighbours of a job that came or went change their speed."""
         for stretch, slowdown in slowdowns:
+            if stretch.rests:
+                continue
             stretch.settle(now_s, self._rules)
             stretch.slowdown = slowdown
             self._move_end(stretch)
@@ -215,7 +259,23 @@ class Execution:
     def _move_end(self, stretch: Stretch) -> None:
         stretch.version += 1
         end_s = stretch.end_s(self._rules)
-        heappush(self.heap, (end_s, END, stretch.job, stretch.version))
+        if self._has_latency:
+            self._push_rest(end_s, stretch.job, stretch.version)
+        else:
+            heappush(self.heap, (end_s, END, stretch.job, stretch.version))
+
+    def _promise(self, stretch: Stretch, idle_w: float) -> None:
+        """A job has its GPUs, which idle until it works."""
+        self.promised_w += stretch.power_w - idle_w
+        stretch.power_w = idle_w
+        stretch.works_from_s = begin_s = stretch.started_s + self._start_latency_s
+        heappush(self.heap, (begin_s, BEGIN, stretch.job, stretch.version))
+
+    def _push_rest(self, end_s: float, job: int, version: int) -> None:
+        """When a job's work is done, and when its GPUs are free."""
+        if self._end_latency_s:
+            heappush(self.heap, (end_s, REST, job, version))
+        heappush(self.heap, (end_s + self._end_latency_s, END, job, version))
 
     def _hosts_w(self, nodes: Nodes) -> float:
         return sum(mask.bit_count() * self._host_busy_w[node] for node, mask in nodes)

@@ -114,8 +114,10 @@ class Invariants:
                 busy = machines.sizes[node] - free
                 host_w += group.host_w + busy * group.host_busy_w_per_gpu
                 idle_w += free * cluster.types[machines.node_type[node]].idle_w
-        running = world.running.items()
-        active_w = sum(world.choices[world.kind[job]][each.option].power_w for job, each in running)
+        now_s, active_w = world.ledger.now_s, 0.0
+        for job, each in world.running.items():
+            choice = world.choices[world.kind[job]][each.option]
+            active_w += choice.power_w if each.is_at_work(now_s) else choice.idle_w
         return _Parts(active_w, idle_w, host_w, cluster.network_w)
 
     def _power_and_energy(self) -> None:

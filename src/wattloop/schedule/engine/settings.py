@@ -81,6 +81,10 @@ class Settings:
         round_s: decisions fall on multiples of this; None decides whenever something happens.
         horizon_s: when the simulation ends; infinite lets all jobs finish.
         preemption: what stopping a job costs.
+        start_latency_s: from the decision to start a job until it works; it has its GPUs, which
+            idle.
+        end_latency_s: from the end of a job's work until its GPUs can be given to another; they
+            idle.
         interference: by how much a job slows down for each other job on its nodes (0.05 = 5%).
         budget_w: most the whole cluster may draw; what is above is counted, not prevented.
         carbon_g_per_kwh, price_per_kwh: of electricity.
@@ -93,6 +97,8 @@ class Settings:
     round_s: float | None = None
     horizon_s: float = math.inf
     preemption: Preemption = field(default_factory=Preemption)
+    start_latency_s: float = 0.0
+    end_latency_s: float = 0.0
     interference: float = 0.0
     budget_w: Steps = field(default_factory=lambda: Steps.constant(math.inf))
     carbon_g_per_kwh: Steps | None = None
@@ -107,5 +113,8 @@ class Settings:
             raise ConfigError(f"settings: round_s is {self.round_s:g}; give seconds, or None")
         if not self.horizon_s > 0.0:
             raise ConfigError(f"settings: horizon_s is {self.horizon_s:g}; give seconds")
+        for name in ("start_latency_s", "end_latency_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"settings: {name} is {getattr(self, name):g}; give seconds")
         if not 0.0 <= self.interference < math.inf:
             raise ConfigError(f"settings: interference is {self.interference:g}; give a share")

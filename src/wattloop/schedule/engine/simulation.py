@@ -10,7 +10,7 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.engine.decisions import WAKE, Decisions
-from wattloop.schedule.engine.execution import END, Execution
+from wattloop.schedule.engine.execution import BEGIN, END, REST, Execution
 from wattloop.schedule.engine.input import check_input
 from wattloop.schedule.engine.invariants import Invariants
 from wattloop.schedule.engine.log import What
@@ -180,9 +180,25 @@ class Simulation:
             self._push_turn(now_s)
         elif what == WAKE:
             self.decisions.wakes.discard(now_s)
+        elif what in (BEGIN, REST):
+            return self._begin_or_rest(now_s, what, about, version)
         else:
             self._next_round = -1
         return True
+
+    def _begin_or_rest(self, now_s: float, what: int, job: int, version: int) -> bool:
+        """The power of a running job changes; a policy is asked when there is more to give."""
+        stretch = self.world.running.get(job)
+        if stretch is None:
+            return False
+        if what == BEGIN:
+            # Its end may have been moved meanwhile: what counts is whether this is its start.
+            if stretch.works_from_s == now_s:
+                self.world.begin(now_s, stretch)
+            return False
+        if stretch.version == version:
+            self.world.rest(now_s, stretch)
+        return stretch.rests
 
     def _decide_at_rounds(self, now_s: float) -> None:
         """Ask the policy if this is a round that it has not been asked at, else at the next."""

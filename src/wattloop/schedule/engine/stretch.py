@@ -28,6 +28,8 @@ class Stretch(Running):
         energy_j: drawn in this stretch.
         restart_j: the part of it before training began.
         version: how often its end was moved; older ends in the heap are void.
+        works_from_s: when its GPUs stop idling, after what a cluster needs to start a job.
+        rests: its work is done, and its GPUs idle until the cluster has cleaned up after it.
     """
 
     sample_s: float
@@ -40,6 +42,12 @@ class Stretch(Running):
     energy_j: float = field(default=0.0, init=False)
     restart_j: float = field(default=0.0, init=False)
     version: int = field(default=0, init=False)
+    works_from_s: float = field(default=-math.inf, init=False)
+    rests: bool = field(default=False, init=False)
+
+    def is_at_work(self, now_s: float) -> bool:
+        """Whether its GPUs draw what the job makes them draw."""
+        return self.works_from_s <= now_s and not self.rests
 
     def end_s(self, rules: Preemption) -> float:
         """When it will have done its work, if all stays as it is."""

@@ -116,6 +116,8 @@ class Scenario:
             round_s=engine.rounds_s,
             horizon_s=horizon_s,
             preemption=engine.preemption.preemption(),
+            start_latency_s=engine.start_latency_s,
+            end_latency_s=engine.end_latency_s,
             interference=engine.interference,
             budget_w=self._seen(self.budget) or Steps.constant(math.inf),
             carbon_g_per_kwh=self._seen(self.carbon),

@@ -76,6 +76,8 @@ class EngineSpec(Strict):
         PositiveSeconds | None, BeforeValidator(_horizon), Field(alias="horizon")
     ] = None
     preemption: PreemptionSpec = PreemptionSpec()
+    start_latency_s: Annotated[Seconds, Field(alias="start_latency")] = 0.0
+    end_latency_s: Annotated[Seconds, Field(alias="end_latency")] = 0.0
     interference: Share = 0.0
     failures: FailuresSpec | None = None
 
