@@ -7,7 +7,7 @@ rules       the operator's file: jobs of this name, account or script train that
 history     time and power of the same user's jobs of the same name, from the store
 model_names models that may be named, and the nearest ones of those that may not
 timed       jobs of which only a time is known, for an oracle
-fleet_oracle
+background, fleet_oracle
             one oracle for all of them, shared, whose memory is bounded
 describe    comment, rules, history, time limit: in this order
 described_job

@@ -103,7 +103,7 @@ class Describer:
             batches = stated.batches or self.oracle.names.batches(model) or (DEFAULT_BATCH,)
             kind = JobKind(
                 model=model,
-                precision=stated.precision,
+                precision=stated.precision or self.oracle.names.precision,
                 gpus=stated.gpus or (job.gpus,),
                 batches=batches,
                 caps=_caps(stated),
@@ -126,6 +126,8 @@ class Describer:
             refusals.append(f"{source.value}: {kind.label} fits no GPU it may run on")
             return None
         notes = [] if stated.batches else [f"batch {'|'.join(map(str, batches))} assumed"]
+        if kind.precision and not stated.precision:
+            notes.append(f"{kind.precision} assumed")
         work = stated.work
         if work is None:
             work, note = _work_from_time(job, options, past)

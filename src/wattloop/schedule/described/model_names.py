@@ -21,6 +21,7 @@ class ModelNames:
         known: name -> what the oracle calls it.
         batches: what the oracle calls it -> the only batches it knows; none for any.
         other: finds further spellings; returns a name of `known`, or None.
+        precision: of a job that states none; empty where the oracle has one only.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class ModelNames:
         *,
         batches: Mapping[str, Sequence[int]] | None = None,
         other: Callable[[str], str | None] = lambda text: None,
+        precision: str = "",
     ) -> None:
         self._known = dict(known)
         self._by_key = {_key(name): name for name in known}
         self._batches = dict(batches or {})
         self._other = other
+        self.precision = precision
 
     def find(self, text: str) -> str:
         """What the oracle calls it.
@@ -56,7 +59,12 @@ class ModelNames:
 
     def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
         """With saved workloads by a name of the operator's choice."""
-        return ModelNames({**self._known, **files}, batches=self._batches, other=self._other)
+        return ModelNames(
+            {**self._known, **files},
+            batches=self._batches,
+            other=self._other,
+            precision=self.precision,
+        )
 
     def _nearest(self, text: str) -> str:
         near = get_close_matches(_key(text)[:100], list(self._by_key), n=MOST_SAID, cutoff=0.5)
@@ -71,7 +79,8 @@ def predicted_names() -> ModelNames:
     """Models that `predict` knows by name."""
     from wattloop.predict.sources.architectures import architecture_names, canonical_name
 
-    return ModelNames({name: f"hf:{name}" for name in architecture_names()}, other=canonical_name)
+    known = {name: f"hf:{name}" for name in architecture_names()}
+    return ModelNames(known, other=canonical_name, precision="fp32")
 
 
 def table_names(models: Mapping[str, Sequence[float]]) -> ModelNames:
