@@ -1,6 +1,7 @@
 """From a question to its workload: read, remembered, or traced."""
 
 from dataclasses import replace
+from threading import Lock
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
@@ -9,6 +10,9 @@ from wattloop.predict.trace_key import trace_key
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["asked_workload"]
+
+_one_at_a_time = Lock()
+"""Tracing sets torch's default device for a moment: two threads would disturb each other."""
 
 
 def asked_workload(question: Question, *, cache: bool = False) -> Workload:
@@ -67,7 +71,7 @@ def _traced(question: Question) -> Workload:
             training=training,
         )
     try:
-        with quiet_libraries():
+        with _one_at_a_time, quiet_libraries():
             workload = trace(
                 source.module,
                 source.inputs,
