@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from wattloop.core.errors import StoreError, StoreLocked, StoreTooNew, StoreUnwritable
-from wattloop.store import place, schema
+from wattloop.store import place, versions
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import journal_directory
 from wattloop.store.runs import RunRecord, insert_run, list_runs
@@ -99,7 +99,7 @@ def test_a_newer_store_is_refused_naming_both_versions(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     connection.close()
-    with pytest.raises(StoreTooNew, match=rf"version 99.*up to {schema.VERSION}.*pip install -U"):
+    with pytest.raises(StoreTooNew, match=rf"version 99.*up to {versions.VERSION}.*pip install -U"):
         open_store(path)
 
 
@@ -134,13 +134,13 @@ def test_an_old_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "runs.db"
     open_store(path).close()
     steps: list[int] = []
-    monkeypatch.setattr(schema, "VERSION", 3)
+    monkeypatch.setattr(versions, "VERSION", 4)
     monkeypatch.setattr(
-        schema, "MIGRATIONS", {1: lambda _: steps.append(1), 2: lambda _: steps.append(2)}
+        versions, "MIGRATIONS", {2: lambda _: steps.append(2), 3: lambda _: steps.append(3)}
     )
     open_store(path).close()
     open_store(path).close()
-    assert steps == [1, 2]
+    assert steps == [2, 3]
 
 
 def test_a_table_added_later_appears_in_existing_stores(tmp_path: Path) -> None:

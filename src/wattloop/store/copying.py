@@ -4,6 +4,7 @@ from sqlalchemy import Connection, insert, select
 
 from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
+from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.runs import has_run
 from wattloop.store.schema import metadata, runs
 
@@ -40,3 +41,6 @@ def _copy(old: Connection, new: Connection, run_id: str) -> None:
         rows = [dict(row) for row in found]
         if rows:
             new.execute(insert(table), rows)
+    job_key = new.execute(select(runs.c.job_key).where(runs.c.run_id == run_id)).scalar()
+    if job_key is not None:
+        refresh_job_in(new, job_key)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from wattloop.core.errors import StoreUnwritable
-from wattloop.store import schema
+from wattloop.store import versions
 from wattloop.store.faults import needs_driver, refused_path, translated
 from wattloop.store.journal import journal_directory
 from wattloop.store.place import Place
@@ -113,9 +113,9 @@ def open_store(location: str | Path, timeout_s: float = TIMEOUT_S) -> Store:
 
 def _prepare(store: Store) -> None:
     with store.reading() as connection:
-        if schema.is_current(connection, store.where):
+        if versions.is_current(connection, store.where):
             return
-        if store.read_only and schema.is_readable(connection, store.where):
+        if store.read_only and versions.is_readable(connection, store.where):
             return  # a store of an earlier release: it lacks tables that nobody filled
     if store.read_only:
         raise StoreUnwritable(
@@ -129,7 +129,7 @@ def _prepare(store: Store) -> None:
     with store.writing() as connection:
         if store.place.is_server:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})"))
-        schema.prepare(connection, store.where)
+        versions.prepare(connection, store.where)
 
 
 @contextmanager

@@ -1,50 +1,47 @@
-"""Runs in pages, filtered and sorted by the database, with totals of all that match."""
+"""Jobs in pages, filtered and sorted by the database, with totals of all that match."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, insert, select
+from sqlalchemy import ColumnElement, Select, func, insert, or_, select
 
 from wattloop.store.database import Store
+from wattloop.store.job_rows import UNALLOCATED_KIND, job_key_of, refresh_job_in
 from wattloop.store.run_facts import facts_of
 from wattloop.store.runs import read_record
-from wattloop.store.schema import run_facts, runs
+from wattloop.store.schema import jobs, run_facts, runs
 
 __all__ = ["JobFilter", "JobPage", "JobTotals", "fill_run_facts", "job_page", "known_values"]
 
 AT_ONCE = 500
-COLUMNS = (
-    *(runs.c.run_id, runs.c.name, runs.c.status, runs.c.host, runs.c.user_name, runs.c.job_id),
-    *(runs.c.started_wall_s, runs.c.duration_s, runs.c.energy_j, runs.c.uncertainty_j),
-    runs.c.counted,
-    *(run_facts.c.cluster, run_facts.c.partition, run_facts.c.project, run_facts.c.exclusive),
-    *(run_facts.c.device, run_facts.c.label, run_facts.c.insights, run_facts.c.provenance),
-    *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g),
-)
+COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
 SORTS: Mapping[str, ColumnElement[Any]] = {
-    "started": runs.c.started_wall_s,
-    "name": runs.c.name,
-    "duration": runs.c.duration_s,
-    "energy": runs.c.energy_j,
-    "carbon": run_facts.c.carbon_g,
-    "cluster": run_facts.c.cluster,
-    "partition": run_facts.c.partition,
-    "project": run_facts.c.project,
-    "label": run_facts.c.label,
-    "status": runs.c.status,
+    "started": jobs.c.started_wall_s,
+    "name": jobs.c.name,
+    "duration": jobs.c.duration_s,
+    "energy": jobs.c.energy_j,
+    "carbon": jobs.c.carbon_g,
+    "cluster": jobs.c.cluster,
+    "partition": jobs.c.partition,
+    "project": jobs.c.project,
+    "label": jobs.c.label,
+    "status": jobs.c.status,
+    "nodes": jobs.c.nodes,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which runs; empty or None is any.
+    """Which jobs; empty or None is any.
 
     Attributes:
-        text: is in the name or the identifier.
+        text: is in the name or the identifier of the job or its first run.
+        host: one of its nodes.
         since_wall_s, until_wall_s: begun at or after, before.
         shortest_s, longest_s: duration at least, at most.
         exclusive: had its nodes for itself.
+        kind: of its runs; what no job used (`unallocated`) is left out unless asked for.
     """
 
     text: str = ""
@@ -59,11 +56,12 @@ class JobFilter:
     shortest_s: float | None = None
     longest_s: float | None = None
     exclusive: bool | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """Sums over all matching runs that count; each with how many runs know it."""
+    """Sums over all matching jobs that count; each with how many jobs know it."""
 
     runs: int
     counted: int
@@ -73,11 +71,13 @@ class JobTotals:
     with_energy: int
     with_facility: int
     with_carbon: int
+    quarantined: int
+    """Runs whose figures are not believed, and in none of these sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some of the matching runs, and the totals of all."""
+    """Some of the matching jobs, and the totals of all."""
 
     rows: tuple[dict[str, Any], ...]
     totals: JobTotals
@@ -92,22 +92,22 @@ def job_page(
     offset: int = 0,
     limit: int = 25,
 ) -> JobPage:
-    """One page of runs."""
+    """One page of jobs: see the table `jobs` for what a row has."""
     conditions = _conditions(wanted or JobFilter())
-    joined = runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
     column = SORTS[sort]
     order = column.desc().nulls_last() if descending else column.asc().nulls_last()
-    query = select(*COLUMNS).select_from(joined).where(*conditions)
-    query = query.order_by(order, runs.c.run_id.desc()).offset(offset).limit(limit)
+    query = select(*COLUMNS).where(*conditions)
+    query = query.order_by(order, jobs.c.first_run_id.desc()).offset(offset).limit(limit)
     with store.reading() as connection:
         rows = tuple(dict(row._mapping) for row in connection.execute(query))
-        totals = JobTotals(*connection.execute(_totals(joined, conditions)).one())
+        totals = JobTotals(*connection.execute(_totals(conditions)).one())
     return JobPage(rows, totals)
 
 
 def known_values(store: Store, name: str) -> list[str]:
     """What a column holds: choices for a filter."""
-    column = run_facts.c[name] if name in run_facts.c else runs.c[name]
+    # of hosts a job has several: they are in its runs
+    column = runs.c.host if name == "host" else jobs.c[name]
     query = select(column).distinct().where(column != "").order_by(column).limit(200)
     with store.reading() as connection:
         return [str(value) for value in connection.execute(query).scalars()]
@@ -124,60 +124,56 @@ def fill_run_facts(store: Store) -> int:
     filled = 0
     while True:
         with store.writing() as connection:
-            bodies = connection.execute(query).scalars().all()
-            if not bodies:
+            records = [read_record(body) for body in connection.execute(query).scalars()]
+            if not records:
                 return filled
-            connection.execute(insert(run_facts), [facts_of(read_record(b)) for b in bodies])
-        filled += len(bodies)
+            connection.execute(insert(run_facts), [facts_of(record) for record in records])
+            for job_key in sorted({job_key_of(record) for record in records}):
+                refresh_job_in(connection, job_key)
+        filled += len(records)
 
 
-def _totals(joined: Any, conditions: list[ColumnElement[bool]]) -> Select[Any]:
-    counts = and_(runs.c.counted, runs.c.parent_run_id.is_(None))
-
+def _totals(conditions: list[ColumnElement[bool]]) -> Select[Any]:
     def of(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.sum(column).filter(counts)
+        return func.sum(column).filter(jobs.c.in_totals)
 
     def known(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.count(column).filter(counts)
+        return func.count(column).filter(jobs.c.in_totals)
 
-    return (
-        select(
-            func.count(),
-            func.count().filter(counts),
-            of(runs.c.energy_j),
-            of(run_facts.c.facility_j),
-            of(run_facts.c.carbon_g),
-            known(runs.c.energy_j),
-            known(run_facts.c.facility_j),
-            known(run_facts.c.carbon_g),
-        )
-        .select_from(joined)
-        .where(*conditions)
-    )
+    return select(
+        func.count(),
+        func.count().filter(jobs.c.in_totals),
+        of(jobs.c.energy_j),
+        of(jobs.c.facility_j),
+        of(jobs.c.carbon_g),
+        known(jobs.c.energy_j),
+        known(jobs.c.facility_j),
+        known(jobs.c.carbon_g),
+        func.coalesce(func.sum(jobs.c.quarantined), 0),
+    ).where(*conditions)
 
 
 def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
+    kind = jobs.c.kind
+    found = [kind == wanted.kind if wanted.kind else kind != UNALLOCATED_KIND]
     if wanted.text:
         text = wanted.text.lower()
-        found.append(
-            func.lower(runs.c.name).contains(text, autoescape=True)
-            | func.lower(runs.c.run_id).contains(text, autoescape=True)
-        )
-    for name in ("status", "host"):
+        named = (jobs.c.name, jobs.c.first_run_id, jobs.c.job_key)
+        found.append(or_(*(func.lower(c).contains(text, autoescape=True) for c in named)))
+    for name in ("status", "cluster", "partition", "project", "label"):
         if getattr(wanted, name):
-            found.append(runs.c[name] == getattr(wanted, name))
-    for name in ("cluster", "partition", "project", "label"):
-        if getattr(wanted, name):
-            found.append(run_facts.c[name] == getattr(wanted, name))
+            found.append(jobs.c[name] == getattr(wanted, name))
+    if wanted.host:
+        on_host = select(runs.c.job_key).where(runs.c.host == wanted.host)
+        found.append(jobs.c.job_key.in_(on_host))
     if wanted.exclusive is not None:
-        found.append(run_facts.c.exclusive.is_(wanted.exclusive))
+        found.append(jobs.c.exclusive.is_(wanted.exclusive))
     if wanted.since_wall_s is not None:
-        found.append(runs.c.started_wall_s >= wanted.since_wall_s)
+        found.append(jobs.c.started_wall_s >= wanted.since_wall_s)
     if wanted.until_wall_s is not None:
-        found.append(runs.c.started_wall_s < wanted.until_wall_s)
+        found.append(jobs.c.started_wall_s < wanted.until_wall_s)
     if wanted.shortest_s is not None:
-        found.append(runs.c.duration_s >= wanted.shortest_s)
+        found.append(jobs.c.duration_s >= wanted.shortest_s)
     if wanted.longest_s is not None:
-        found.append(runs.c.duration_s <= wanted.longest_s)
+        found.append(jobs.c.duration_s <= wanted.longest_s)
     return found

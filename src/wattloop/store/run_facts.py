@@ -36,6 +36,7 @@ def facts_of(record: "RunRecord") -> dict[str, Any]:
         "complete": result is not None and result.complete,
         "facility_j": facility.get("energy_j"),
         "carbon_g": accounting.get("carbon_g"),
+        "efficiency": _efficiency(accounting),
     }
 
 
@@ -49,6 +50,15 @@ def _exclusive(value: Any) -> bool | None:
     if value is None or value == "":
         return None
     return str(value).lower() not in ("0", "no", "false")
+
+
+def _efficiency(accounting: Mapping[str, Any]) -> float | None:
+    """Energy over limit x time of all devices of the node."""
+    for one in accounting.get("efficiencies") or ():
+        if isinstance(one, Mapping) and one.get("name") == "node":
+            value = one.get("value")
+            return float(value) if isinstance(value, int | float) else None
+    return None
 
 
 def _device(record: "RunRecord") -> str:

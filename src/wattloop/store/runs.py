@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.database import Store
+from wattloop.store.job_rows import job_key_of, refresh_job_in
 from wattloop.store.run_facts import insert_run_facts_in
 from wattloop.store.schema import run_tags, runs
 from wattloop.store.text import json_text, plain
@@ -44,6 +45,9 @@ class RunRecord:
         counted: False when another run on this node already counts the same devices.
         counted_by: the run that does.
         notes: what happened to the record itself, such as a torn journal.
+        quarantine: why its figures are not believed; they are in no total then.
+        clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
+            corrected by it.
     """
 
     run_id: str
@@ -76,6 +80,8 @@ class RunRecord:
     counted: bool = True
     counted_by: str | None = None
     notes: list[str] = field(default_factory=list)
+    quarantine: str | None = None
+    clock_offset_s: float | None = None
 
     @property
     def duration_s(self) -> float | None:
@@ -137,7 +143,8 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
     """As `insert_run`, within somebody's transaction."""
     if has_run(connection, record.run_id):
         return False
-    connection.execute(insert(runs).values(**_columns(record)))
+    columns = _columns(record)
+    connection.execute(insert(runs).values(**columns))
     if record.tags:
         rows = [
             {"run_id": record.run_id, "key": plain(key), "value": plain(value)}
@@ -145,6 +152,7 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
         ]
         connection.execute(insert(run_tags), rows)
     insert_run_facts_in(connection, record)
+    refresh_job_in(connection, columns["job_key"])
     return True
 
 
@@ -214,7 +222,11 @@ def delete_run(store: Store, run_id: str) -> bool:
 
 def delete_run_in(connection: Connection, run_id: str) -> bool:
     """As `delete_run`, within somebody's transaction."""
-    return connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
+    job_key = connection.execute(select(runs.c.job_key).where(runs.c.run_id == run_id)).scalar()
+    is_gone = connection.execute(delete(runs).where(runs.c.run_id == run_id)).rowcount > 0
+    if job_key is not None:
+        refresh_job_in(connection, job_key)
+    return is_gone
 
 
 def duration_in(connection: Connection, run_id: str) -> float | None:
@@ -262,6 +274,9 @@ def _columns(record: RunRecord) -> dict[str, Any]:
         "exit_code": record.exit_code,
         "counted": record.counted,
         "body": json_text(record.to_dict()),
+        "job_key": job_key_of(record),
+        "quarantine": record.quarantine,
+        "clock_offset_s": record.clock_offset_s,
     }
 
 

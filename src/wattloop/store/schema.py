@@ -1,19 +1,16 @@
-"""The tables of a store, their version, and how an old store becomes a new one.
+"""The tables of a store.
 
 A table is added by declaring it here on `metadata`: stores that lack it get it when they are
-opened next, without a new version. Changing or removing a column needs a new `VERSION` and a
-function in `MIGRATIONS`.
+opened next, without a new version. Changing or removing a column needs a new version and a
+migration, see `versions`.
 
 What queries need is a column; everything else is JSON text in `body`, as the run wrote it, so
 that a field added later needs no migration.
 """
 
-from collections.abc import Callable
-
 from sqlalchemy import (
     Boolean,
     Column,
-    Connection,
     Double,
     ForeignKey,
     Index,
@@ -23,19 +20,15 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    inspect,
-    select,
 )
 
-from wattloop.core.errors import StoreError, StoreTooNew
-
 __all__ = [
-    "MIGRATIONS",
-    "VERSION",
     "events",
     "experiments",
+    "jobs",
+    "meta",
     "metadata",
-    "prepare",
+    "nodes",
     "run_facts",
     "run_tags",
     "runs",
@@ -45,9 +38,6 @@ __all__ = [
     "trials",
     "windows",
 ]
-
-VERSION = 1
-"""Version of the tables below. A store with a higher one is refused."""
 
 metadata = MetaData()
 
@@ -78,10 +68,19 @@ runs = Table(
     Column("exit_code", Integer),
     Column("counted", Boolean, nullable=False),
     Column("body", Text, nullable=False),
+    Column("job_key", String),
+    Column("quarantine", Text),
+    Column("clock_offset_s", Double),
+    Column("samples_dropped_wall_s", Double),
+    Column("levels_dropped_wall_s", Double),
     Index("runs_by_start", "started_wall_s"),
     Index("runs_by_name", "name"),
     Index("runs_by_job", "job_id"),
+    Index("runs_by_job_key", "job_key"),
+    Index("runs_by_host", "host"),
 )
+"""`job_key` is the job of `jobs` that it belongs to; None in a store that no server has opened
+since it was migrated. `quarantine` says why its figures are not believed."""
 
 run_tags = Table(
     "run_tags",
@@ -106,10 +105,56 @@ run_facts = Table(
     Column("complete", Boolean, nullable=False),
     Column("facility_j", Double),
     Column("carbon_g", Double),
+    Column("efficiency", Double),
     Index("run_facts_by_cluster", "cluster"),
     Index("run_facts_by_project", "project"),
 )
 """What lists and totals need of a run without reading its body."""
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_key", String, primary_key=True),
+    Column("first_run_id", String, nullable=False),
+    Column("job_id", String),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("user_name", String, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("runs", Integer, nullable=False),
+    Column("started_wall_s", Double, nullable=False),
+    Column("duration_s", Double),
+    Column("energy_j", Double),
+    Column("uncertainty_j", Double),
+    Column("counted", Boolean, nullable=False),
+    Column("in_totals", Boolean, nullable=False),
+    Column("quarantined", Integer, nullable=False),
+    Column("cluster", String, nullable=False),
+    Column("partition", String, nullable=False),
+    Column("project", String, nullable=False),
+    Column("exclusive", Boolean),
+    Column("device", String, nullable=False),
+    Column("label", String, nullable=False),
+    Column("insights", Text, nullable=False),
+    Column("provenance", String, nullable=False),
+    Column("complete", Boolean, nullable=False),
+    Column("facility_j", Double),
+    Column("carbon_g", Double),
+    Index("jobs_by_start", "started_wall_s"),
+)
+"""A row per job, however many runs it is made of: worked out from them whenever one comes or goes,
+so that a list of a hundred thousand jobs is read as it lies there."""
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("node", String, primary_key=True),
+    Column("heard_wall_s", Double, nullable=False),
+    Column("body", Text, nullable=False),
+)
+"""What was last heard of each node, some seconds late."""
 
 windows = Table(
     "windows",
@@ -202,56 +247,3 @@ trials = Table(
     Column("run_id", String),  # no foreign key: a run comes into the store after its trial ended
     Column("body", Text, nullable=False),
 )
-
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
-"""From version N (the key) to N + 1, in the same transaction as everything else."""
-
-
-def is_current(connection: Connection, where: str) -> bool:
-    """Whether nothing needs to be done; raises `StoreTooNew`, or `StoreError` for other files."""
-    present = set(inspect(connection).get_table_names())
-    if present and meta.name not in present and runs.name in present:
-        raise StoreError(
-            f"{where}: has a table 'runs' that is not Wattloop's; choose another place with "
-            "--store or WATTLOOP_STORE"
-        )
-    return set(metadata.tables) <= present and _version(connection, where) == VERSION
-
-
-def is_readable(connection: Connection, where: str) -> bool:
-    """Whether runs can be read as it is: tables that came later may be missing."""
-    present = set(inspect(connection).get_table_names())
-    return {meta.name, runs.name} <= present and _version(connection, where) == VERSION
-
-
-def prepare(connection: Connection, where: str) -> None:
-    """Create what is missing and migrate what is old; call it inside a write transaction."""
-    present = set(inspect(connection).get_table_names())
-    version = _version(connection, where) if meta.name in present else None
-    if version is not None:
-        for step in range(version, VERSION):
-            MIGRATIONS[step](connection)
-    metadata.create_all(connection)
-    if version != VERSION:
-        connection.execute(meta.delete().where(meta.c.key == "schema_version"))
-        connection.execute(meta.insert().values(key="schema_version", value=str(VERSION)))
-
-
-def _version(connection: Connection, where: str) -> int | None:
-    query = select(meta.c.value).where(meta.c.key == "schema_version")
-    text = connection.execute(query).scalar()
-    if text is None:
-        return None
-    if not str(text).isdecimal():
-        raise StoreError(
-            f"{where}: its schema version is {text!r}, which is not a number; the file was "
-            "changed by something else: restore it from a copy or choose another with --store"
-        )
-    version = int(text)
-    if version > VERSION:
-        raise StoreTooNew(
-            f"{where}: written with schema version {version}, this Wattloop reads up to "
-            f"{VERSION}; upgrade with 'pip install -U wattloop' or choose another store with "
-            "--store or WATTLOOP_STORE"
-        )
-    return version

@@ -7,28 +7,15 @@ does not mean is in docs/accounting.md.
 """
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple
 
+from wattloop.core.labels import HIGH, LOW, Label, label_of
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
 
 __all__ = ["HIGH", "LOW", "Efficiency", "Label", "efficiencies", "label_of"]
 
-LOW = 0.4
-"""Below this a code is of low energy efficiency (EnergyScopium, legend of its dashboard)."""
-HIGH = 0.9
-"""Above this it is of high energy efficiency (same)."""
-
 PLAIN_BASIS = "TDP"
-
-
-class Label(StrEnum):
-    """Efficiency in one word."""
-
-    LOW = "low"
-    MEDIUM = "medium"
-    HIGH = "high"
 
 
 class Efficiency(NamedTuple):
@@ -74,13 +61,6 @@ class Efficiency(NamedTuple):
             "provenance": self.provenance.value,
             "without": list(self.without),
         }
-
-
-def label_of(efficiency: float) -> Label:
-    """`low` below 0.4, `high` above 0.9, `medium` between."""
-    if efficiency < LOW:
-        return Label.LOW
-    return Label.HIGH if efficiency > HIGH else Label.MEDIUM
 
 
 def efficiencies(result: WindowResult, cpu_tdp_w: float | None = None) -> tuple[Efficiency, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from wattloop.core.labels import below_peers
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.measure.accounting.efficiency import HIGH, LOW, Efficiency, Label
@@ -15,8 +16,6 @@ UNDERLOAD_RATIO = 0.5
 Ours: EnergyScopium names the insight without a number. An idle CPU still draws 20 to 28% of its
 TDP (thesis, table 3.13), so a ratio under 0.5 beside a busy GPU means little work on it.
 """
-IMBALANCE_RATIO = 0.75
-"""A device or node is out of balance below three quarters of the median of its peers. Ours."""
 
 
 class Severity(StrEnum):
@@ -48,7 +47,7 @@ def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:
     if "cpu" in by_name and "gpu" in by_name:
         said += _of_underload(by_name["cpu"], by_name["gpu"])
     gpus = {e.name: e.value for e in found if e.scope is Scope.GPU and e.name != "gpu"}
-    for name, value, others in _below_peers(gpus):
+    for name, value, others in below_peers(gpus):
         said.append(
             Insight(
                 "gpu_imbalance",
@@ -70,7 +69,7 @@ def node_imbalance(efficiency_by_node: Mapping[str, float]) -> tuple[Insight, ..
             f"node {name} worked at {value:.2f} of its limit, the others at {others:.2f}: it is "
             "underused compared with them, so they may wait for it, or it has less to do",
         )
-        for name, value, others in _below_peers(efficiency_by_node)
+        for name, value, others in below_peers(efficiency_by_node)
     )
 
 
@@ -122,19 +121,3 @@ def _of_underload(cpu: Efficiency, gpu: Efficiency) -> list[Insight]:
             )
         ]
     return []
-
-
-def _below_peers(values: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """(name, value, median of the others) of those clearly below the others."""
-    below = []
-    for name, value in values.items():
-        others = [v for other, v in values.items() if other != name]
-        if others and value < IMBALANCE_RATIO * _median(others):
-            below.append((name, value, _median(others)))
-    return below
-
-
-def _median(values: Sequence[float]) -> float:
-    # The module `statistics` takes 10 ms to import.
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

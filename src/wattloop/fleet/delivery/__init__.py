@@ -1,0 +1,24 @@
+"""Journals on their way to the fleet's store: kept on disk, sent once, in order.
+
+    delivery = Delivery(DeliveryOptions(url=..., node="n1", folder=...), status=agent.status)
+    delivery.start()        # a thread; `stop()` ends it
+    deliver(options)        # the same as a program of its own
+
+The files are the only memory: a sender that is killed asks the server how far it is and goes on
+there. A journal is deleted when the server says that its run is in the store, and not before.
+"""
+
+from wattloop.fleet.delivery.loop import Delivery, deliver
+from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.sender import Progress
+from wattloop.fleet.delivery.status import NodeStatus, status_from_file, write_status
+
+__all__ = [
+    "Delivery",
+    "DeliveryOptions",
+    "NodeStatus",
+    "Progress",
+    "deliver",
+    "status_from_file",
+    "write_status",
+]

@@ -1,0 +1,159 @@
+"""One round: what is new goes out, what the server has is deleted."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from wattloop.fleet.delivery.batch import MOST_PIECES, Piece, Taken, pack_batch
+from wattloop.fleet.delivery.link import Link, ServerAway
+from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.outbox import Outbox, Waiting
+from wattloop.fleet.delivery.status import NodeStatus
+
+__all__ = ["Progress", "Sender"]
+
+PIECE_B = 1024 * 1024
+BATCH_B = 2 * 1024 * 1024
+ASK_AGAIN_S, ASK_AGAIN_AT_MOST_S = 1.0, 60.0
+
+_log = logging.getLogger("wattloop.delivery")
+
+
+class Progress(NamedTuple):
+    """What a round achieved.
+
+    Attributes:
+        sent_b: bytes that the server took.
+        stored: runs that came into the store; their journals are deleted.
+        refused: journals that were set aside.
+        left: journals that still wait, growing ones among them.
+        more: there is more to send at once.
+    """
+
+    sent_b: int = 0
+    stored: int = 0
+    refused: int = 0
+    left: int = 0
+    more: bool = False
+
+
+class Sender:
+    """Sends one folder to one server. Keeps in memory only what the server can be asked again.
+
+    Args:
+        options: from where to where.
+        link: the connection; made from the options by default.
+    """
+
+    def __init__(self, options: DeliveryOptions, link: Link | None = None) -> None:
+        self.options = options
+        self.outbox = Outbox(options.folder)
+        self._link = Link(options) if link is None else link
+        self._path = f"/api/v1/nodes/{quote(options.node)}/delivery"
+        # by file, not by run: a thinned journal begins anew
+        self._offsets: dict[str, int] = {}
+        self._paused: dict[str, tuple[float, float]] = {}
+        """Complete at the server but not in its store, or refused: when to ask again, the pause."""
+
+    def round(self, status: Callable[[], NodeStatus | None] | None = None) -> Progress:
+        """Send what is new, once through the folder or as much as fits a request.
+
+        Raises:
+            ServerAway, ServerRefuses: nothing changed here.
+        """
+        waiting = self.outbox.waiting()
+        by_run = {one.run_id: one for one in waiting}
+        names = {one.path.name for one in waiting}
+        self._offsets = {key: at for key, at in self._offsets.items() if key in names}
+        self._paused = {key: pause for key, pause in self._paused.items() if key in names}
+        pieces, more = self._pieces(waiting)
+        said = None if status is None else status()
+        if not pieces and said is None:
+            return Progress(left=len(waiting))
+        body = pack_batch(time.time(), None if said is None else said.to_dict(), pieces)
+        answers = _answers(self._link.post(self._path, body), pieces)
+        sent_b = stored = refused = 0
+        for piece, answer in zip(pieces, answers, strict=True):
+            outcome = self._settle(by_run[piece.run_id], piece, answer)
+            sent_b += outcome.sent_b
+            stored += outcome.stored
+            refused += outcome.refused
+            more = more or outcome.more
+        left = len(waiting) - stored - refused
+        return Progress(sent_b, stored, refused, left, more)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+
+    def _pieces(self, waiting: list[Waiting]) -> tuple[list[Piece], bool]:
+        """What this round sends, and whether more is left."""
+        pieces: list[Piece] = []
+        room_b, now_s = BATCH_B, time.monotonic()
+        for one in waiting:
+            if len(pieces) == MOST_PIECES or room_b <= 0:
+                return pieces, True
+            piece = self._piece(one, min(PIECE_B, room_b), now_s)
+            if piece is not None:
+                pieces.append(piece)
+                room_b -= len(piece.data)
+        return pieces, False
+
+    def _piece(self, one: Waiting, most_b: int, now_s: float) -> Piece | None:
+        name = one.path.name
+        if name in self._paused:
+            return Piece(one.run_id, 0) if now_s >= self._paused[name][0] else None
+        offset = self._offsets.get(name)
+        if offset is None and not one.is_thinned:
+            return Piece(one.run_id, 0)
+        if offset is None:
+            offset = 0  # whatever the server has is of the journal before it was thinned
+        growing = one.is_growing()  # before reading: what is written later comes next time
+        data = one.read(offset, most_b)
+        final = not growing and len(data) < most_b
+        if not data and not final:
+            return None
+        return Piece(one.run_id, offset, data, final, one.is_thinned and offset == 0)
+
+    def _settle(self, one: Waiting, piece: Piece, answer: Taken) -> Progress:
+        name = one.path.name
+        if answer.refused and one.is_growing():
+            self._pause(name)  # its writer goes on; asked again, at its end at the latest
+            return Progress()
+        if answer.refused:
+            aside = self.outbox.set_aside(one, answer.refused)
+            _log.error("%s: refused by the server: %s; kept as %s", name, answer.refused, aside)
+            return Progress(refused=1)
+        if answer.ended:
+            if one.is_growing():
+                return Progress()
+            self.outbox.remove(one.run_id)
+            return Progress(sent_b=len(piece.data), stored=1)
+        self._offsets[name] = answer.offset
+        sent_b = min(max(0, answer.offset - piece.offset), len(piece.data))
+        if (piece.final or name in self._paused) and answer.offset >= one.size_b:
+            self._pause(name)  # the server has it whole and will put it into its store
+            return Progress(sent_b=sent_b)
+        self._paused.pop(name, None)
+        return Progress(sent_b=sent_b, more=answer.offset < one.size_b)
+
+    def _pause(self, name: str) -> None:
+        _, pause_s = self._paused.get(name, (0.0, ASK_AGAIN_S / 2))
+        pause_s = min(2 * pause_s, ASK_AGAIN_AT_MOST_S)
+        self._paused[name] = (time.monotonic() + pause_s, pause_s)
+
+
+def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
+    """The server's answers, one for each piece."""
+    try:
+        found = [
+            Taken(str(a["run_id"]), int(a["offset"]), bool(a["ended"]), str(a.get("refused") or ""))
+            for a in said["pieces"]
+        ]
+    except (LookupError, TypeError, ValueError):
+        raise ServerAway("the server answers in a way that this version does not know") from None
+    if [taken.run_id for taken in found] != [piece.run_id for piece in pieces]:
+        raise ServerAway("the server answers something else than was asked")
+    return found

@@ -1,0 +1,112 @@
+"""What a node says of itself now: power, limits, jobs."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["NodeStatus", "status_from_file", "write_status"]
+
+MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
+LONGEST_TEXT = 200
+HIGHEST_W = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A node now.
+
+    Attributes:
+        power_w: watts by domain, of domains that do not overlap: they add up to the node.
+        limit_w: power limit in force by domain, where one is known.
+        provenance: of the power: `measured`, `modelled`, `simulated`, ...
+        jobs: identifiers of the jobs that run on it.
+        faults: what its operator should know, a line each.
+        read_wall_s: when the power was read, on the node's own clock; None when not known.
+        version: of the agent.
+    """
+
+    power_w: Mapping[str, float] = field(default_factory=dict)
+    limit_w: Mapping[str, float] = field(default_factory=dict)
+    provenance: str = ""
+    jobs: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    read_wall_s: float | None = None
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: Any) -> "NodeStatus":
+        """A status from what a node sent, which may be anything.
+
+        Raises:
+            ConfigError: it makes no sense; the message names the field.
+        """
+        if not isinstance(data, Mapping):
+            raise ConfigError("a status is an object")
+        moment = data.get("read_wall_s")
+        return cls(
+            power_w=_watts(data, "power_w"),
+            limit_w=_watts(data, "limit_w"),
+            provenance=_text(data.get("provenance") or "")[:40],
+            jobs=_texts(data, "jobs", MOST_JOBS),
+            faults=_texts(data, "faults", MOST_FAULTS),
+            read_wall_s=None if moment is None else _number(moment, "read_wall_s"),
+            version=_text(data.get("version") or "")[:40],
+        )
+
+
+def write_status(path: Path, status: NodeStatus) -> None:
+    """For a sender in another process: whole or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(status.to_dict()), "utf-8")
+    fresh.replace(path)
+
+
+def status_from_file(path: Path) -> NodeStatus | None:
+    """What `write_status` wrote last; None when there is none that can be read."""
+    try:
+        return NodeStatus.parse(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, ConfigError):
+        return None
+
+
+def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
+    given = data.get(name) or {}
+    if not isinstance(given, Mapping) or len(given) > MOST_DOMAINS:
+        raise ConfigError(f"{name}: an object of at most {MOST_DOMAINS} domains with their watts")
+    found = {}
+    for key, value in given.items():
+        power_w = _number(value, f"{name} of {_text(key)}")
+        if not 0 <= power_w <= HIGHEST_W:
+            raise ConfigError(f"{name} of {_text(key)}: {power_w:g} W cannot be")
+        found[_text(key)] = power_w
+    return found
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"{name}: {_text(value)} is no number")
+    return float(value)
+
+
+def _texts(data: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
+    given = data.get(name) or ()
+    if not isinstance(given, list | tuple) or len(given) > most:
+        raise ConfigError(f"{name}: a list of at most {most} texts")
+    return tuple(_text(one) for one in given)
+
+
+def _text(value: Any) -> str:
+    """Short, and without what would break a line of a log or a page."""
+    text = str(value)[:LONGEST_TEXT]
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown.encode("utf-8", "replace").decode()

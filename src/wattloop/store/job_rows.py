@@ -1,0 +1,176 @@
+"""A row per job: what its runs add up to, kept up to date as they come and go.
+
+A job of a batch system is one row, however many nodes measured it. Any other run is a job of its
+own.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from wattloop.core.labels import below_peers, label_of
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import RunStatus
+from wattloop.store.database import Store
+from wattloop.store.run_facts import facts_of
+from wattloop.store.schema import jobs, run_facts, runs
+from wattloop.store.text import plain
+
+if TYPE_CHECKING:
+    from wattloop.store.runs import RunRecord
+
+__all__ = ["AGENT_KIND", "UNALLOCATED_KIND", "fill_jobs", "job_key_of", "refresh_job_in"]
+
+AGENT_KIND = "job"
+"""Kind of the runs that a node's agent writes. Where a job has any, they are its energy; what the
+user's own program measured within it is shown beside them and not added."""
+UNALLOCATED_KIND = "unallocated"
+"""Kind of the runs that hold what a node used for no job."""
+AT_ONCE = 500
+_WORST_LAST = [*RunStatus]
+_COLUMNS = (
+    *(runs.c.run_id, runs.c.job_id, runs.c.name, runs.c.status, runs.c.kind, runs.c.host),
+    *(runs.c.user_name, runs.c.parent_run_id, runs.c.started_wall_s, runs.c.duration_s),
+    *(runs.c.energy_j, runs.c.uncertainty_j, runs.c.counted, runs.c.quarantine),
+    *(run_facts.c.cluster, run_facts.c.partition, run_facts.c.project, run_facts.c.exclusive),
+    *(run_facts.c.device, run_facts.c.label, run_facts.c.insights, run_facts.c.provenance),
+    *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g, run_facts.c.efficiency),
+)
+
+
+def job_key_of(record: "RunRecord") -> str:
+    """The job that a run belongs to: the batch system's where it is part of one, else itself."""
+    facts = (record.job or {}).get("scheduler")
+    if isinstance(facts, Mapping) and facts.get("scheduler") and facts.get("job"):
+        cluster = record.tags.get("cluster") or facts.get("cluster") or ""
+        return plain(f"{facts['scheduler']}:{cluster}:{facts['job']}")[:200]
+    return record.run_id
+
+
+def refresh_job_in(connection: Connection, job_key: str) -> None:
+    """Work out the row of a job from its runs; it goes when they are gone."""
+    if connection.dialect.name == "postgresql":
+        # two nodes of one job at a time: the second must see what the first has added
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(job_key))))
+    query = (
+        select(*_COLUMNS)
+        .select_from(runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id))
+        .where(runs.c.job_key == job_key)
+        .order_by(runs.c.started_wall_s, runs.c.run_id)
+    )
+    members = [dict(row._mapping) for row in connection.execute(query)]
+    connection.execute(delete(jobs).where(jobs.c.job_key == job_key))
+    if members:
+        connection.execute(insert(jobs).values(job_key=job_key, **_together(members)))
+
+
+def fill_jobs(store: Store) -> int:
+    """Runs that were there before jobs had rows get theirs; how many there were."""
+    from wattloop.store.runs import read_record
+
+    query = select(runs.c.run_id, runs.c.body).where(runs.c.job_key.is_(None)).limit(AT_ONCE)
+    filled = 0
+    while True:
+        with store.writing() as connection:
+            found = connection.execute(query).all()
+            if not found:
+                return filled
+            keys = set()
+            for run_id, body in found:
+                record = read_record(body)
+                keys.add(job_key := job_key_of(record))
+                mine, facts = runs.c.run_id == run_id, facts_of(record)
+                connection.execute(update(runs).where(mine).values(job_key=job_key))
+                connection.execute(
+                    update(run_facts)
+                    .where(run_facts.c.run_id == run_id)
+                    .values(efficiency=facts["efficiency"])
+                )
+            for job_key in sorted(keys):  # in one order: no two wait for each other
+                refresh_job_in(connection, job_key)
+        filled += len(found)
+
+
+def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = members[0]
+    by_agents = [m for m in members if m["kind"] == AGENT_KIND]
+    adds = [m for m in by_agents or members if _counts(m)]
+    shown = adds or by_agents or members
+    begin_s = min(m["started_wall_s"] for m in shown)
+    ends_s = [m["started_wall_s"] + m["duration_s"] for m in shown if m["duration_s"] is not None]
+    energy_j = _total(m["energy_j"] for m in shown)
+    return {
+        "first_run_id": first["run_id"],
+        "job_id": first["job_id"],
+        **{name: shown[0][name] for name in ("name", "kind", "user_name", "exclusive")},
+        "status": max((m["status"] for m in shown), key=_badness),
+        "host": shown[0]["host"],
+        "nodes": len({m["host"] for m in shown}),
+        "runs": len(members),
+        "started_wall_s": begin_s,
+        "duration_s": max(ends_s) - begin_s if ends_s else None,
+        "energy_j": energy_j,
+        "uncertainty_j": None if energy_j is None else _uncertainty_j(shown),
+        "counted": any(m["counted"] for m in shown),
+        "in_totals": bool(adds),
+        "quarantined": sum(m["quarantine"] is not None for m in members),
+        **{name: _first(shown, name) for name in ("cluster", "partition", "project")},
+        "device": _first(shown, "device"),
+        **_judged(shown),
+        "provenance": _provenance(shown),
+        # a node whose figures are not believed is a part that is missing
+        "complete": all(m["complete"] for m in shown)
+        and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
+        "facility_j": _total(m["facility_j"] for m in shown),
+        "carbon_g": _total(m["carbon_g"] for m in shown),
+    }
+
+
+def _counts(member: Mapping[str, Any]) -> bool:
+    return bool(
+        member["counted"] and member["parent_run_id"] is None and member["quarantine"] is None
+    )
+
+
+def _judged(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Label and insights: of all nodes together, and of nodes against each other."""
+    codes = dict.fromkeys(code for m in shown for code in (m["insights"] or "").split(",") if code)
+    known = [m for m in shown if m["efficiency"] and m["energy_j"]]
+    if len(shown) == 1 or not known:
+        return {"label": _first(shown, "label"), "insights": ",".join(codes)}
+    # energy / (limit x time) of the sum; each node's limit x time is its energy / efficiency
+    limits_j = sum(m["energy_j"] / m["efficiency"] for m in known)
+    by_node: dict[str, float] = {}
+    for member in known:
+        by_node.setdefault(member["host"], member["efficiency"])
+    if below_peers(by_node):
+        codes["node_imbalance"] = None
+    label = label_of(sum(m["energy_j"] for m in known) / limits_j).value
+    for code in ("low", "high"):  # of single nodes; the job has its own
+        if code != label:
+            codes.pop(f"{code}_efficiency", None)
+    return {"label": label, "insights": ",".join(codes)}
+
+
+def _total(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _uncertainty_j(shown: Sequence[Mapping[str, Any]]) -> float:
+    return math.hypot(*(m["uncertainty_j"] or 0.0 for m in shown))
+
+
+def _first(shown: Sequence[Mapping[str, Any]], name: str) -> str:
+    return next((m[name] for m in shown if m[name]), "")
+
+
+def _badness(status: str) -> int:
+    return next((n for n, known in enumerate(_WORST_LAST) if known.value == status), 0)
+
+
+def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
+    known = [Provenance(m["provenance"]) for m in shown if m["provenance"]]
+    return Provenance.weakest(known).value if known else ""

@@ -1,0 +1,110 @@
+"""Promises of migrations: nothing of an old store is lost, whoever opens it and whatever fails."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, inspect, text
+
+from tests.store.places import WHERE, empty_place
+from tests.store.version1 import DATA, RUNS, make_version1
+from wattloop.core.errors import StoreError
+from wattloop.store import place, versions
+from wattloop.store.chunks import read_samples
+from wattloop.store.database import open_store
+from wattloop.store.job_list import job_page
+from wattloop.store.job_rows import fill_jobs
+from wattloop.store.runs import find_run, list_runs
+from wattloop.store.series import find_series
+
+
+@pytest.fixture(params=WHERE)
+def old(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A store of version 1."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with empty_place(request.param, tmp_path) as location:
+        make_version1(location)
+        yield location
+
+
+def test_a_store_of_version_1_opens_with_all_it_holds(old: str) -> None:
+    """Runs, joules and samples are as they were; two nodes of one Slurm job become one job."""
+    with open_store(old) as store:
+        assert sorted(r.run_id for r in list_runs(store)) == RUNS
+        for row in DATA["rows"]["runs"]:
+            assert find_run(store, row["run_id"]).energy_j == row["energy_j"]
+        record = find_run(store, RUNS[0])
+        times_s, values = read_samples(store, RUNS[0], find_series(record.feeds, "gpu:0"))
+        assert (len(times_s), set(values)) == (200, {300.0})
+        assert fill_jobs(store) == 3
+        assert fill_jobs(store) == 0
+        jobs = job_page(store)
+    energies_j = {row["run_id"]: row["energy_j"] for row in DATA["rows"]["runs"]}
+    assert [(j["name"], j["nodes"], j["job_key"]) for j in jobs.rows] == [
+        ("alone", 1, RUNS[2]),
+        ("train", 2, "slurm:lab:4711"),
+    ]
+    assert jobs.rows[1]["energy_j"] == energies_j[RUNS[0]] + energies_j[RUNS[1]]
+    assert jobs.totals.energy_j == pytest.approx(sum(energies_j.values()))
+
+
+def test_many_may_open_an_old_store_at_once(old: str) -> None:
+    """One of them migrates it; the others wait and find it new."""
+    faults: list[Exception] = []
+
+    def work() -> None:
+        try:
+            with open_store(old, timeout_s=60) as store:
+                assert len(list_runs(store)) == 3
+                fill_jobs(store)
+        except (StoreError, AssertionError) as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    with open_store(old) as store:
+        assert len(job_page(store).rows) == 2
+
+
+def test_a_migration_that_fails_leaves_the_old_store_whole(
+    old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a step is undone with the rest; the next attempt finds version 1."""
+
+    def fails(connection: Connection) -> None:
+        versions._from_1(connection)
+        connection.execute(text("ALTER TABLE no_such_table ADD COLUMN x INTEGER"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(versions, "MIGRATIONS", {1: fails})
+        with pytest.raises(StoreError):
+            open_store(old)
+    with monkeypatch.context() as patched:
+        patched.setattr(versions, "VERSION", 1)
+        patched.setattr(versions, "is_current", lambda *_: True)
+        with open_store(old) as store, store.reading() as connection:
+            found = inspect(connection)
+            assert "jobs" not in found.get_table_names()
+            assert "job_key" not in {column["name"] for column in found.get_columns("runs")}
+            version = "SELECT value FROM meta WHERE key = 'schema_version'"
+            assert connection.execute(text(version)).scalar() == "1"
+    with open_store(old) as store:
+        assert len(list_runs(store)) == 3
+
+
+def test_an_old_store_on_a_read_only_disk_can_still_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be migrated there, and needs not be to list its runs."""
+    path = tmp_path / "runs.db"
+    make_version1(str(path))
+    monkeypatch.setattr(place.Place, "is_read_only", property(lambda self: True))
+    with open_store(path) as store:
+        assert len(list_runs(store)) == 3
