@@ -1,0 +1,230 @@
+"""The client's side of the control daemon.
+
+with connect() as client:
+    client.set("gpu:0/power_limit", 250.0)
+    ...
+# what was set is back, also after `kill -9`: the lease is the connection
+"""
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from wattloop.control.daemon.protocol import (
+    LOW_POWER,
+    REPLY_MOST_B,
+    SOCKET_VARIABLE,
+    VERSION,
+    DaemonGone,
+    Rubbish,
+    decoded,
+    encoded,
+    error_from,
+    socket_path,
+)
+from wattloop.control.descriptors import close_private, keep_private
+from wattloop.control.lever import Setting
+from wattloop.core.errors import LeverError, WattloopError
+
+__all__ = ["LOW_POWER", "Change", "Client", "connect"]
+
+PATIENCE_S = 30.0
+"""A device may be restored by somebody else at this moment, or the disk be busy."""
+
+
+class Change(NamedTuple):
+    """What a lever was when the lease on it began, and what it is now."""
+
+    before: Setting
+    after: Setting
+
+
+def connect(path: str | Path | None = None, *, patience_s: float = PATIENCE_S) -> "Client":
+    """A connection to the daemon at `path`, at `WATTLOOP_CONTROL_SOCKET`, or at its usual place.
+
+    Raises:
+        DaemonGone: nobody listens there, or this user may not connect.
+    """
+    client = Client(socket_path(path), patience_s)
+    client.hello()
+    return client
+
+
+class Client:
+    """One lease. Thread-safe; not for forked children, which connect on their own.
+
+    While nothing is held a connection that was cut is made again; while something is held its
+    loss is told, since what was set is put back then.
+    """
+
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        self.path = path
+        self.held: set[str] = set()
+        """Levers that this client has set and not released."""
+        self._patience_s = patience_s
+        self._line: socket.socket | None = None
+        self._rest = b""
+        self._number = 0
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # half made, or the interpreter ends
+            self.close()
+
+    def hello(self) -> dict[str, Any]:
+        """Who the daemon takes us for: `user`, `uid`, `trusted`, and its `wattloop` version."""
+        return self._asked("hello")
+
+    def levers(self) -> list[dict[str, Any]]:
+        """Every lever of the daemon as this user may use it; see `remote_lever.RemoteLever`."""
+        return list(self._asked("levers")["levers"])
+
+    def read(self, lever: str) -> Setting:
+        """The present value of a lever.
+
+        Raises:
+            LeverError: it cannot be read, or there is none of that name.
+        """
+        return _setting(self._asked("read", lever=lever)["value"])
+
+    def check(
+        self, lever: str, value: Setting, *, job: str = "", uid: int | None = None
+    ) -> Setting:
+        """`value` as the device would take it; sets nothing. Raises as `set` does."""
+        return _setting(self._asked("check", lever=lever, value=value, **_whose(job, uid))["value"])
+
+    def set(self, lever: str, value: Setting, *, job: str = "", uid: int | None = None) -> Change:
+        """Set a lever until `release`, or until this connection ends in whatever way.
+
+        Args:
+            lever: `gpu:0/power_limit`.
+            value: watts or MHz, a share (`"70%"`), `"default"`, the name of a choice, or
+                `LOW_POWER`.
+            job: for whom, by clients that the rules trust: a job whose GPU it is.
+            uid: the user of that job.
+
+        Raises:
+            NotAllowed: the rules do not let this user do that.
+            DeviceBusy: somebody else holds the device; the message names them.
+            ConfigError: not a value of this lever, or outside the device's own limits.
+            DaemonGone: the connection is lost, and with it all that was set over it.
+            LeverError: the device refuses.
+        """
+        reply = self._asked("set", lever=lever, value=value, **_whose(job, uid))
+        self.held.add(lever)
+        return Change(_setting(reply["before"]), _setting(reply["after"]))
+
+    def release(self, lever: str | None = None) -> None:
+        """Have a lever (all of this connection unless named) put back to what it was.
+
+        Raises:
+            LeverError: it did not go back; the daemon's journal keeps it.
+        """
+        if lever is None:
+            self.held.clear()
+            self._asked("release")
+            return
+        self.held.discard(lever)
+        self._asked("release", lever=lever)
+
+    def close(self) -> None:
+        """End the lease; everything is put back."""
+        line, self._line, self._rest = self._line, None, b""
+        self.held.clear()
+        if line is not None:
+            # in a forked child the descriptor is closed already, and its number another file's
+            close_private(line.detach())
+
+    def _asked(self, do: str, **fields: Any) -> dict[str, Any]:
+        if os.getpid() != self._pid:
+            raise LeverError(
+                f"the connection to the control daemon is that of process {self._pid}, not of its "
+                "children; connect again"
+            )
+        with self._busy:
+            self._number += 1
+            message = {"v": VERSION, "id": self._number, "do": do, **fields}
+            # with nothing held a lost connection has lost nothing, so asking again is safe
+            for attempt in (1, 2):
+                fresh = self._line is None
+                try:
+                    reply = self._exchanged(message)
+                    break
+                except OSError as error:
+                    held = sorted(self.held)
+                    self.close()
+                    if held or fresh or attempt == 2:
+                        raise DaemonGone(self._gone(error, held)) from None
+                except WattloopError:  # why it hangs up
+                    self.close()
+                    raise
+        if reply.get("ok") is True:
+            return reply
+        raise error_from(reply.get("error"))
+
+    def _exchanged(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._line is None:
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            keep_private(line.fileno())
+            self._line = line
+            line.settimeout(self._patience_s)
+            line.connect(str(self.path))
+        self._line.sendall(encoded(message))
+        while True:
+            try:
+                reply = decoded(self._next_line(self._line))
+            except Rubbish as error:
+                raise OSError(f"it sent {error}") from None
+            if reply.get("id") == message["id"]:
+                return reply
+            if reply.get("id") is None:  # said before it hangs up
+                raise error_from(reply.get("error"))
+
+    def _next_line(self, line: socket.socket) -> bytes:
+        while b"\n" not in self._rest:
+            more = line.recv(1 << 16)
+            if not more:
+                raise OSError("it hung up")
+            self._rest += more
+            if len(self._rest) > REPLY_MOST_B:
+                raise OSError("it sent a line without an end")
+        found, _, self._rest = self._rest.partition(b"\n")
+        return found
+
+    def _gone(self, error: OSError, held: list[str]) -> str:
+        reason = error.strerror or str(error) or type(error).__name__
+        if held:
+            return (
+                f"the control daemon at {self.path} is gone ({reason}): {', '.join(held)} goes "
+                "back to what it was; set it again when the daemon runs"
+            )
+        return (
+            f"no control daemon answers at {self.path} ({reason}); ask the operator to start "
+            f"'wattloop control-daemon', or name its socket with {SOCKET_VARIABLE}"
+        )
+
+
+def _whose(job: str, uid: int | None) -> dict[str, Any]:
+    return {"for": {"job": job, "uid": uid}} if job or uid is not None else {}
+
+
+def _setting(value: Any) -> Setting:
+    if value is None or isinstance(value, str):
+        return value
+    return float(value)

@@ -1,0 +1,67 @@
+"""Which job of which user has which GPUs of this node: a file from the node agent to the daemon.
+
+`{"jobs": [{"job": "1234", "uid": 1000, "gpus": [0, 1]}]}`, written by root. What a user says of
+their own GPUs (`CUDA_VISIBLE_DEVICES`) proves nothing; this does.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from wattloop.control.daemon.trusted_file import read_trusted
+from wattloop.core.errors import ConfigError
+
+__all__ = ["JobGpus", "gpus_of", "read_job_gpus", "write_job_gpus"]
+
+
+class JobGpus(NamedTuple):
+    """The GPUs of one job on this node, by their numbers here."""
+
+    job: str
+    uid: int
+    gpus: tuple[int, ...]
+
+
+def write_job_gpus(path: Path, jobs: Iterable[JobGpus]) -> None:
+    """Whole or not at all, readable by all, writable by us only."""
+    data = {"jobs": [{"job": j.job, "uid": j.uid, "gpus": list(j.gpus)} for j in jobs]}
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    fresh.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        os.write(descriptor, json.dumps(data).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+    fresh.replace(path)
+
+
+def read_job_gpus(path: Path) -> list[JobGpus]:
+    """The jobs in the file; none when it is not there.
+
+    Raises:
+        ConfigError: somebody else could have written it, or it is not such a list.
+    """
+    try:
+        data = json.loads(read_trusted(path))
+        return [
+            JobGpus(str(job["job"]), int(job["uid"]), tuple(int(gpu) for gpu in job["gpus"]))
+            for job in data["jobs"]
+        ]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{path}: not a list of jobs and GPUs: {error}") from None
+
+
+def gpus_of(jobs: Iterable[JobGpus], uid: int, job: str = "") -> set[int]:
+    """The GPUs of a user, or of one job of theirs."""
+    return {
+        gpu
+        for owned in jobs
+        if owned.uid == uid and (not job or owned.job == job)
+        for gpu in owned.gpus
+    }

@@ -1,0 +1,69 @@
+"""Files that tell root what to do: only those that nobody but root or we can have written."""
+
+import os
+import stat
+from pathlib import Path
+
+from wattloop.control.owner import user_name
+from wattloop.core.errors import ConfigError
+
+__all__ = ["check_folder", "read_trusted"]
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+MOST_B = 1 << 20
+
+
+def read_trusted(path: Path) -> str:
+    """The text of a file of root's or ours, in folders of root's or ours; no link to one.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ConfigError: somebody else could have written it, or it cannot be read.
+    """
+    path = path.absolute()
+    try:
+        # a pipe would keep us waiting, a link lead us elsewhere
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        link = path.is_symlink()
+        reason = "is a symbolic link; name the file itself" if link else str(error.strerror)
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_B:
+            raise ConfigError(f"{path}: not a file of at most {MOST_B >> 20} MiB")
+        _check(path, status)
+        check_folder(path.parent)
+        return os.pread(descriptor, MOST_B, 0).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: {error.reason}") from None
+    finally:
+        os.close(descriptor)
+
+
+def check_folder(folder: Path) -> None:
+    """Nobody but root and we can put another file there, up to the root of the file system.
+
+    Raises:
+        ConfigError: somebody else can, with the command that mends it.
+    """
+    real = folder.resolve()
+    for place in (real, *real.parents):
+        try:
+            status = place.stat()
+        except OSError as error:
+            raise ConfigError(f"{place}: cannot be looked at: {error.strerror}") from None
+        # in a sticky folder others cannot rename or remove what is ours
+        if not status.st_mode & stat.S_ISVTX:
+            _check(place, status)
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        owner = user_name(status.st_uid)
+        raise ConfigError(f"{path}: belongs to {owner}, not to root; 'sudo chown root {path}'")
+    if status.st_mode & OTHERS_WRITE:
+        raise ConfigError(f"{path}: others may write it; 'sudo chmod go-w {path}'")
