@@ -47,6 +47,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
+    "agent": ("wattloop.cli.agent", "Energy per job on a node of a Slurm cluster."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""
 

@@ -1,0 +1,147 @@
+"""What prolog and epilog left in the agent's folder: which job began or ended, and when.
+
+An event is a small file of KEY=VALUE lines, called `<ns>-<job>-start` or `-end`, that appears
+whole (written under another name, then renamed). Files wait for an agent that is not there; they
+are handled in the order of their times and removed when the agent's own state knows of them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattloop.core.clock import Clock
+
+__all__ = ["EventFolder", "Instant", "JobEvent", "parse_event"]
+
+LARGEST_B = 16_384
+AGREE_S = 0.05
+"""The machine's uptime is known to 10 ms and never set; the time of day is finer but may be."""
+_NAME = re.compile(r"(\d{1,20})-([0-9A-Za-z_.-]{1,64})-(start|end)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """A job began or ended on this node.
+
+    Attributes:
+        name: of its file.
+        kind: `start` or `end`.
+        job: number that Slurm gave it.
+        wall_s: time of day at which it was written.
+        uptime_s: time since the machine's boot, if it was said.
+        boot: which boot that was, if it was said.
+        facts: what else the file says, as text.
+    """
+
+    name: str
+    kind: str
+    job: str
+    wall_s: float
+    uptime_s: float | None = None
+    boot: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_event(name: str, text: str) -> JobEvent | None:
+    """The event in a file of this name; None when it is none of ours."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    facts: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            facts.setdefault(key.strip(), _CONTROL.sub(" ", value).strip())
+    if "whole" not in facts:
+        return None
+    nanoseconds, job, kind = found.groups()
+    uptime = facts.get("uptime_s", "")
+    return JobEvent(
+        name=name,
+        kind=kind,
+        job=job,
+        wall_s=int(nanoseconds) / 1e9,
+        uptime_s=float(uptime) if re.fullmatch(r"\d+(\.\d+)?", uptime) else None,
+        boot=facts.get("boot", ""),
+        facts=facts,
+    )
+
+
+class EventFolder:
+    """The folder in which events arrive; only root may write into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, int] | None = None
+
+    def prepare(self) -> None:
+        """Create it, closed to everybody else."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def changed(self) -> bool:
+        """Whether something came or went since the last call; a few microseconds."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        seen = (found.st_mtime_ns, found.st_ino)
+        changed, self._seen = seen != self._seen, seen
+        return changed
+
+    def waiting(self) -> tuple[list[JobEvent], list[str]]:
+        """Events in the order of their times, and names of files that make no sense."""
+        events: list[JobEvent] = []
+        strange: list[str] = []
+        for path in self._files():
+            try:
+                with path.open("rb") as file:
+                    text = file.read(LARGEST_B).decode("utf-8", "replace")
+            except OSError:
+                continue  # gone since it was listed, or to be read at the next look
+            event = parse_event(path.name, text)
+            if event is None:
+                strange.append(path.name)
+            else:
+                events.append(event)
+        return sorted(events, key=lambda e: (e.wall_s, e.kind == "start", e.job)), strange
+
+    def remove(self, name: str) -> None:
+        """An event is dealt with."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def set_aside(self, name: str) -> None:
+        """Keep a file that makes no sense where a person may look at it."""
+        aside = self.path.parent / "strange"
+        aside.mkdir(mode=0o700, exist_ok=True)
+        (self.path / name).replace(aside / name)
+
+    def _files(self) -> list[Path]:
+        try:
+            return [p for p in self.path.iterdir() if not p.name.startswith(".") and p.is_file()]
+        except OSError:
+            return []
+
+
+class Instant:
+    """Now, on all the machine's clocks: turns the times of events into ours."""
+
+    def __init__(self, clock: Clock, uptime_s: float | None) -> None:
+        self.now_s = clock.now_s()
+        self._wall_s = clock.wall_s()
+        self._uptime_s = uptime_s
+
+    def time_of(self, event: JobEvent) -> float:
+        """When it happened on the machine's monotonic clock; never later than now.
+
+        The uptime says roughly when, whatever became of the time of day; the time of day says it
+        to the microsecond where the two agree.
+        """
+        by_wall_s = self.now_s - (self._wall_s - event.wall_s)
+        if event.uptime_s is None or self._uptime_s is None:
+            return min(self.now_s, by_wall_s)
+        by_uptime_s = self.now_s - (self._uptime_s - event.uptime_s)
+        exact = abs(by_wall_s - by_uptime_s) < AGREE_S
+        return min(self.now_s, by_wall_s if exact else by_uptime_s)
