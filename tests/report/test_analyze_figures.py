@@ -19,6 +19,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.correlation import correlation_figures
 from wattloop.report.figures.matrix import matrix_figures
+from wattloop.report.figures.parallel import MOST_LINES, parallel_figure
 from wattloop.report.figures.pareto import metrics_figures, pareto_figures
 from wattloop.report.figures.quotient import quotient_figures, top_figures
 from wattloop.report.figures.regression import importance_figures, regression_figures
@@ -128,6 +129,8 @@ def test_very_many_points_are_thinned_and_it_is_said():
     charts = quotient_figures(many, quotients(many))
     assert MOST_POINTS <= len(data_of(charts["quotient"])) <= MOST_POINTS + 1
     assert "of 3000 runs drawn" in text_of(charts)
+    lines = {"parallel": parallel_figure(many)}
+    assert f"{MOST_LINES} of 3000 runs drawn" in text_of(lines)
 
 
 def test_a_single_column_is_drawn_by_cluster():

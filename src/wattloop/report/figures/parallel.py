@@ -14,6 +14,8 @@ from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, styled
 __all__ = ["parallel_figure"]
 
 MOST_AXES = 10
+MOST_LINES = 600
+"""More lines than this are one grey band."""
 
 
 def parallel_figure(table: Table) -> Any:
@@ -30,7 +32,7 @@ def parallel_figure(table: Table) -> Any:
         return None
     target = usual_target(table)
     colours = table.numbers(target)
-    numbers, sampled = drawn_rows(table)
+    numbers, sampled = drawn_rows(table, most=MOST_LINES)
     rows = [
         {
             "run": table.names[n],

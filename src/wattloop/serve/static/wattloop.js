@@ -47,6 +47,10 @@ function definition(name) {
   return spec;
 }
 
-for (const place of document.querySelectorAll("[data-chart]")) {
-  drawn(place, definition(place.dataset.chart));
-}
+// One after the other: what is drawn already can be looked at and used meanwhile.
+(async () => {
+  for (const place of document.querySelectorAll("[data-chart]")) {
+    await drawn(place, definition(place.dataset.chart));
+    await new Promise((resolve) => { setTimeout(resolve); });
+  }
+})();
