@@ -19,10 +19,12 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.figures.clusters import cluster_figures
 from wattloop.report.figures.correlation import correlation_figures
 from wattloop.report.figures.matrix import matrix_figures
+from wattloop.report.figures.parallel import MOST_LINES, parallel_figure
 from wattloop.report.figures.pareto import metrics_figures, pareto_figures
 from wattloop.report.figures.quotient import quotient_figures, top_figures
 from wattloop.report.figures.regression import importance_figures, regression_figures
 from wattloop.report.figures.render import save_one
+from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.scatter import MOST_POINTS, titled
 
 for library, extra in (("altair", "figures"), ("vl_convert", "figures"), ("sklearn", "analyze")):
@@ -40,7 +42,7 @@ def grouped():
 
 
 def text_of(charts):
-    return json.dumps([chart.to_dict() for chart in charts.values()])
+    return json.dumps([spec_of(chart) for chart in charts.values()])
 
 
 def data_of(chart):
@@ -56,7 +58,7 @@ def data_of(chart):
             for inner in part:
                 look(inner)
 
-    look(chart.to_dict())
+    look(spec_of(chart))
     return found
 
 
@@ -73,10 +75,10 @@ def test_the_page_of_clusters_turns_and_lets_columns_be_chosen(grouped):
     """Two and three components, sliders, lists of columns, all runs coloured by cluster."""
     charts = cluster_figures(grouped)
     assert list(charts) == ["clusters-2d", "clusters-3d", "clusters-columns"]
-    space = charts["clusters-3d"].to_dict()
+    space = spec_of(charts["clusters-3d"])
     assert {p["name"] for p in space["params"]} >= {"turn", "tilt"}
     chosen = {
-        p["name"]: p["bind"]["options"] for p in charts["clusters-columns"].to_dict()["params"]
+        p["name"]: p["bind"]["options"] for p in spec_of(charts["clusters-columns"])["params"]
     }
     assert set(chosen) == {"across", "up"}
     assert "energy_wh" in chosen["across"]
@@ -86,7 +88,7 @@ def test_the_page_of_clusters_turns_and_lets_columns_be_chosen(grouped):
 
 def test_points_at_the_edge_are_whole(grouped):
     """A chart that can be moved cuts off what reaches over its edge, so there is room."""
-    encoding = cluster_figures(grouped)["clusters-2d"].to_dict()["encoding"]
+    encoding = spec_of(cluster_figures(grouped)["clusters-2d"])["encoding"]
     assert [encoding[axis]["scale"]["padding"] > 5 for axis in "xy"] == [True, True]
 
 
@@ -127,6 +129,8 @@ def test_very_many_points_are_thinned_and_it_is_said():
     charts = quotient_figures(many, quotients(many))
     assert MOST_POINTS <= len(data_of(charts["quotient"])) <= MOST_POINTS + 1
     assert "of 3000 runs drawn" in text_of(charts)
+    lines = {"parallel": parallel_figure(many)}
+    assert f"{MOST_LINES} of 3000 runs drawn" in text_of(lines)
 
 
 def test_a_single_column_is_drawn_by_cluster():
@@ -148,7 +152,7 @@ def test_odd_names_of_columns_do_not_break_a_figure():
     charts = pareto_figures(pareto_front(table)) | correlation_figures(correlations(table))
     charts |= cluster_figures(clusters(table, k=2))
     for name, chart in charts.items():
-        assert chart.to_dict(), name
+        assert spec_of(chart), name
     assert [row["t1"] for row in data_of(charts["pareto"])][:1] == [0.0]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.small_world import PlainOracle, jobs_of, small_cluster
+from wattloop.report.figures.rows import spec_of
 from wattloop.schedule.engine import Result, Settings, Simulation
 from wattloop.schedule.metrics.curves import power_curve
 from wattloop.schedule.metrics.stretches import gpu_stretches
@@ -40,7 +41,7 @@ def simulated(**settings: Any) -> Result:
 
 def values(chart: Any) -> list[dict[str, Any]]:
     """The rows that a chart draws."""
-    spec = chart.to_dict()
+    spec = spec_of(chart)
     layer = spec["layer"][0] if "layer" in spec else spec
     found = (layer.get("data") or spec["data"])["values"]
     assert isinstance(found, list)
@@ -68,7 +69,7 @@ def test_names_of_points_that_coincide_are_all_readable() -> None:
     """Policies that do equally well keep a line of text between their names, inside the chart."""
     rows = [row(f"policy-{number}", 0) for number in range(9)] + [row("far", 0, energy_kwh=20.0)]
     chart = trade_off_figure(rows, "toy")
-    spec = chart.to_dict()
+    spec = spec_of(chart)
     left, right = spec["layer"][2]["encoding"]["x"]["scale"]["domain"]
     bottom, top = spec["layer"][2]["encoding"]["y"]["scale"]["domain"]
     line = 12.9 * (top - bottom) / spec["height"]
@@ -80,7 +81,7 @@ def test_names_of_points_that_coincide_are_all_readable() -> None:
 
 def test_every_part_of_the_trade_off_has_the_same_scale() -> None:
     """One part that begins at 0 would press all points into a corner."""
-    parts = trade_off_figure([row("fifo", 0), row("zeus", 0)], "toy").to_dict()["layer"]
+    parts = spec_of(trade_off_figure([row("fifo", 0), row("zeus", 0)], "toy"))["layer"]
     scales = [part["encoding"][axis]["scale"] for part in parts for axis in ("x", "y")]
     assert all(scale["zero"] is False and scale["domain"][0] > 0 for scale in scales)
 
@@ -88,7 +89,7 @@ def test_every_part_of_the_trade_off_has_the_same_scale() -> None:
 def test_more_points_than_names_fit_have_a_legend() -> None:
     """Six policies at three settings: colours and shapes, no names."""
     rows = [row(f"p{n}", 0) | {"load": load} for n in range(6) for load in ("a", "b", "c")]
-    parts = trade_off_figure(rows, "toy", setting="load").to_dict()["layer"]
+    parts = spec_of(trade_off_figure(rows, "toy", setting="load"))["layer"]
     assert "text" not in {part["mark"]["type"] for part in parts}
     assert parts[2]["encoding"]["color"]["legend"] is not None
 
@@ -124,7 +125,7 @@ def test_completion_time_is_drawn_against_the_rate_in_minutes() -> None:
 def test_jobs_that_are_left_are_in_the_load_figure() -> None:
     """Leaving long jobs aside must not look like being quick."""
     rows = [row("fifo", 0, age_mean_s=600.0) | {"rate_per_s": 0.001}]
-    ended, everyone = load_figure(rows, "toy").to_dict()["hconcat"]
+    ended, everyone = spec_of(load_figure(rows, "toy"))["hconcat"]
     assert ended["title"]["text"] == "jobs that ended"
     assert [point["minutes"] for point in everyone["data"]["values"]] == [10.0]
 
@@ -133,16 +134,16 @@ def test_the_budget_is_drawn_where_there_is_one() -> None:
     """A dashed line that follows its steps; none without a budget."""
     steps = Steps((0.0, 1_800.0), (700.0, 400.0))
     with_budget = power_figure({"fifo": power_curve(simulated(budget_w=steps), 10)}, "toy")
-    layers = with_budget.to_dict()["layer"]
+    layers = spec_of(with_budget)["layer"]
     assert {point["kw"] for point in layers[1]["data"]["values"]} == {0.7, 0.4}
-    without = power_figure({"fifo": power_curve(simulated(), 10)}, "toy").to_dict()
+    without = spec_of(power_figure({"fifo": power_curve(simulated(), 10)}, "toy"))
     assert len(without["layer"]) == 1
 
 
 def test_many_policies_get_a_strip_each_with_the_budget() -> None:
     """Lines of more than four policies would hide each other."""
     curve = power_curve(simulated(budget_w=Steps.constant(700.0)), 10)
-    strips = power_figure({f"p{n}": curve for n in range(5)}, "toy").to_dict()["vconcat"]
+    strips = spec_of(power_figure({f"p{n}": curve for n in range(5)}, "toy"))["vconcat"]
     assert [strip["title"]["text"] for strip in strips] == ["p0", "p1", "p2", "p3", "p4"]
     assert all(len(strip["layer"]) == 2 for strip in strips)
 

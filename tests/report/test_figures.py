@@ -13,6 +13,7 @@ from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.power import power_figure
 from wattloop.report.figures.render import page_of, save, writable_folder
+from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.style import lever_title, plain_name
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
@@ -30,7 +31,7 @@ def made(**options: Any) -> SweepResult:
 
 
 def texts(chart: Any) -> str:
-    return json.dumps(chart.to_dict())
+    return json.dumps(spec_of(chart))
 
 
 def values(spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,14 +57,14 @@ def test_every_figure_of_document_004_is_drawn() -> None:
         assert "simulated" in text, name
         unit = "Number of GPUs" if name in ("times", "speed-up") else "GPU power limit (W)"
         assert unit in text, name
-    real = figures["speed-up"].to_dict()["layer"][1]["data"]["values"]
+    real = spec_of(figures["speed-up"])["layer"][1]["data"]["values"]
     eight = [row["speed_up"] for row in real if row["gpus"] == 8]
     assert eight == [pytest.approx(8**0.8)] * len(eight) != []
 
 
 def test_the_best_point_of_each_curve_is_marked() -> None:
     """One ring per GPU count."""
-    rows = values(sweep_figures(made(gpus=(1, 8)))["energy-decrease"].to_dict())
+    rows = values(spec_of(sweep_figures(made(gpus=(1, 8)))["energy-decrease"]))
     best = {(row["curve"], row["setting"]) for row in rows if row["best"]}
     lowest = {n: min(CAPS_W, key=lambda cap: energy_j(cap, n)) for n in (1, 8)}
     assert best == {("1 GPU", f"{lowest[1]} W"), ("8 GPUs", f"{lowest[8]} W")}
@@ -90,7 +91,7 @@ def test_power_over_time_is_thinned_and_has_its_tdp(tmp_path: Path) -> None:
         write_journal(store.journals, "r1", seconds=3_600, end=ended())
         recover(store, close_journal)
         chart = power_figure(store, {"default": find_run(store, "r1")}, "gpu", 700.0)
-    rows = values(chart.to_dict())
+    rows = values(spec_of(chart))
     assert 100 < len(rows) <= 1_000
     assert rows[0]["power_w"] == pytest.approx(300.0, abs=1.0)
     assert "TDP 700 W" in texts(chart)
@@ -129,8 +130,8 @@ def test_wide_figures_take_both_columns_of_the_page(tmp_path: Path) -> None:
     charts = sweep_figures(result_of(*made_sweep()))
     charts["wide"] = charts["edp"].properties(width=800)
     page = page_of(charts, title="t")
-    assert '<figure id="wide" class=wide>' in page
-    assert '<figure id="edp"></figure>' in page
+    assert '<figure id="chart-wide" class=wide>' in page
+    assert '<figure id="chart-edp"></figure>' in page
     writable_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").touch()

@@ -13,6 +13,7 @@ from wattloop.predict.question import Question
 pytest.importorskip("altair", reason="Altair is not installed")
 
 from wattloop.report.figures.forecasts import forecast_figures
+from wattloop.report.figures.rows import spec_of
 
 
 def drawn(axes: list[Axis]) -> Any:
@@ -24,7 +25,7 @@ def drawn(axes: list[Axis]) -> Any:
             asked = question.varied(axes[0].name, first).varied(axes[1].name, second)
             setting = {axes[0].name: first, axes[1].name: second}
             points.append(Point(setting, forecaster.answer(asked)))
-    return forecast_figures(points, axes)["predictions"].to_dict()
+    return spec_of(forecast_figures(points, axes)["predictions"])
 
 
 def test_curves_are_drawn_against_the_first_axis() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from wattloop.report.figures.predicted import PredictedStep, predicted_figures
+from wattloop.report.figures.rows import spec_of
 
 
 def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:
@@ -12,7 +13,7 @@ def test_every_step_is_a_point_in_three_panels_with_its_units() -> None:
         PredictedStep("gpt2 x 8", "transformer", "bf16", (0.06, 500.0), (0.05, 510.0)),
         PredictedStep("resnet x 8", "convolutional", "fp32", (0.01, 200.0), (0.02, 210.0)),
     ]
-    spec = predicted_figures(steps, "H200")["predicted"].to_dict()
+    spec = spec_of(predicted_figures(steps, "H200")["predicted"])
     assert "H200" in spec["title"]["subtitle"]
     wanted = {0: ("ms", 60.0), 1: ("(W)", 500.0), 2: ("(J", 30.0)}
     for place, (unit, first) in wanted.items():

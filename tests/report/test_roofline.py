@@ -6,6 +6,7 @@ import pytest
 
 from tests.characterize.bench.made import energy, made
 from wattloop.report.figures.roofline import roofline_figures
+from wattloop.report.figures.rows import spec_of
 
 pytest.importorskip("altair", reason="pip install 'wattloop[figures]'")
 
@@ -18,7 +19,7 @@ def test_roof_and_points_are_where_they_belong() -> None:
     """The roof bends at the ridge (5 FLOP/B); a kernel without data to move has no place on it."""
     charts = roofline_figures([GEMM, TRIAD, PI])
     assert set(charts) == {"roofline-cpu-fp32", "power-cpu-fp32"}
-    roof, points = charts["roofline-cpu-fp32"].to_dict()["layer"]
+    roof, points = spec_of(charts["roofline-cpu-fp32"])["layer"]
     values = {tuple(sorted(p.items())) for p in roof["data"]["values"]}
     assert (("gflops", 100.0), ("intensity", 5.0), ("order", 1)) in {
         tuple((k, round(v, 6)) for k, v in row) for row in values

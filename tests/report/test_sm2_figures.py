@@ -5,6 +5,7 @@ import json
 import pytest
 
 from wattloop.report.figures.render import save
+from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
@@ -21,7 +22,7 @@ def test_both_figures_of_a_search(tmp_path) -> None:
     played(strategy, bench)
     figures = sm2_figures(strategy, said="energy of gpu, simulated")
     assert set(figures) == {"rates-c0", "rates-c1", "rates-c2", "rates-c3", "course"}
-    text = json.dumps(figures["course"].to_dict())
+    text = json.dumps(spec_of(figures["course"]))
     for word in ("Accuracy", "Energy per epoch (J)", "Learning rate", "simulated"):
         assert word in text
     files = save(figures, tmp_path, title="sm2")
@@ -32,7 +33,7 @@ def test_the_chosen_window_is_marked() -> None:
     """Figure 1 has two dotted lines at the edges of the window, and a ring at the rate."""
     losses = [(0.001, 2.0), (0.01, 1.5), (0.1, 1.0), (1.0, float("inf"))]
     swept = SweptRates(label="batch 64", losses=losses, window=(0.01, 0.1), rate=0.1)
-    spec = rate_figure(swept).to_dict()
+    spec = spec_of(rate_figure(swept))
     edges = [row["edge"] for row in spec["layer"][2]["data"]["values"]]
     assert edges == [0.01, 0.1]
     assert spec["layer"][3]["data"]["values"] == [{"rate": 0.1, "loss": 1.0}]

@@ -1,7 +1,6 @@
 """A report as one HTML file that opens anywhere, without a network."""
 
 import html
-import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from wattloop.report.document import (
     Section,
     Table,
 )
-from wattloop.report.figures.render import needs_libraries, vega_bundle
+from wattloop.report.figures.render import drawing_scripts
 
 __all__ = ["block_html", "document_html", "style_sheet"]
 
@@ -31,8 +30,8 @@ def document_html(document: Document) -> str:
     Raises:
         ConfigError: the document has charts, and what draws them is not installed.
     """
-    charts = {name: chart.to_dict() for name, chart in document.charts().items()}
-    scripts = _scripts(charts) if charts else ""
+    charts = document.charts()
+    scripts = drawing_scripts(charts, renderer="svg") if charts else ""
     sections = "\n".join(_section(section) for section in document.sections)
     made = datetime.fromtimestamp(document.made_wall_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     contents = "".join(
@@ -151,19 +150,6 @@ _BLOCKS: dict[type, Callable[[Any], str]] = {
     Table: _table,
     Chart: _chart,
 }
-
-
-def _scripts(charts: dict[str, Any]) -> str:
-    needs_libraries()
-    specs = json.dumps(charts).replace("</", "<\\/")  # a text in the data must not end the script
-    return f"""<script>{vega_bundle()}</script>
-<script>
-const specs = {specs};
-for (const [name, spec] of Object.entries(specs)) {{
-  const actions = {{export: true, source: false, compiled: false, editor: false}};
-  vegaEmbed(document.getElementById("chart-" + name), spec, {{actions, renderer: "svg"}});
-}}
-</script>"""
 
 
 def _anchor(heading: str) -> str:

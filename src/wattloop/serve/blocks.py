@@ -1,12 +1,13 @@
 """Parts of reports on pages; charts as definitions that the page's script draws."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from markupsafe import Markup
 
 from wattloop.report.document import Block, Chart, Document
+from wattloop.report.figures.rows import chart_parts
 from wattloop.report.html import block_html
 
 __all__ = ["blocks_html", "sections_html"]
@@ -14,22 +15,41 @@ __all__ = ["blocks_html", "sections_html"]
 
 def blocks_html(blocks: Sequence[Block]) -> Markup:
     """Blocks as HTML; their texts are escaped where they are made."""
-    return Markup("\n".join(_block(block) for block in blocks))
+    return _written(blocks, set())
 
 
 def sections_html(document: Document) -> list[tuple[str, Markup]]:
     """Heading and content of every section of a report."""
-    return [(each.heading, blocks_html(each.blocks)) for each in document.sections]
+    written: set[str] = set()
+    return [(each.heading, _written(each.blocks, written)) for each in document.sections]
 
 
-def _block(block: Block) -> str:
-    if not isinstance(block, Chart):
-        return block_html(block)
+def _written(blocks: Sequence[Block], written: set[str]) -> Markup:
+    """Blocks; data that the page has already (`written`) are not in it twice."""
+    parts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Chart):
+            parts += _chart(block, written)
+        else:
+            parts.append(block_html(block))
+    return Markup("\n".join(parts))
+
+
+def _chart(block: Chart, written: set[str]) -> Iterator[str]:
+    spec, tables = chart_parts(block.chart)
+    for table in tables:
+        if table not in written:
+            written.add(str(table))
+            yield _data(table, table.text)
     name = escape(block.name)
-    # data, not a script: it may not be ended by a text in it
-    spec = json.dumps(block.chart.to_dict(validate=False)).replace("<", "\\u003c")
-    return (
+    yield (
         f'<figure><div class="chart" data-chart="spec-{name}" role="group" '
-        f'aria-label="{escape(block.alternative)}"></div>'
-        f'<script type="application/json" id="spec-{name}">{spec}</script></figure>'
+        f'aria-label="{escape(block.alternative)}"></div></figure>'
     )
+    yield _data(f"spec-{name}", json.dumps(spec))
+
+
+def _data(name: str, text: str) -> str:
+    # data, not a script: it may not be ended by a text in it
+    text = text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'

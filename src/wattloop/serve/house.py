@@ -16,6 +16,7 @@ from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.measure.closing import close_journal
 from wattloop.serve.cache import Cache
+from wattloop.serve.kept_pages import KeptPages
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
@@ -53,6 +54,7 @@ class House:
         self.options = options
         self.store = store
         self.cache = Cache()
+        self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
         self._tidied_s = -math.inf
         self.templates = Environment(

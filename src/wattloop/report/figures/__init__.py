@@ -14,5 +14,6 @@
 - `quotient`     accuracy against energy; top runs
 - `matrix`, `correlation`  levels by run; a grid of correlations
 - `scatter`      what figures of runs share
+- `rows`         data behind charts, out of their definitions until they are written
 - `render`       files from definitions, without network
 """

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.report.figures.label_places import label_places
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.schedule.metrics import spread
 
@@ -36,7 +37,7 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     order = list(dict.fromkeys(row["policy"] for row in data))
     domains = {name: _domain(data, name) for name in ("energy_kwh", "throughput_per_h")}
     _place_labels(data, domains)
-    base = alt.Chart(alt.Data(values=data))
+    base = alt.Chart(rows_data(data))
     x_scale, y_scale = (alt.Scale(domain=ends, nice=False, zero=False) for ends in domains.values())
     x = alt.X(
         "energy_kwh:Q",
@@ -93,7 +94,7 @@ def fairness_figure(rows: Sequence[Row], said: str) -> Any:
         if row.get(name) is not None
     ]
     order = list(dict.fromkeys(row["policy"] for row in data))
-    base = alt.Chart(alt.Data(values=data))
+    base = alt.Chart(rows_data(data))
     x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
     beside = alt.XOffset("of:N", sort=list(titles.values()))
     y = alt.Y("value:Q", title="Jain's index over users", scale=alt.Scale(domain=[0, 1]))
@@ -134,7 +135,7 @@ def _load_panel(data: list[dict[str, Any]], name: str, title: str) -> Any:
     y = alt.Y("minutes:Q", title="Mean completion time (min)", scale=alt.Scale(zero=True))
     color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order))
     dash = alt.StrokeDash("policy:N", sort=order, title=None, scale=_dashes(order))
-    base = alt.Chart(alt.Data(values=data)).encode(x=x, y=y, color=color)
+    base = alt.Chart(rows_data(data)).encode(x=x, y=y, color=color)
     above = alt.TitleParams(text=title, fontSize=11, offset=4)
     return alt.layer(
         base.mark_line().encode(strokeDash=dash), base.mark_point(filled=True, size=35)
@@ -194,7 +195,7 @@ def _bars(
     import altair as alt
 
     order = [row["policy"] for row in data]
-    base = alt.Chart(alt.Data(values=list(data)))
+    base = alt.Chart(rows_data(list(data)))
     x = alt.X("policy:N", sort=order, title=None, axis=alt.Axis(labelAngle=-35))
     ticks = alt.Axis(format="%") if percent else alt.Axis()
     bars = base.mark_bar(color=PALETTE[0]).encode(

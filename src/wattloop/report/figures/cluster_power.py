@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
 from wattloop.schedule.engine.result import Result
 from wattloop.schedule.metrics.curves import PowerCurve
@@ -53,7 +54,7 @@ def _power_chart(curves: Mapping[str, PowerCurve], order: Sequence[str], height:
     scale = alt.Scale(domain=order, range=[PALETTE[n % len(PALETTE)] for n in range(len(order))])
     color = alt.Color("policy:N", title=None, sort=list(order), scale=scale)
     layers = [
-        alt.Chart(alt.Data(values=data))
+        alt.Chart(rows_data(data))
         .mark_line(interpolate="step-after", strokeWidth=1.5, opacity=0.85)
         .encode(x=x, y=y, color=color.legend(None) if alone else color)
     ]
@@ -97,7 +98,7 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
         for each in gpu_stretches(result, truth)
         if (each.node, each.gpu) in shown
     ][:MOST_BARS]
-    base = alt.Chart(alt.Data(values=bars))
+    base = alt.Chart(rows_data(bars))
     y = alt.Y("gpu:N", sort=list(shown.values()), title=None, axis=alt.Axis(labelFontSize=9))
     x = alt.X("begin:Q", title="Hours")
     what = alt.Color("what:N", title=None)

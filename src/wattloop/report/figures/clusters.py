@@ -1,10 +1,12 @@
 """Clusters in the plane and in space of their main components, and in any two columns."""
 
+import json
 from typing import Any
 
 import numpy as np
 
 from wattloop.analyze.clusters import Clusters
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import drawn_rows, fitted, tooltips, with_tooltips
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, styled
 
@@ -16,6 +18,7 @@ SIZE = 380
 def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
     """Two and three main components, any two columns, silhouettes; the one asked for first."""
     rows, sampled = _rows(found)
+    data = rows_data(rows)
     said = "; ".join(
         filter(
             None,
@@ -27,11 +30,11 @@ def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
             ),
         )
     )
-    charts: dict[str, Any] = {"clusters-2d": _plane(found, rows, said)}
+    charts: dict[str, Any] = {"clusters-2d": _plane(found, data, said)}
     if found.projection.shape[1] > 2:
-        space = {"clusters-3d": _space(found, rows, said)}
+        space = {"clusters-3d": _space(found, data, said)}
         charts = {**space, **charts} if dimensions == 3 else {**charts, **space}
-    charts["clusters-columns"] = _columns(found, rows, said)
+    charts["clusters-columns"] = _columns(found, data, said)
     tried = next(t for t in found.others if t.name == "silhouettes")
     if len(tried.rows) > 1:
         charts["silhouettes"] = _silhouettes(found, [dict(row) for row in tried.rows])
@@ -41,20 +44,17 @@ def cluster_figures(found: Clusters, dimensions: int = 2) -> dict[str, Any]:
 def _rows(found: Clusters) -> tuple[list[dict[str, Any]], str]:
     table = found.table
     shown = [*table.parameters, *table.results]
-    numeric = [name for name in shown if table.is_numeric(name)]
-    columns = {name: table.numbers(name) for name in numeric}
     numbers, sampled = drawn_rows(table)
     rows = []
     for n in numbers:
         row = with_tooltips(table, n, shown)
         row["cluster"] = str(found.labels[n])
         row |= {f"pc{c + 1}": float(v) for c, v in enumerate(found.projection[n])}
-        row["own"] = {k: None if np.isnan(v[n]) else float(v[n]) for k, v in columns.items()}
         rows.append(row)
     return rows, sampled
 
 
-def _plane(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+def _plane(found: Clusters, data: Any, said: str) -> Any:
     import altair as alt
 
     # with room at the edges: a chart that can be moved cuts off what reaches over them
@@ -64,7 +64,7 @@ def _plane(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
     if not flat:
         y = alt.Y("pc2:Q", title=_component(found, 1), scale=room[1])
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(data)
         .mark_point(filled=True, size=45, opacity=0.75)
         .encode(
             x=alt.X("pc1:Q", title=_component(found, 0), scale=room[0]),
@@ -78,7 +78,7 @@ def _plane(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
     return styled(chart.interactive(), "Clusters, two main components", said)
 
 
-def _space(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+def _space(found: Clusters, data: Any, said: str) -> Any:
     """Turned and tilted by sliders: the projection is computed where the page is looked at."""
     import altair as alt
 
@@ -97,10 +97,10 @@ def _space(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
     scale = alt.Scale(domain=[-1.25 * reach, 1.25 * reach])
     bare = alt.Axis(labels=False, ticks=False, grid=False, domain=False)
 
-    def projected(values: list[dict[str, Any]]) -> Any:
+    def projected(of: Any) -> Any:
         angle = "PI / 180"
         return (
-            alt.Chart(alt.Data(values=values))
+            alt.Chart(of)
             .transform_calculate(
                 u=f"datum.pc1 * cos(turn * {angle}) - datum.pc2 * sin(turn * {angle})",
                 v=f"datum.pc1 * sin(turn * {angle}) + datum.pc2 * cos(turn * {angle})",
@@ -118,11 +118,11 @@ def _space(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
 
     near = alt.Size("depth:Q", scale=alt.Scale(domain=[-reach, reach], range=[70, 20]), legend=None)
     dots = (
-        projected(rows)
+        projected(data)
         .mark_point(filled=True, opacity=0.75)
         .encode(color=_colour(found), shape=_shape(found), size=near, tooltip=_tooltips(found))
     )
-    ends = projected(axes)
+    ends = projected(rows_data(axes))
     lines = ends.mark_rule(color=GREY).encode(x2="zero:Q", y2="zero:Q")
     names = ends.mark_text(dx=10, dy=-6, fontSize=11, color=GREY).encode(text="name:N")
     chart = alt.layer(lines, names, dots).add_params(turn, tilt)
@@ -134,7 +134,7 @@ def _space(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
     )
 
 
-def _columns(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
+def _columns(found: Clusters, data: Any, said: str) -> Any:
     """Any column against any other, chosen on the page."""
     import altair as alt
 
@@ -152,9 +152,11 @@ def _columns(found: Clusters, rows: list[dict[str, Any]], said: str) -> Any:
         value=(second or first)[0],
         bind=alt.binding_select(options=names, name="up "),
     )
+    # where `with_tooltips` put a column
+    place = f"indexof({json.dumps([*table.parameters, *table.results])}, "
     chart = (
-        alt.Chart(alt.Data(values=rows))
-        .transform_calculate(x="datum.own[across]", y="datum.own[up]")
+        alt.Chart(data)
+        .transform_calculate(x=f"datum['t' + {place}across)]", y=f"datum['t' + {place}up)]")
         .mark_point(filled=True, size=45, opacity=0.75)
         .encode(
             x=alt.X("x:Q", title=None, scale=alt.Scale(zero=False)),
@@ -176,7 +178,7 @@ def _silhouettes(found: Clusters, rows: list[dict[str, Any]]) -> Any:
         f"datum.k == {found.facts['clusters']}", alt.value(PALETTE[1]), alt.value(PALETTE[0])
     )
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(rows_data(rows))
         .mark_bar()
         .encode(
             x=alt.X("k:O", title="Clusters", axis=alt.Axis(labelAngle=0)),

@@ -4,6 +4,7 @@ from typing import Any
 
 from wattloop.core.records import WindowResult
 from wattloop.core.units import format_energy
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, WIDTH, styled
 
 __all__ = ["components_figure"]
@@ -29,7 +30,7 @@ def components_figure(result: WindowResult) -> Any:
     ]
     if not rows:
         return None
-    base = alt.Chart(alt.Data(values=rows))
+    base = alt.Chart(rows_data(rows))
     y = alt.Y("domain:N", sort=[row["domain"] for row in rows], title=None)
     # room for the text behind the longest bar
     scale = alt.Scale(domain=[0, 1.25 * max(row["high"] for row in rows)], nice=False)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from wattloop.analyze.correlation import Correlations
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import styled
 
 __all__ = ["correlation_figures"]
@@ -35,7 +36,7 @@ def correlation_figures(found: Correlations) -> dict[str, Any]:
     names = list(found.names)
     side = CELL_PX if len(names) <= FEW else CELL_PX // 2
     label = alt.Axis(labelLimit=200, labelAngle=-40)
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X("one:N", sort=names, title=None, axis=label),
         y=alt.Y("other:N", sort=names, title=None, axis=alt.Axis(labelLimit=200)),
         tooltip=[

@@ -6,6 +6,7 @@ from typing import Any
 from wattloop.predict.axes import Axis
 from wattloop.predict.points import Point
 from wattloop.predict.prediction import Interval
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import HEIGHT, colour, styled
 
 __all__ = ["forecast_figures"]
@@ -82,7 +83,7 @@ def _panel(
     order: list[str],
 ) -> Any:
     numeric = not isinstance(axis.values[0], str)
-    base = alt.Chart(alt.Data(values=list(data)))
+    base = alt.Chart(rows_data(list(data)))
     shown = TITLES.get(axis.name, axis.name)
     several = len(order) > 1
     if numeric:

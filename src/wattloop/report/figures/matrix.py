@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from wattloop.analyze.matrix import Matrix
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import titled
 from wattloop.report.figures.style import PALETTE, styled
 
@@ -41,7 +42,7 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
     order = list(dict.fromkeys(parameter for parameter, _ in found.levels))
     height = max(min(CELL_PX * len(lines), 640), 120)
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(rows_data(rows))
         .mark_rect(stroke="white", strokeWidth=0.4 if len(lines) < MOST_LINES else 0)
         .encode(
             x=alt.X(

@@ -7,12 +7,15 @@ import numpy as np
 
 from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Table
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import drawn_rows
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, styled
 
 __all__ = ["parallel_figure"]
 
 MOST_AXES = 10
+MOST_LINES = 600
+"""More lines than this are one grey band."""
 
 
 def parallel_figure(table: Table) -> Any:
@@ -29,7 +32,7 @@ def parallel_figure(table: Table) -> Any:
         return None
     target = usual_target(table)
     colours = table.numbers(target)
-    numbers, sampled = drawn_rows(table)
+    numbers, sampled = drawn_rows(table, most=MOST_LINES)
     rows = [
         {
             "run": table.names[n],
@@ -48,7 +51,7 @@ def parallel_figure(table: Table) -> Any:
     x = alt.X("axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=-20, domain=False))
     y = alt.Y("place:Q", axis=None)
     lines = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(rows_data(rows))
         .mark_line(opacity=0.45, strokeWidth=1.2)
         .encode(
             x=x,

@@ -4,6 +4,7 @@ from typing import Any
 
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.pareto import Front
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import (
     MOST_POINTS,
     drawn_rows,
@@ -46,7 +47,7 @@ def pareto_figures(found: Front) -> dict[str, Any]:
         )
         for axis, field, name in ((alt.X, "x", names[0]), (alt.Y, "y", names[1]))
     )
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, tooltip=tooltips(shown))
+    base = alt.Chart(rows_data(rows)).encode(x=x, y=y, tooltip=tooltips(shown))
     others = base.transform_filter("!datum.front").mark_point(
         color=GREY, opacity=0.35, filled=True, size=28
     )
@@ -92,7 +93,7 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
     best = first["run"]
     if len(rows) > MOST_POINTS:
         rows = [first, *rows[:: len(rows) // MOST_POINTS + 1]]
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X("x:Q", title=x_title, scale=fitted([row["x"] for row in rows])),
         y=alt.Y("y:Q", title=y_title, scale=fitted([row["y"] for row in rows])),
         tooltip=["run:N", alt.Tooltip("x:Q", title=x_title), alt.Tooltip("y:Q", title=y_title)],

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattloop.core.records import Scope
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
@@ -37,7 +38,7 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
     if not rows:
         return None
     order = list(runs)
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X(
             "time_s:Q",
             title="Time since the start (s)",

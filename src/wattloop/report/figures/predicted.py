@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, colour, styled
 
 __all__ = ["PredictedStep", "predicted_figures"]
@@ -82,7 +83,7 @@ def _panel(steps: Sequence[PredictedStep], quantity: str) -> Any:
     )
     kinds = list(dict.fromkeys(step.kind for step in steps))
     points = (
-        alt.Chart(alt.Data(values=data))
+        alt.Chart(rows_data(data))
         .mark_point(opacity=0.75, size=42, filled=True)
         .encode(
             x=alt.X("measured:Q", scale=scale),

@@ -8,6 +8,7 @@ from wattloop.analyze.findings import Findings
 from wattloop.analyze.quotient import VARIANTS, Quotients
 from wattloop.analyze.table import Table
 from wattloop.core.units import J_PER_WH
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import (
     drawn_rows,
     fitted,
@@ -44,7 +45,7 @@ def quotient_figures(table: Table, found: Quotients) -> dict[str, Any]:
     ]
     unit = "run" if found.facts["variant"] == "total" else "epoch"
     colours = alt.Scale(type=spread_over([r["quotient"] for r in rows]), scheme="viridis")
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X(
             "energy_wh:Q",
             title=f"Energy per {unit} (Wh)",
@@ -77,7 +78,7 @@ def top_figures(found: Findings) -> dict[str, Any]:
         key = SHOWN[table.name]
         title, order = table.columns[key], table.title.rpartition(": ")[2]
         rows = [{"run": r["run"], "value": r[key], "shown": f"{r[key]:.4g}"} for r in table.rows]
-        base = alt.Chart(alt.Data(values=rows)).encode(
+        base = alt.Chart(rows_data(rows)).encode(
             y=alt.Y("run:N", sort=None, title=None),
             x=alt.X("value:Q", title=titled(title)),
         )

@@ -4,6 +4,7 @@ from typing import Any
 
 from wattloop.analyze.importance import METHODS, Importances
 from wattloop.analyze.ols import Regression
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scatter import titled
 from wattloop.report.figures.style import GREY, PALETTE, WIDTH, styled
 
@@ -32,7 +33,7 @@ def regression_figures(found: Regression) -> dict[str, Any]:
         return {}
     y = alt.Y("term:N", sort=None, title=None, axis=alt.Axis(labelLimit=260))
     x_title = f"Distance from the mean over levels, {titled(found.target)}"
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         y=y,
         color=alt.Color(
             "kind:N",
@@ -70,7 +71,7 @@ def importance_figures(found: Importances) -> dict[str, Any]:
         }
         for r in found.rows
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         y=alt.Y("parameter:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
         x=alt.X("importance:Q", title="Importance", axis=alt.Axis(format="%")),
     )

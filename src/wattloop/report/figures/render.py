@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.report.figures.rows import chart_parts, spec_of
 
 __all__ = [
     "FORMATS",
+    "drawing_scripts",
     "image_of",
     "needs_libraries",
     "page_of",
@@ -101,7 +103,7 @@ def image_of(chart: Any, kind: str) -> bytes:
     """One chart as `.svg` or `.png`."""
     import vl_convert
 
-    spec, version = chart.to_dict(), _version()
+    spec, version = spec_of(chart), _version()
     if kind == ".svg":
         return str(vl_convert.vegalite_to_svg(spec, vl_version=version)).encode()
     return bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=PNG_SCALE))
@@ -109,22 +111,46 @@ def image_of(chart: Any, kind: str) -> bytes:
 
 def page_of(charts: Mapping[str, Any], *, title: str, notes: Sequence[str] = ()) -> str:
     """A whole page with everything it needs inside."""
-    needs_libraries()
-    drawn = {name: chart.to_dict() for name, chart in charts.items()}
     figures = "\n".join(
-        f'<figure id="{name}"{" class=wide" if spec.get("width", 0) > COLUMN_PX else ""}></figure>'
-        for name, spec in drawn.items()
+        f'<figure id="chart-{name}"{_wide(chart)}></figure>' for name, chart in charts.items()
     )
-    specs = json.dumps(drawn)
     said = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     return PAGE.format(
-        title=html.escape(title),
-        notes=said,
-        figures=figures,
-        bundle=vega_bundle(),
-        # a text in the data must not end the script
-        specs=specs.replace("</", "<\\/"),
+        title=html.escape(title), notes=said, figures=figures, scripts=drawing_scripts(charts)
     )
+
+
+def drawing_scripts(charts: Mapping[str, Any], renderer: str = "canvas") -> str:
+    """What draws each chart into the element `chart-NAME` of a page, with everything it needs.
+
+    Raises:
+        ConfigError: a library is missing.
+    """
+    needs_libraries()
+    parts = {name: chart_parts(chart) for name, chart in charts.items()}
+    specs = {name: spec for name, (spec, _) in parts.items()}
+    tables = {str(table): table.text for _, tables in parts.values() for table in tables}
+    data = ",".join(f"{json.dumps(name)}:{text}" for name, text in tables.items())
+    settings = {
+        "actions": {"export": True, "source": False, "compiled": False, "editor": False},
+        "renderer": renderer,
+    }
+    return SCRIPTS.format(
+        bundle=vega_bundle(),
+        specs=_in_script(json.dumps(specs)),
+        tables=_in_script("{" + data + "}"),
+        settings=json.dumps(settings),
+    )
+
+
+def _in_script(text: str) -> str:
+    """A text in the data must not end the script."""
+    return text.replace("</", "<\\/")
+
+
+def _wide(chart: Any) -> str:
+    width = getattr(chart, "width", 0)
+    return " class=wide" if isinstance(width, int | float) and width > COLUMN_PX else ""
 
 
 @lru_cache(maxsize=1)
@@ -170,14 +196,19 @@ figure {{ margin: 0; overflow-x: auto; }}
 <main>
 {figures}
 </main>
-<script>{bundle}</script>
-<script>
-const specs = {specs};
-for (const [name, spec] of Object.entries(specs)) {{
-  const actions = {{export: true, source: false, compiled: false, editor: false}};
-  vegaEmbed(document.getElementById(name), spec, {{actions}});
-}}
-</script>
+{scripts}
 </body>
 </html>
 """
+
+SCRIPTS = """<script>{bundle}</script>
+<script>
+const specs = {specs};
+const tables = {tables};
+const rowsOf = ({{columns, rows}}) =>
+  rows.map((row) => Object.fromEntries(columns.map((name, n) => [name, row[n]])));
+for (const [name, spec] of Object.entries(specs)) {{
+  for (const key in spec.datasets) {{ spec.datasets[key] ??= rowsOf(tables[key]); }}
+  vegaEmbed(document.getElementById("chart-" + name), spec, {settings});
+}}
+</script>"""

@@ -9,6 +9,7 @@ from typing import Any
 
 from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.roofline import Peaks, roofline
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, styled
 
 __all__ = ["power_figure", "roofline_figure", "roofline_figures"]
@@ -68,7 +69,7 @@ def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None
     names = list(dict.fromkeys(row["who"] for row in rows))
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
     points = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(rows_data(rows))
         .mark_point(size=70, filled=True, opacity=0.9)
         .encode(
             x=x,
@@ -110,7 +111,7 @@ def power_figure(results: Sequence[KernelResult]) -> Any | None:
     kinds = sorted({r.scopes[r.scope].provenance for r in results if r.scope in r.scopes})
     names = list(dict.fromkeys(row["who"] for row in rows))
     chart = (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(rows_data(rows))
         .mark_point(size=70, filled=True, opacity=0.9)
         .encode(
             x=alt.X("power_w:Q", title=f"Power of {scope} (W)", scale=alt.Scale(zero=False)),

@@ -6,6 +6,7 @@ from wattloop.characterize.gains import GAIN_MINUS_LOSS
 from wattloop.characterize.point_result import largest_groups
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import scaling_rows
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, colour, said_of, styled
 
 __all__ = ["scaling_figures"]
@@ -37,7 +38,7 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
         if row["is_default"] or row["setting"] in chosen
     ]
     data.sort(key=lambda row: "(default)" not in row["setting"])
-    base = alt.Chart(alt.Data(values=data))
+    base = alt.Chart(rows_data(data))
     order = list(dict.fromkeys(row["setting"] for row in data))
     color = colour("setting", order)
     beside = alt.XOffset("setting:N", sort=order)

@@ -23,13 +23,15 @@ MOST_POINTS = 2_000
 UNIT_NAMES = {"j": "J", "kj": "kJ", "wh": "Wh", "kwh": "kWh", "w": "W", "kw": "kW", "pct": "%"}
 
 
-def drawn_rows(table: Table, always: Sequence[bool] | None = None) -> tuple[list[int], str]:
+def drawn_rows(
+    table: Table, always: Sequence[bool] | None = None, most: int = MOST_POINTS
+) -> tuple[list[int], str]:
     """Rows to draw, and what to say of it: all, or those in `always` and a sample (fixed seed)."""
-    if len(table) <= MOST_POINTS:
+    if len(table) <= most:
         return list(range(len(table))), ""
     kept = np.zeros(len(table), dtype=bool) if always is None else np.array(always)
     rng = np.random.default_rng(0)
-    kept[rng.choice(len(table), MOST_POINTS, replace=False)] = True
+    kept[rng.choice(len(table), most, replace=False)] = True
     return [int(n) for n in np.flatnonzero(kept)], f"{int(kept.sum())} of {len(table)} runs drawn"
 
 

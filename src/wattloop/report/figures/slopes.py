@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import HEIGHT, PALETTE, WIDTH, styled
 
 __all__ = ["slope_figure"]
@@ -31,7 +32,7 @@ def slope_figure(
     colour = alt.Color("device:N", title=None, scale=scale)
     x, y = alt.X("s:Q", title="Duration (s)"), alt.Y("j:Q", title="Energy (J)")
     dots = (
-        alt.Chart(alt.Data(values=[{"device": d, "s": s, "j": j} for d, s, j in shown]))
+        alt.Chart(rows_data([{"device": d, "s": s, "j": j} for d, s, j in shown]))
         .mark_point(filled=True, size=35, opacity=0.6)
         .encode(x=x, y=y, color=colour, tooltip=["device:N", "s:Q", "j:Q"])
     )

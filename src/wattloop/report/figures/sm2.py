@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.tune.strategies.sm2 import Sm2
 
@@ -66,7 +67,7 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
     rows = [{"rate": rate, "loss": loss} for rate, loss in swept.losses if math.isfinite(loss)]
     if not rows:
         return None
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X(
             "rate:Q",
             title="Learning rate",

@@ -17,6 +17,7 @@ from wattloop.characterize.gains import (
 )
 from wattloop.characterize.point_result import Group, PointResult, largest_groups
 from wattloop.characterize.sweep_result import SweepResult
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.scaling import scaling_figures
 from wattloop.report.figures.style import (
     BEST,
@@ -151,7 +152,7 @@ def _curves(
     x = lever_x(axis, numeric=_is_numeric(axis))
     order = list(dict.fromkeys(row["curve"] for row in rows))
     color = colour("curve", order, several=len(order) > 1)
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=x, tooltip=["curve:N", "setting:N", alt.Tooltip("value:Q", format=".3f")]
     )
     y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False))

@@ -7,6 +7,7 @@ from wattloop.characterize.gains import EDP
 from wattloop.characterize.point_result import largest_groups
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.characterize.sweep_tables import main_scopes, synthesis_rows
+from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import (
     BEST,
     HEIGHT,
@@ -52,7 +53,7 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
                     )
     if not rows:
         return None
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(rows_data(rows)).encode(
         x=alt.X("time_s:Q", title="Time (s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
         y=alt.Y("edp:Q", title="EDP (kJ s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
         tooltip=["group:N", "setting:N", "time_s:Q", "edp:Q"],
@@ -117,7 +118,7 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
         return None
     numeric = all(row["x"] is not None for row in rows)
     x = lever_x(axis, numeric=numeric, field="x" if numeric else "label")
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x)
+    base = alt.Chart(rows_data(rows)).encode(x=x)
     y = alt.Y("power_w:Q", title="Average power (W)")
     parts = [scope.upper() for scope in (main, second) if scope]
     dashes = alt.Scale(domain=parts, range=[[1, 0], [5, 4]][: len(parts)])
@@ -148,7 +149,7 @@ def _synthesis(results: Sequence[SweepResult]) -> Any:
     if len(rows) < 2:
         return None
     data = [{**row, "shown": f"{row['edp_pct']:+.1f}%"} for row in rows]
-    base = alt.Chart(alt.Data(values=data)).encode(
+    base = alt.Chart(rows_data(data)).encode(
         x=alt.X("place:N", title=None, axis=alt.Axis(labelAngle=0)), xOffset="technique:N"
     )
     bars = base.mark_bar().encode(

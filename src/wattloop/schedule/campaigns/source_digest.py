@@ -1,4 +1,4 @@
-"""What the code is that a simulated figure comes from."""
+"""What the code is that a figure comes from."""
 
 import hashlib
 from functools import cache
@@ -14,15 +14,15 @@ SUFFIXES = (".py", ".yaml", ".json", ".csv", ".gz", ".npz")
 
 
 @cache
-def source_digest() -> str:
-    """A hash of all code and data behind a simulation: what another version computed is not ours.
+def source_digest(packages: tuple[str, ...] = PARTS) -> str:
+    """A hash of all code and data of packages: what another version computed is not ours.
 
     A version number would have to be raised by hand with every change of a policy or a constant;
     this cannot be forgotten. It takes some 20 ms.
     """
     root = Path(wattloop.__file__).parent
     found = hashlib.sha256()
-    for part in PARTS:
+    for part in packages:
         for path in sorted((root / part).rglob("*")):
             if path.suffix in SUFFIXES:
                 found.update(str(path.relative_to(root)).encode() + b"\0")

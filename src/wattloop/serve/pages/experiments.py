@@ -14,6 +14,7 @@ from wattloop.report.of_sweep import report_of_sweep
 from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
 from wattloop.serve.house import PATIENCE_S, House, InHouse
+from wattloop.serve.kept_pages import ReportPage
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 
@@ -90,22 +91,25 @@ def _shown(
     report: Report,
     more: tuple[str, str] | None = None,
 ) -> HTMLResponse:
-    """A report; it is made once for every state that the experiment is in."""
+    """A report; it is made once for every state that the experiment is in, by whichever server."""
     experiment = find_experiment(house.store, name, kind)
 
-    def make() -> tuple[Document, list[tuple[str, Markup]]]:
+    def make() -> ReportPage:
         found = report(house.store, experiment)
-        return found, sections_html(found)
+        return ReportPage(found.title, found.subtitle, list(sections_html(found)))
 
-    made = house.cache.soon(("page", *state_of(house.store, experiment)), make, PATIENCE_S)
+    made = house.cache.soon(
+        ("page", *state_of(house.store, experiment)),
+        lambda: house.kept_pages.get(house.store, experiment, make),
+        PATIENCE_S,
+    )
     if made is None:
         return house.waiting(request)
-    document, sections = made
     return house.page(
         "document.html",
         request,
-        document=document,
-        sections=sections,
+        document=made,
+        sections=[(heading, Markup(content)) for heading, content in made.sections],
         more=more,
         shown_id=experiment.experiment_id,
     )

@@ -34,6 +34,23 @@ async function drawn(place, spec) {
   return result;
 }
 
-for (const place of document.querySelectorAll("[data-chart]")) {
-  drawn(place, JSON.parse(document.getElementById(place.dataset.chart).textContent));
+const written = (name) => JSON.parse(document.getElementById(name).textContent);
+
+// Rows of data are in the page once, with the names of their columns once.
+function definition(name) {
+  const spec = written(name);
+  for (const key in spec.datasets) {
+    const { columns, rows } = written(key);
+    spec.datasets[key] =
+      rows.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
+  }
+  return spec;
 }
+
+// One after the other: what is drawn already can be looked at and used meanwhile.
+(async () => {
+  for (const place of document.querySelectorAll("[data-chart]")) {
+    await drawn(place, definition(place.dataset.chart));
+    await new Promise((resolve) => { setTimeout(resolve); });
+  }
+})();
