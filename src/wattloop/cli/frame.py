@@ -19,6 +19,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
     "serve": ("wattloop.cli.serve", "Show everything in a browser: the dashboard."),
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
+    "control-daemon": (
+        "wattloop.cli.control_daemon",
+        "Let users who are not root set levers, within an operator's rules.",
+    ),
     "restore": ("wattloop.cli.restore", "Put back what a killed program has left set."),
     "sweep": ("wattloop.cli.sweep", "Try caps, clocks and GPU counts on a command; find the best."),
     "analyze": (

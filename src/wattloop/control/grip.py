@@ -23,6 +23,8 @@ Report = Callable[[str], None]
 class Grip:
     """Taken in two steps: devices, so that nothing moves while it is looked at; then the journal.
 
+    Levers that are kept elsewhere need neither.
+
     Raises LeverError and DeviceBusy while it is taken. `let_go` may be called at any time, also
     twice.
     """
@@ -33,6 +35,7 @@ class Grip:
         self._report = report
         self._locks: list[DeviceLock] = []
         self._journal: Journal | None = None
+        self._journaled: set[str] = set()
         self._guardian: Guardian | None = None
         self._ending: Ending | None = None
 
@@ -43,6 +46,9 @@ class Grip:
 
     def take(self, levers: Sequence[Lever]) -> list[Restored]:
         """Lock the devices and restore what dead owners left on them; says what that was."""
+        levers = [lever for lever in levers if not lever.kept_elsewhere]
+        if not levers:
+            return []
         place = state_directory(self._directory)
         owner = Owner.this_process()
         devices = sorted({lever.device for lever in levers})
@@ -62,13 +68,17 @@ class Grip:
 
     def begin(self, entries: Mapping[Lever, Entry], at_the_end: Callable[[], None]) -> None:
         """Write the journal, start the guardian, and have `at_the_end` called when we end."""
+        self._ending = Ending(at_the_end)
+        entries = {lever: entry for lever, entry in entries.items() if not lever.kept_elsewhere}
+        if not entries:
+            return
         place = state_directory(self._directory)
         # what finds the devices, and nothing else: everybody can read it, passwords are not for it
         environment: dict[str, str] = {}
         for lever in entries:
             environment |= lever.where()
         self._journal = Journal.create(place, Owner.this_process(), entries, environment)
-        self._ending = Ending(at_the_end)
+        self._journaled = {lever.name for lever in entries}
         if self._with_guardian:
             try:
                 self._guardian = Guardian(self._journal.path)
@@ -79,12 +89,14 @@ class Grip:
 
     def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
         """On the disk when this returns."""
-        assert self._journal is not None
-        self._journal.about_to_set(parts)
+        own = {lever: values for lever, values in parts.items() if lever in self._journaled}
+        if own:
+            assert self._journal is not None
+            self._journal.about_to_set(own)
 
     def settled(self, result: Restored) -> None:
         """A part is back."""
-        if self._journal is not None:
+        if self._journal is not None and result.lever in self._journaled:
             self._journal.done(result.lever, result.part)
 
     def let_go(self, *, keep_journal: bool = False) -> None:

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Guardian"]
+__all__ = ["IGNORED", "Guardian", "guardian_wanted", "import_path"]
 
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
 TRY_FOR_S = 10.0
@@ -39,7 +39,7 @@ class Guardian:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
                 start_new_session=True,
                 pass_fds=[ours],
             )
@@ -86,7 +86,7 @@ def main(words: list[str]) -> None:
         time.sleep(0.01)
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """Ours, so that the same Wattloop and the same plug-ins are found from anywhere."""
     return [str(Path(folder or ".").absolute()) for folder in sys.path]
 

@@ -3,9 +3,10 @@
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 
+from wattloop.control.daemon.offered import with_daemon
 from wattloop.control.lever import Lever, LeverState
+from wattloop.control.lever_inventory import LeverInventory
 from wattloop.control.names import lever_named, levers_named
 from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
@@ -43,18 +44,6 @@ ABSENT: dict[str, tuple[str, str, str]] = {
 """Kind -> lever a person would look for, why it is not there, and what would help."""
 
 
-@dataclass(slots=True)
-class LeverInventory:
-    """What can be set here, and a line for each kind that cannot, with the reason."""
-
-    levers: list[Lever] = field(default_factory=list)
-    absent: list[LeverState] = field(default_factory=list)
-
-    def states(self) -> list[LeverState]:
-        """Every lever as it stands now, then those that are not there."""
-        return [lever.state() for lever in self.levers] + self.absent
-
-
 def find_levers(
     where: Context | Host | None = None, settings: Settings | None = None
 ) -> list[Lever]:
@@ -66,6 +55,8 @@ def inventory(
     where: Context | Host | None = None,
     settings: Settings | None = None,
     kinds: Collection[str] | None = None,
+    *,
+    remote: bool = True,
 ) -> LeverInventory:
     """What there is and what there is not. Sets nothing.
 
@@ -73,6 +64,7 @@ def inventory(
         where: the machine; this one, with the user's settings, unless given.
         settings: others than those of `where`.
         kinds: look for these kinds of devices only.
+        remote: offer levers of the control daemon too, where this user cannot set them.
     """
     context = _context(where, settings)
     found = LeverInventory()
@@ -102,7 +94,7 @@ def inventory(
             if lever.name not in names:  # the first one wins, as among meters
                 names.add(lever.name)
                 found.levers.append(lever)
-    return found
+    return with_daemon(found, context.host) if remote and kinds is None else found
 
 
 def _context(where: Context | Host | None, settings: Settings | None) -> Context:

@@ -6,7 +6,7 @@ import re
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError
 
-__all__ = ["parse_setting"]
+__all__ = ["parse_setting", "whole_of"]
 
 DEFAULT = "default"
 SCALES = {"W": {"w": 1.0, "kw": 1e3}, "MHz": {"mhz": 1.0, "ghz": 1e3}}
@@ -37,6 +37,15 @@ def parse_setting(text: str | float, lever: Lever) -> Setting:
     return lever.accepted(float(text))
 
 
+def whole_of(state: LeverState) -> float | None:
+    """What a share is a share of; None when the device does not say."""
+    whole = state.default if isinstance(state.default, float | int) else state.high
+    # cpu/min_frequency's own default is its lowest value; shares are of the highest
+    if state.unit == "MHz" and state.high is not None:
+        whole = state.high
+    return whole
+
+
 def _default(lever: Lever, state: LeverState) -> Setting:
     if lever.name.endswith("_clock"):
         return lever.accepted(None)
@@ -61,12 +70,9 @@ def _number(text: str, lever: Lever, state: LeverState) -> float:
             f"{lever.name}: {text!r} is not a value; write it as {_example(state)}, 70% or default"
         )
     if unit == "%":
-        whole = state.default if isinstance(state.default, float | int) else state.high
+        whole = whole_of(state)
         if whole is None:
             raise ConfigError(f"{lever.name}: the device states no maximum to take {text} of")
-        # cpu/min_frequency's own default is its lowest value; shares are of the highest
-        if state.unit == "MHz" and state.high is not None:
-            whole = state.high
         return whole * number / 100
     return number * scales.get(unit, 1.0)
 

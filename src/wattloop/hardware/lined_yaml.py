@@ -9,7 +9,7 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
-__all__ = ["LinedData", "nearest", "read_lined"]
+__all__ = ["LinedData", "lined", "nearest", "read_lined"]
 
 Place = tuple[str | int, ...]
 
@@ -41,14 +41,19 @@ def read_lined(name: str) -> LinedData:
     Raises:
         ConfigError: not there, not YAML, or a key that is given twice, with its line.
     """
-    import yaml
-
     path = user_path(name)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{name}: cannot be read: {reason}") from None
+    return lined(text, name)
+
+
+def lined(text: str, name: str) -> LinedData:
+    """The same for text that came from the file `name`."""
+    import yaml
+
     loader = yaml.SafeLoader(text)
     try:
         root: Any = loader.get_single_node()

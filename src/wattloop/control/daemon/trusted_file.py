@@ -57,13 +57,12 @@ def check_folder(folder: Path) -> None:
         except OSError as error:
             raise ConfigError(f"{place}: cannot be looked at: {error.strerror}") from None
         # in a sticky folder others cannot rename or remove what is ours
-        if not status.st_mode & stat.S_ISVTX:
-            _check(place, status)
+        _check(place, status, shared=bool(status.st_mode & stat.S_ISVTX))
 
 
-def _check(path: Path, status: os.stat_result) -> None:
+def _check(path: Path, status: os.stat_result, *, shared: bool = False) -> None:
     if status.st_uid not in (0, os.geteuid()):
         owner = user_name(status.st_uid)
         raise ConfigError(f"{path}: belongs to {owner}, not to root; 'sudo chown root {path}'")
-    if status.st_mode & OTHERS_WRITE:
+    if status.st_mode & OTHERS_WRITE and not shared:
         raise ConfigError(f"{path}: others may write it; 'sudo chmod go-w {path}'")

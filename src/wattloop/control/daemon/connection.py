@@ -1,0 +1,187 @@
+"""One client: lines of bounded length, at a bounded rate; its lease ends with it."""
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.leases import Leases
+from wattloop.control.daemon.peer import Peer
+from wattloop.control.daemon.protocol import (
+    REQUEST_MOST_B,
+    VERSION,
+    Rubbish,
+    decoded,
+    encoded,
+    error_of,
+)
+from wattloop.control.daemon.requests import Desk
+from wattloop.control.daemon.seat import Lease
+from wattloop.core.errors import WattloopError
+
+__all__ = ["Connection", "Rate", "hang_up"]
+
+SEND_S = 5.0
+
+
+class Rate:
+    """So many requests per second in the long run, and a burst now and then. Thread-safe."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._left = burst
+        self._at_s = time.monotonic()
+        self._busy = threading.Lock()
+
+    def passed(self) -> bool:
+        """Whether one more is within it."""
+        with self._busy:
+            now_s = time.monotonic()
+            self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+            self._at_s = now_s
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing was used lately."""
+        return self._left + (time.monotonic() - self._at_s) * self._per_s >= self._burst
+
+
+class Connection(threading.Thread):
+    """A thread of its own, so that a slow device or a silent client holds up nobody else."""
+
+    def __init__(
+        self,
+        line: socket.socket,
+        peer: Peer,
+        desk: Desk,
+        leases: Leases,
+        log: ChangeLog,
+        rate: Rate,
+        on_end: Callable[["Connection"], None],
+    ) -> None:
+        super().__init__(name=f"client {peer.pid}", daemon=True)
+        self.peer = peer
+        self._line = line
+        self._desk = desk
+        self._leases = leases
+        self._log = log
+        self._rate = rate
+        self._on_end = on_end
+        self._lease = Lease(peer)
+        self._rest = b""
+        self._why = "the client closed the connection"
+
+    def run(self) -> None:
+        """Until the client goes, in whatever way."""
+        process = _process(self.peer.pid)
+        try:
+            self._line.setblocking(False)
+            while (line := self._next_line(process)) is not None:
+                if not self._rate.passed():
+                    per_s = self._desk.rules.limits.requests_per_s
+                    raise Rubbish(f"more requests than {per_s:g} a second")
+                self._send(encoded(self._desk.answered(self._lease, decoded(line))))
+        except Rubbish as error:
+            self._why = f"cut off: {error}"
+            self._log.write("cut_off", self.peer, why=str(error))
+            with suppress(OSError):
+                hang_up(self._line, error)
+        except OSError as error:
+            self._why = f"the connection failed: {error.strerror or error}"
+        finally:
+            if process is not None:
+                os.close(process)
+            # first back, then closed: a client that waits for the end finds its levers restored
+            self._leases.end(self._lease, self._why)
+            self._line.close()
+            self._on_end(self)
+
+    def stop(self) -> None:
+        """Have it end as if the client had gone."""
+        self._why = "the daemon ends"
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RD)
+
+    def _next_line(self, process: int | None) -> bytes | None:
+        """The next request; None when the client is gone or has been silent for too long."""
+        limits = self._desk.rules.limits
+        begun_s = time.monotonic()
+        while b"\n" not in self._rest:
+            if len(self._rest) > REQUEST_MOST_B:
+                raise Rubbish(f"a line of more than {REQUEST_MOST_B} bytes")
+            patience_s = self._patience_s(limits.line_s, limits.idle_s)
+            left_s = None if patience_s is None else patience_s - (time.monotonic() - begun_s)
+            if left_s is not None and left_s <= 0:
+                if self._rest:
+                    raise Rubbish(f"a line that was not ended in {limits.line_s:g} s")
+                self._why = "idle"
+                return None
+            if not self._ready(process, left_s):
+                continue
+            more = self._line.recv(1 << 16)
+            if not more:
+                return None
+            if not self._rest:
+                begun_s = time.monotonic()
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\n")
+        if len(line) > REQUEST_MOST_B:
+            raise Rubbish(f"a line of more than {REQUEST_MOST_B} bytes")
+        return line
+
+    def _patience_s(self, line_s: float, idle_s: float) -> float | None:
+        """Whoever holds something may be silent for as long as they like."""
+        if self._rest:
+            return line_s
+        return None if self._lease.jobs else idle_s
+
+    def _ready(self, process: int | None, timeout_s: float | None) -> bool:
+        """Whether there is something to read; the process that connected may have ended.
+
+        A forked child of it keeps the connection open, and is not whom the lease was given to.
+        """
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        if process is not None:
+            poll.register(process, select.POLLIN)
+        happened = dict(poll.poll(None if timeout_s is None else timeout_s * 1_000))
+        if self._line.fileno() in happened:
+            return True
+        if process in happened:
+            self._why = "the client ended"
+            self._line.shutdown(socket.SHUT_RD)
+        return False
+
+    def _send(self, data: bytes) -> None:
+        """All of it, to a client that reads."""
+        give_up_s = time.monotonic() + SEND_S
+        poll = select.poll()
+        poll.register(self._line, select.POLLOUT)
+        while data:
+            if not poll.poll(max(0.0, give_up_s - time.monotonic()) * 1_000):
+                raise Rubbish(f"replies that were not read for {SEND_S:g} s")
+            with suppress(BlockingIOError):
+                data = data[self._line.send(data) :]
+
+
+def hang_up(line: socket.socket, error: WattloopError) -> None:
+    """Say why, if the client listens, and close nothing."""
+    line.setblocking(False)
+    line.send(encoded({"v": VERSION, "id": None, "ok": False, "error": error_of(error)}))
+
+
+def _process(pid: int) -> int | None:
+    """A descriptor that tells when a process has ended; None for one of another container."""
+    try:
+        return os.pidfd_open(pid) if pid > 0 else None
+    except OSError:
+        return None

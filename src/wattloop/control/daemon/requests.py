@@ -1,0 +1,157 @@
+"""Answer one request of one client: judge it by the rules, do it, log it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.leases import Leases
+from wattloop.control.daemon.protocol import LOW_POWER, VERSION, NotAllowed, error_of
+from wattloop.control.daemon.rules import Rules
+from wattloop.control.daemon.seat import Lease, Seat
+from wattloop.control.lever import Lever, Setting
+from wattloop.control.values import parse_setting
+from wattloop.core.errors import ConfigError, LeverError, WattloopError
+from wattloop.version import __version__
+
+__all__ = ["Desk"]
+
+Answer = dict[str, Any]
+
+
+class Desk:
+    """What clients may ask for. The server hands it new rules when they are read again."""
+
+    def __init__(self, rules: Rules, leases: Leases, log: ChangeLog) -> None:
+        self.rules = rules
+        self._leases = leases
+        self._log = log
+        self._verbs: dict[str, Callable[[Lease, Answer], Answer]] = {
+            "hello": self._hello,
+            "levers": self._levers,
+            "read": self._read,
+            "check": self._check,
+            "set": self._set,
+            "release": self._release,
+        }
+
+    def answered(self, lease: Lease, message: Answer) -> Answer:
+        """The reply; what is not allowed or does not work is in it, and logged."""
+        number = message.get("id")
+        head: Answer = {"v": VERSION, "id": number if isinstance(number, int) else None}
+        try:
+            verb = self._verbs.get(str(message.get("do")))
+            if verb is None:
+                known = ", ".join(self._verbs)
+                raise ConfigError(f"'do' is one of {known}, not {str(message.get('do'))[:40]!r}")
+            return {**head, "ok": True, **verb(lease, message)}
+        except WattloopError as error:
+            self._refused(lease, message, error)
+            return {**head, "ok": False, "error": error_of(error)}
+        except Exception as error:  # noqa: BLE001 - a fault of ours is no reason to drop the others
+            self._refused(lease, message, error)
+            said = LeverError(f"the control daemon failed: {type(error).__name__}: {error}")
+            return {**head, "ok": False, "error": error_of(said)}
+
+    def _hello(self, lease: Lease, message: Answer) -> Answer:
+        peer = lease.peer
+        trusted = self.rules.trusts(peer)
+        return {"user": peer.user, "uid": peer.uid, "trusted": trusted, "wattloop": __version__}
+
+    def _levers(self, lease: Lease, message: Answer) -> Answer:
+        return {"levers": [self._offer(lease, *pair) for pair in self._leases.levers()]}
+
+    def _offer(self, lease: Lease, lever: Lever, seat: Seat) -> Answer:
+        state = lever.state()
+        offer = state.to_dict() | {
+            "device": lever.device,
+            "reads_back": lever.reads_back,
+            "tolerance": lever.tolerance,
+            "managed": seat.managed,
+            "held_by": "" if seat.lease in (None, lease) else str(seat.lease),
+        }
+        try:
+            allowed = self.rules.range_for(lease.peer, state)
+            if state.unit == "name":
+                return offer | {"choices": list(allowed.choices or state.choices)}
+            low, high = allowed.limits(state)
+            return offer | {"low": low, "high": high}
+        except (NotAllowed, ValueError) as reason:
+            return offer | {"available": False, "reason": str(reason), "remedy": ""}
+
+    def _read(self, lease: Lease, message: Answer) -> Answer:
+        lever, _ = self._leases.of(_text(message, "lever"))
+        return {"value": lever.read()}
+
+    def _check(self, lease: Lease, message: Answer) -> Answer:
+        lever, _ = self._leases.of(_text(message, "lever"))
+        self._job(lease, message)
+        return {"value": self._allowed(lease, lever, message)}
+
+    def _set(self, lease: Lease, message: Answer) -> Answer:
+        lever, seat = self._leases.of(_text(message, "lever"))
+        job, uid = self._job(lease, message)
+        value = self._allowed(lease, lever, message)
+        change = seat.set(lease, lever.name, value, job)
+        fields: Answer = {"lever": lever.name, "before": change.before, "after": change.after}
+        if job or uid is not None:
+            fields |= {"job": job, "job_uid": uid}
+        asked = message.get("value")
+        why = f"asked for {asked}" if isinstance(asked, str) else ""
+        self._log.write("set", lease.peer, **fields, why=why)
+        return {"before": change.before, "after": change.after}
+
+    def _release(self, lease: Lease, message: Answer) -> Answer:
+        name = _text(message, "lever") if "lever" in message else None
+        if name is not None:
+            self._leases.of(name)
+        done = self._leases.end(lease, "released", name)
+        faults = [one.fault for one in done if one.fault]
+        if faults:
+            raise LeverError("; ".join(faults))
+        return {"released": [one.lever for one in done]}
+
+    def _allowed(self, lease: Lease, lever: Lever, message: Answer) -> Setting:
+        """The value as the device takes it, within what the rules allow this client."""
+        if "value" not in message:
+            raise ConfigError("'value' is missing")
+        asked = message["value"]
+        state = lever.state()
+        if asked == LOW_POWER and state.unit != "name":
+            low_power = self.rules.low_power_for(lease.peer, lever.name)
+            try:
+                return lever.accepted(low_power.on(state))
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+        self.rules.range_for(lease.peer, state)  # whoever may set nothing is told no more
+        if asked is None:
+            value = lever.accepted(None)
+        elif isinstance(asked, str | int | float):
+            value = parse_setting(asked, lever)
+        else:
+            raise ConfigError(f"{lever.name}: 'value' is a number, a text or null")
+        self.rules.check(lease.peer, state, value)
+        return value
+
+    def _job(self, lease: Lease, message: Answer) -> tuple[str, int | None]:
+        whose = message.get("for")
+        if whose is None:
+            return "", None
+        if not self.rules.trusts(lease.peer):
+            raise NotAllowed(f"no rule trusts {lease.peer.user} to act for jobs")
+        job, uid = (whose.get("job"), whose.get("uid")) if isinstance(whose, dict) else (0, 0)
+        good = isinstance(job, str) and job.isprintable() and len(job) <= 64
+        if not good or not (uid is None or (isinstance(uid, int) and 0 <= uid < 2**32)):
+            raise ConfigError("'for' is {job: text, uid: number}")
+        return str(job), uid
+
+    def _refused(self, lease: Lease, message: Answer, error: Exception) -> None:
+        fields = {key: str(message.get(key))[:80] for key in ("do", "lever", "value")}
+        kind = error_of(error)["kind"] if isinstance(error, WattloopError) else "fault"
+        self._log.write("refused", lease.peer, kind=kind, **fields, why=str(error))
+
+
+def _text(message: Answer, field: str) -> str:
+    value = message.get(field)
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 200:
+        raise ConfigError(f"{field!r} is a name of at most 200 letters")
+    return value

@@ -1,0 +1,226 @@
+"""The control daemon: listens, obeys signals, ends in good order."""
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.connection import Connection, Rate, hang_up
+from wattloop.control.daemon.leases import Leases
+from wattloop.control.daemon.listening import Listener
+from wattloop.control.daemon.peer import Peer, peer_of
+from wattloop.control.daemon.protocol import NotAllowed
+from wattloop.control.daemon.requests import Desk
+from wattloop.control.daemon.rules import Rules
+from wattloop.control.daemon.rules_file import read_rules
+from wattloop.control.daemon.watcher import Watcher
+from wattloop.control.lever import Lever
+from wattloop.control.place import state_directory
+from wattloop.control.putting_back import Fate
+from wattloop.control.registry import inventory
+from wattloop.control.restore import restore
+from wattloop.core.errors import ConfigError, WattloopError
+
+__all__ = ["Server"]
+
+TICK_S = 5.0
+"""How often what failed is tried again."""
+END_S = 20.0
+"""How long the daemon waits for devices that are slow to go back."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Server:
+    """One daemon. `run` returns when it is told to end and everything is back.
+
+    Args:
+        rules: as read from their file.
+        path: the socket, where it is not the one of the rules.
+    """
+
+    def __init__(self, rules: Rules, path: Path | None = None) -> None:
+        self._rules = rules
+        self.path = path or rules.socket
+        self._place = state_directory()
+        self._listener = Listener(self.path, rules.socket_mode, rules.socket_gid)
+        try:
+            self._log = ChangeLog(rules.log)
+        except ConfigError:
+            self._listener.close()
+            raise
+        self._connections: set[Connection] = set()
+        self._turned_away: dict[int, int] = {}
+        self._rates: dict[int, Rate] = {}
+        self._busy = threading.Lock()
+        self._asked_to: set[int] = set()
+        self._watcher = Watcher(self._place)
+        self._restore_leftovers()
+        self._leases = Leases(found_levers(), self._log, self._place)
+        self._desk = Desk(rules, self._leases, self._log)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; SIGHUP reads the rules again."""
+        wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        old_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        try:
+            self._log.write("started", why=f"rules of {self._rules.path}", pid=os.getpid())
+            self._leases.apply_defaults(self._rules)
+            _tell_systemd("READY=1")
+            self._serve(wake)
+        finally:
+            self._end()
+            signal.set_wakeup_fd(old_waker)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(wake)
+            os.close(waker)
+
+    def _serve(self, wake: int) -> None:
+        poll = select.poll()
+        poll.register(self._listener.socket, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        next_tick_s = time.monotonic() + TICK_S
+        while True:
+            happened = dict(poll.poll(max(0.0, next_tick_s - time.monotonic()) * 1_000))
+            if wake in happened:
+                with suppress(BlockingIOError):
+                    os.read(wake, 512)
+            if self._asked_to & {signal.SIGTERM, signal.SIGINT}:
+                return
+            if signal.SIGHUP in self._asked_to:
+                self._asked_to.discard(signal.SIGHUP)
+                self._reload()
+            if self._listener.socket.fileno() in happened:
+                self._accept()
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + TICK_S
+                self._tick()
+
+    def _accept(self) -> None:
+        try:
+            line, _ = self._listener.socket.accept()
+            peer = peer_of(line)
+        except OSError:  # it went away again, or there are no descriptors left
+            time.sleep(0.01)
+            return
+        refusal = self._refusal(peer)
+        if refusal:
+            self._turn_away(line, peer, refusal)
+            return
+        connection = Connection(
+            line, peer, self._desk, self._leases, self._log, self._rate(peer), self._ended
+        )
+        with self._busy:
+            self._connections.add(connection)
+        connection.start()
+
+    def _refusal(self, peer: Peer) -> str:
+        limits = self._rules.limits
+        with self._busy:
+            everyone = len(self._connections)
+            own = sum(connection.peer.uid == peer.uid for connection in self._connections)
+        if everyone >= limits.connections:
+            return f"more than {limits.connections} connections"
+        if own >= limits.connections_per_user and peer.uid != os.geteuid():
+            return f"more than {limits.connections_per_user} connections of {peer.user}"
+        if not self._rate(peer).passed():
+            return f"more requests than {limits.requests_per_s:g} a second"
+        return ""
+
+    def _turn_away(self, line: socket.socket, peer: Peer, why: str) -> None:
+        """Said to the client; logged once until the next tick, with how often."""
+        with suppress(OSError):
+            hang_up(line, NotAllowed(f"the control daemon takes no {why}; try again later"))
+        line.close()
+        count = self._turned_away[peer.uid] = self._turned_away.get(peer.uid, 0) + 1
+        if count == 1:
+            self._log.write("turned_away", peer, why=why)
+
+    def _rate(self, peer: Peer) -> Rate:
+        limits = self._rules.limits
+        return self._rates.setdefault(peer.uid, Rate(limits.requests_per_s, limits.burst))
+
+    def _ended(self, connection: Connection) -> None:
+        with self._busy:
+            self._connections.discard(connection)
+
+    def _tick(self) -> None:
+        self._leases.mend()
+        self._leases.apply_defaults(self._rules, again=True)
+        for uid, count in self._turned_away.items():
+            if count > 1:
+                self._log.write("turned_away", uid=uid, why=f"{count - 1} more connections")
+        self._turned_away.clear()
+        self._rates = {uid: rate for uid, rate in self._rates.items() if not rate.full}
+        if not self._watcher.alive:
+            self._log.write("note", why="the watcher was killed; it is started again")
+            with suppress(OSError):
+                self._watcher = Watcher(self._place)
+
+    def _reload(self) -> None:
+        try:
+            rules = read_rules(self._rules.path)
+            levers = found_levers()
+        except WattloopError as error:
+            self._log.write("rules_refused", why=f"{error}; the old ones stay")
+            return
+        if rules.socket != self._rules.socket or rules.log != self._rules.log:
+            self._log.write("note", why="another socket or log is used after a restart")
+        self._rules = self._desk.rules = rules
+        self._rates.clear()
+        self._leases.found(levers)
+        self._leases.revoke(rules)
+        self._leases.apply_defaults(rules)
+        self._log.write("rules_read", why=str(rules.path))
+
+    def _restore_leftovers(self) -> None:
+        for result in restore(self._place):
+            if result.fate is not Fate.IN_USE:
+                fields: dict[str, Any] = {
+                    "lever": result.lever,
+                    "before": result.found,
+                    "after": result.previous,
+                }
+                why = f"{result.fate.value}: left by {result.owner}. {result.message}".strip()
+                self._log.write("leftover", **fields, why=why)
+
+    def _end(self) -> None:
+        _tell_systemd("STOPPING=1")
+        self._listener.close()
+        with self._busy:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.stop()
+        give_up_s = time.monotonic() + END_S
+        for connection in connections:
+            connection.join(max(0.0, give_up_s - time.monotonic()))
+        self._leases.close()
+        self._log.write("ended", pid=os.getpid())
+        self._watcher.dismiss()
+        self._log.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked_to.add(number)
+
+
+def found_levers() -> list[Lever]:
+    """What this machine has, set by ourselves and by no other daemon."""
+    return inventory(remote=False).levers
+
+
+def _tell_systemd(state: str) -> None:
+    """`Type=notify`: the unit is started when clients can connect."""
+    name = os.environ.get("NOTIFY_SOCKET", "")
+    if not name:
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.sendto(state.encode(), "\0" + name[1:] if name.startswith("@") else name)

@@ -1,0 +1,100 @@
+"""A process that outlives the daemon by a moment, to put levers back after `kill -9`.
+
+As `control.guardian`, for all journals of one owner: the daemon has as many holds as devices, and
+one small process is enough.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from wattloop.control.descriptors import close_private, is_locked, keep_private
+from wattloop.control.guardian import IGNORED, import_path
+from wattloop.control.owner import Owner
+from wattloop.control.recorded import journals, read_journal
+from wattloop.control.restore import restore
+from wattloop.core.errors import LeverError
+
+__all__ = ["Watcher"]
+
+TRY_FOR_S = 30.0
+
+
+class Watcher:
+    """The daemon's side."""
+
+    def __init__(self, place: Path) -> None:
+        ours, theirs = os.pipe()
+        self._pipe = keep_private(theirs)
+        owner = Owner.this_process()
+        words = [str(place), str(ours), str(owner.pid), str(owner.started)]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "wattloop.control.daemon.watcher", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
+                start_new_session=True,
+                pass_fds=[ours],
+            )
+        except OSError:
+            close_private(self._pipe)
+            raise
+        finally:
+            os.close(ours)
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still watches."""
+        return self._process.poll() is None
+
+    def dismiss(self) -> None:
+        """Everything is back, or it is the watcher's turn: let it look and go."""
+        close_private(self._pipe)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(TRY_FOR_S)
+
+
+def main(words: list[str]) -> None:
+    """Wait, look, restore."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    place, pipe, pid, started = Path(words[0]), int(words[1]), int(words[2]), int(words[3])
+    os.read(pipe, 1)  # nothing is ever written to it
+    give_up_s = time.monotonic() + TRY_FOR_S
+    while time.monotonic() < give_up_s:
+        left = _left(place, pid, started)
+        if not left:
+            return
+        for journal in left:
+            if not is_locked(journal):  # by another who restores it
+                restore(place, journal=journal)
+        time.sleep(0.05)
+
+
+def _left(place: Path, pid: int, started: int) -> list[Path]:
+    """Journals of that process which have something to restore."""
+    found = []
+    for path in journals(place):
+        with suppress(LeverError, FileNotFoundError):
+            recorded = read_journal(path)
+            if (recorded.owner.pid, recorded.owner.started) == (pid, started):
+                found.append(path)
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    os._exit(0)  # nothing is left to tidy up, and nobody to wait for it
