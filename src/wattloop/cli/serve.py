@@ -61,12 +61,14 @@ def serve(
 
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
-    """A bound socket, so that a port in use is said before anything starts, and its address."""
+    """A socket that listens, so that a port in use is said before anything starts; its address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as found:
+    # named as TCP: asyncio sends at once only then, else a page waits 40 ms for the reader's ACK
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, port))
+            found.listen()  # whoever reads the address below may connect at once
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"--host {host} --port {port}: {error}; choose another, 0 takes any free port"

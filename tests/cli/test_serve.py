@@ -1,0 +1,88 @@
+"""Promises of `wattloop serve` as a process: where it is, what it refuses, answers at once."""
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+from wattloop.cli.serve import _listening
+
+from .conftest import Machine
+
+
+def test_it_says_where_it_is_and_ends_when_told(machine: Machine) -> None:
+    """Promise: port 0 takes a free one, the address is printed, Ctrl-C ends it cleanly."""
+    process = subprocess.Popen(
+        machine.command("serve", "--port", "0"),
+        env=machine.environment,
+        cwd=machine.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", process.stderr.readline())
+        assert found
+        with urllib.request.urlopen(f"{found[0]}api/v1/jobs", timeout=20) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (0, 130)
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "--token"),
+        (["--host", "no.such.host.invalid", "--token", "x"], "choose another"),
+        (["--store", "/proc/none/runs.db"], "/proc/none"),
+    ],
+)
+def test_what_cannot_be_served_is_said(machine: Machine, options: list[str], said: str) -> None:
+    """Promise: exit code 2 and a sentence, never a traceback."""
+    done = machine.wattloop("serve", "--port", "0", *options)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert said in done.stderr.decode()
+
+
+def test_a_port_in_use_is_said(machine: Machine) -> None:
+    """Promise: before anything starts, with what to do."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        done = machine.wattloop("serve", "--port", str(other.getsockname()[1]))
+    assert done.returncode == 2
+    assert b"0 takes any free port" in done.stderr
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """Promise: a reader that keeps its connection does not wait 40 ms for its own ACK."""
+
+    async def nodelay() -> int:
+        with _listening("127.0.0.1", 0) as (place, _):
+            found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+            def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                own = writer.get_extra_info("socket")
+                found.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                writer.close()
+
+            server = await asyncio.start_server(met, sock=place)
+            _, writer = await asyncio.open_connection(*place.getsockname())
+            option = await asyncio.wait_for(found, 10)
+            writer.close()
+            server.close()
+            return option
+
+    assert asyncio.run(nodelay()) == 1
