@@ -8,7 +8,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["architecture", "architecture_names"]
+__all__ = ["architecture", "architecture_names", "canonical_name"]
 
 DATA_FILE = Path(__file__).with_name("architectures.yaml")
 
@@ -25,6 +25,11 @@ def architecture(name: str) -> dict[str, Any] | None:
 def architecture_names() -> tuple[str, ...]:
     """Every name of the table, without other spellings."""
     return tuple(_table())
+
+
+def canonical_name(name: str) -> str | None:
+    """What the table calls it, for any spelling of it that the table knows."""
+    return _by_key().get(_key(name))
 
 
 def unknown(name: str) -> ConfigError:

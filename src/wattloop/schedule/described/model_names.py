@@ -1,0 +1,87 @@
+"""Models that a job may name: those the oracle knows, and workloads of the operator's."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["ModelNames", "predicted_names", "table_names"]
+
+MOST_SAID = 5
+
+
+class ModelNames:
+    """What people write -> what the oracle is asked. Case and punctuation do not matter.
+
+    A name never becomes a path or a module: what is not in the table is refused, so that nobody
+    runs code or reads files by a comment.
+
+    Args:
+        known: name -> what the oracle calls it.
+        batches: what the oracle calls it -> the only batches it knows; none for any.
+        other: finds further spellings; returns a name of `known`, or None.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, str],
+        *,
+        batches: Mapping[str, Sequence[int]] | None = None,
+        other: Callable[[str], str | None] = lambda text: None,
+    ) -> None:
+        self._known = dict(known)
+        self._by_key = {_key(name): name for name in known}
+        self._batches = dict(batches or {})
+        self._other = other
+
+    def find(self, text: str) -> str:
+        """What the oracle calls it.
+
+        Raises:
+            ConfigError: nobody knows it; with the nearest names.
+        """
+        name = self._by_key.get(_key(text)) or self._other(text)
+        if name is None or name not in self._known:
+            raise ConfigError(f"model '{text[:100]}': unknown; {self._nearest(text)}")
+        return self._known[name]
+
+    def batches(self, model: str) -> tuple[int, ...]:
+        """The only batches that are known of a model, as the oracle calls it; empty for any."""
+        return tuple(self._batches.get(model, ()))
+
+    def names(self) -> list[str]:
+        """All that may be named."""
+        return sorted(self._known)
+
+    def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
+        """With saved workloads by a name of the operator's choice."""
+        return ModelNames({**self._known, **files}, batches=self._batches, other=self._other)
+
+    def _nearest(self, text: str) -> str:
+        near = get_close_matches(_key(text)[:100], list(self._by_key), n=MOST_SAID, cutoff=0.5)
+        if near:
+            return f"did you mean {', '.join(self._by_key[key] for key in near)}?"
+        some = self.names()[:MOST_SAID]
+        more = f" and {len(self._known) - len(some)} more" if len(self._known) > len(some) else ""
+        return f"known are {', '.join(some)}{more}"
+
+
+def predicted_names() -> ModelNames:
+    """Models that `predict` knows by name."""
+    from wattloop.predict.sources.architectures import architecture_names, canonical_name
+
+    return ModelNames({name: f"hf:{name}" for name in architecture_names()}, other=canonical_name)
+
+
+def table_names(models: Mapping[str, Sequence[float]]) -> ModelNames:
+    """Models of a table of measurements, each with its batches per GPU."""
+    whole = {
+        name: tuple(int(batch) for batch in batches if batch == int(batch))
+        for name, batches in models.items()
+    }
+    return ModelNames({name: name for name in models}, batches=whole)
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
