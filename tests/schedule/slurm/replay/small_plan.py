@@ -9,6 +9,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.engine import Settings
 from wattloop.schedule.jobs import JobKind
+from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.slurm.replay.plan import Plan, _opened
 from wattloop.schedule.steps import Steps
 
@@ -33,6 +34,7 @@ def small_plan(
         cluster=cluster,
         asked=asked,
         open=_opened(asked, could, 2),
+        oracle=OracleSpec(),
         truth=PlainOracle(cluster),
         settings=Settings(budget_w=Steps.constant(budget_w)),
     )

@@ -9,5 +9,9 @@ carried   one policy on the real Slurm, from the first submission to the last en
 notes     what every job did and when, by its own account
 latency   what this Slurm took to start a job, and to give its GPUs to the next
 limits    what a scheduler believes of jobs of which it knows time limits only
+nodes     which node of Slurm stands for which of the scenario
+simulated what the simulator says, told those latencies
+steering  the driver of `wattloop slurm run`, at work during a replay
+replayed  all of it, policy by policy
 outcome   the figures of a run, real or simulated, and how they differ
 """

@@ -17,6 +17,7 @@ from wattloop.schedule.jobs.rigid import pinned
 from wattloop.schedule.jobs.table import JobTable, uncapped
 from wattloop.schedule.oracle.options import Options
 from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.steps import Steps
 
@@ -36,6 +37,7 @@ class Plan:
         cluster: the machines.
         asked: every job as its user asks for it: one GPU count, one batch, any GPU type.
         open: the same jobs with all GPU counts that they could run on.
+        oracle: where time and power come from, as the scenario says.
         truth: time and power of both.
         settings: rules of the simulator, budget included.
     """
@@ -46,6 +48,7 @@ class Plan:
     cluster: Cluster
     asked: JobTable
     open: JobTable
+    oracle: OracleSpec
     truth: Oracle
     settings: Settings
 
@@ -109,6 +112,7 @@ def plan_of(
         cluster=world.cluster,
         asked=asked,
         open=_opened(asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)),
+        oracle=scenario.oracle,
         truth=world.truth,
         settings=settings,
     )

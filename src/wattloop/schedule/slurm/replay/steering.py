@@ -1,0 +1,127 @@
+"""The driver of `wattloop slurm run`, at work for as long as a replay takes."""
+
+import getpass
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.schedule.described.describe import Describer
+from wattloop.schedule.described.fleet_oracle import FleetOracle
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.believed import Believed
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.drive import Ended, drive
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.known_nodes import known_nodes
+from wattloop.schedule.slurm.node_record import SlurmNode
+from wattloop.schedule.slurm.replay.plan import Plan
+from wattloop.schedule.slurm.round_report import RoundReport
+from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.site import Site, shared_partitions
+from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.steps import Steps
+
+__all__ = ["Steering"]
+
+
+@dataclass
+class Steering:
+    """Makes, for a policy, a driver that steers Slurm while it is open.
+
+    Args:
+        plan: the jobs, whose oracle the driver asks, and whose budget it keeps.
+        commands: Slurm.
+        folder: for the driver's notes and log.
+        partition: managed; Slurm's only one unless given.
+        settings: times of the driver.
+
+    Attributes:
+        rounds: what each round of the driver found and did, by policy.
+    """
+
+    plan: Plan
+    commands: SlurmCommands
+    folder: Path
+    partition: str = ""
+    settings: DriverSettings = field(default_factory=DriverSettings)
+    rounds: dict[str, list[RoundReport]] = field(default_factory=dict)
+
+    def __call__(self, policy: str) -> AbstractContextManager[object]:
+        """A context in which Slurm does what the policy says."""
+        return self._steering(policy)
+
+    @contextmanager
+    def _steering(self, name: str) -> Iterator[SlurmDriver]:
+        client = SlurmClient(self.commands)
+        site = self._site(client)
+        stem = name.partition("{")[0]
+        state = DriverState.load(self.folder / f"driver-{stem}.json")
+        log = EventLog(self.folder / f"driver-{stem}.jsonl")
+        state.hold()
+        driver = SlurmDriver(
+            client,
+            site,
+            policy_from(name),
+            state=state,
+            log=log,
+            settings=self.settings,
+            owner=getpass.getuser(),
+        )
+        stop, faults = threading.Event(), list[Exception]()
+        reports = self.rounds.setdefault(name, [])
+
+        def work() -> None:
+            try:
+                drive(driver, stop, on_round=reports.append)
+            except (Ended, SlurmError, ConfigError) as error:
+                faults.append(error)
+
+        thread = threading.Thread(target=work, name=f"driver {name}")
+        thread.start()
+        try:
+            yield driver
+        finally:
+            stop.set()
+            thread.join()
+            state.let_go()
+            log.close()
+        if faults:
+            raise SlurmError(f"replay: the driver of {name} gave up: {faults[0]}")
+
+    def _site(self, client: SlurmClient) -> Site:
+        """As an operator would describe it, with the plan's own figures."""
+        plan = self.plan
+        nodes = client.nodes()
+        partitions = (self.partition,) if self.partition else _only(nodes)
+        known = known_nodes(nodes, partitions, described=plan.cluster)
+        oracle = FleetOracle.of(known.cluster, plan.oracle)
+        for kind in plan.open.kinds:
+            oracle.options(kind)  # traced now: the first round has no time for it
+        return Site(
+            known=known,
+            managed=partitions,
+            shared=shared_partitions(nodes, known, partitions),
+            believed=Believed(Describer(oracle), known.cluster),
+            oracle=oracle,
+            budget_w=_constant(plan.settings.budget_w),
+        )
+
+
+def _only(nodes: Sequence[SlurmNode]) -> tuple[str, ...]:
+    found = sorted({name for node in nodes for name in node.partitions})
+    if len(found) != 1:
+        raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
+    return (found[0],)
+
+
+def _constant(budget: Steps) -> Steps:
+    """The driver's clock is the day's, the plan's begins with its first job."""
+    if len(budget.values) > 1 and not math.isinf(max(budget.values)):
+        raise ConfigError("replay: a budget that changes over the day; give one with --budget")
+    return budget
