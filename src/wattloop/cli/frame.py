@@ -43,6 +43,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.simulate",
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
+    "slurm": (
+        "wattloop.cli.slurm",
+        "Run policies on a real Slurm cluster; replay a scenario on it.",
+    ),
     "study": ("wattloop.cli.study", "Six steps from a need to a proven saving."),
     "card": ("wattloop.cli.card", "The energy card of a model: SVG, Markdown and JSON."),
     "check": (

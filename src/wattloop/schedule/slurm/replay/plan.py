@@ -21,7 +21,7 @@ from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.steps import Steps
 
-__all__ = ["Plan", "plan_of"]
+__all__ = ["Plan", "check_speedup", "plan_of"]
 
 LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
 
@@ -80,10 +80,7 @@ def plan_of(
     Raises:
         ConfigError: the speedup is none, or a job of the scenario fits nowhere.
     """
-    if not LEAST_SPEEDUP <= speedup <= MOST_SPEEDUP:
-        raise ConfigError(
-            f"speedup {speedup:g}: give a factor from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}"
-        )
+    check_speedup(speedup)
     world = scenario.world(seed)
     jobs = uncapped(world.jobs)
     horizon_s = world.settings.horizon_s
@@ -116,6 +113,18 @@ def plan_of(
         truth=world.truth,
         settings=settings,
     )
+
+
+def check_speedup(speedup: float) -> None:
+    """Refuse a factor that is none.
+
+    Raises:
+        ConfigError: what is allowed.
+    """
+    if not LEAST_SPEEDUP <= speedup <= MOST_SPEEDUP:
+        raise ConfigError(
+            f"speedup {speedup:g}: give a factor from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}"
+        )
 
 
 def _first(jobs: JobTable, count: int) -> JobTable:

@@ -15,7 +15,7 @@ from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.believed import Believed
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.commands import SlurmCommands
-from wattloop.schedule.slurm.drive import Ended, drive
+from wattloop.schedule.slurm.drive import drive
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.known_nodes import known_nodes
@@ -79,7 +79,7 @@ class Steering:
         def work() -> None:
             try:
                 drive(driver, stop, on_round=reports.append)
-            except (Ended, SlurmError, ConfigError) as error:
+            except Exception as error:  # noqa: BLE001 - told by whoever waits for the jobs
                 faults.append(error)
 
         thread = threading.Thread(target=work, name=f"driver {name}")

@@ -1,0 +1,202 @@
+"""Doing what `wattloop slurm replay` was asked to do."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattloop.cli.output import is_terminal, say, write_json
+from wattloop.cli.simulate_request import SimulateRequest, scenario_of
+from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_power
+from wattloop.core.user_path import user_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattloop.schedule.scenarios.scenario import Scenario
+    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.replay.carried import Progress as Told
+    from wattloop.schedule.slurm.replay.plan import Plan
+
+__all__ = ["ReplayRequest", "execute_replay"]
+
+MOST_JOBS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """Options as they were given."""
+
+    scenario: str
+    speedup: float
+    policies: str
+    jobs: int | None = None
+    seed: int = 0
+    variant: str | None = None
+    budget: str | None = None
+    changes: list[str] = field(default_factory=list)
+    partition: str = ""
+    interval_s: float = 0.5
+    folder: str | None = None
+    json_file: str | None = None
+
+
+def execute_replay(request: ReplayRequest) -> None:
+    """Carry it out and show what came of it."""
+    from wattloop.cli.slurm_replay_view import print_replayed
+    from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.replay.plan import plan_of
+    from wattloop.schedule.slurm.replay.replayed import SAME_POWER, replay
+    from wattloop.schedule.slurm.replay.steering import Steering
+    from wattloop.schedule.slurm.settings import DriverSettings
+
+    policies = _policies(request.policies)
+    settings = DriverSettings(interval_s=request.interval_s)
+    scenario = _scenario(request)
+    commands = SlurmCommands()
+    _check_slurm(commands)  # before the jobs are worked out, which takes a while
+    plan = plan_of(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
+    folder = _folder(request.folder)
+    _say_how_long(plan, policies)
+    steering = Steering(plan, commands, folder, request.partition, settings)
+    with _progress() as tell:
+        found = replay(
+            plan,
+            policies,
+            slurm=commands.text,
+            folder=folder,
+            drive=steering,
+            partition=request.partition,
+            tell=tell,
+        )
+    data = {
+        "scenario": plan.scenario,
+        "seed": plan.seed,
+        "speedup": plan.speedup,
+        "jobs": len(plan.asked),
+        "power": SAME_POWER,
+        "policies": [each.to_dict() for each in found],
+    }
+    if request.json_file is not None:
+        write_json(data, request.json_file)
+    if request.json_file != "-":
+        print_replayed(plan, found)
+        say(f"wattloop: notes of jobs and driver are in {folder}")
+
+
+def _scenario(request: ReplayRequest) -> "Scenario":
+    """As simulate reads it; what else is wrong with the request is told with it."""
+    from wattloop.schedule.slurm.replay.plan import check_speedup
+
+    check_speedup(request.speedup)
+    if request.jobs is not None and not 1 <= request.jobs <= MOST_JOBS:
+        raise ConfigError(f"--jobs {request.jobs}: give 1 to {MOST_JOBS:,}")
+    if request.seed < 0:
+        raise ConfigError(f"--seed {request.seed}: give a number from 0 on")
+    return scenario_of(
+        SimulateRequest(
+            scenario=request.scenario,
+            settings=Settings(),
+            variant=request.variant,
+            budget=request.budget,
+            changes=request.changes,
+        )
+    )
+
+
+def _check_slurm(commands: "SlurmCommands") -> None:
+    """Whether there is a Slurm at all, before its commands look for one for a minute.
+
+    Raises:
+        ConfigError: there is none here.
+        SlurmError: it does not answer.
+    """
+    named = os.environ.get("SLURM_CONF")
+    if named and not Path(named).is_file():
+        raise ConfigError(f"SLURM_CONF={named}: no such file; name the slurm.conf of your cluster")
+    try:
+        answer = commands.text("scontrol", "ping")
+    except SlurmError as error:
+        raise SlurmError(f"slurmctld does not answer ({error}); see 'scontrol ping'") from None
+    if "UP" not in answer:
+        raise SlurmError(f"slurmctld does not answer: {' '.join(answer.split())[:200]}")
+
+
+def _policies(given: str) -> list[str]:
+    """Names that are known, each once."""
+    from wattloop.schedule.policies.registry import policies_from, split_policies
+    from wattloop.schedule.slurm.replay.replayed import OWN
+
+    names = split_policies(given)
+    ours = [name for name in names if name != OWN]
+    if ours:
+        policies_from(ours)
+    if not names or len(names) - len(ours) > 1:
+        raise ConfigError(f"--policies {given}: name each once, such as slurm,zeus")
+    return names
+
+
+def _folder(given: str | None) -> Path:
+    if given is None:
+        path = Path(tempfile.mkdtemp(prefix="wattloop-replay-"))
+        path.chmod(0o755)
+        return path
+    path = user_path(given).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as problem:
+        raise ConfigError(f"--folder {given}: {problem.strerror}; name another one") from None
+    return path
+
+
+def _say_how_long(plan: "Plan", policies: list[str]) -> None:
+    """What the simulator expects, before anybody waits for it."""
+    from wattloop.schedule.slurm.replay.simulated import simulated
+
+    figures, _ = simulated(plan, "", None, scheduler="sched/backfill")
+    each_s = figures.makespan_s / plan.speedup
+    say(
+        f"wattloop: {len(plan.asked)} jobs of {plan.scenario}, {len(policies)} policies: about "
+        f"{format_duration(each_s)} each at {plan.speedup:g} times the speed; more --speedup is "
+        "shorter, and what Slurm takes to start jobs weighs more"
+    )
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str], Told]]":
+    """A bar per policy on a terminal; elsewhere a line when it begins."""
+    if not is_terminal(sys.stderr):
+
+        def quiet(policy: str) -> "Told":
+            say(f"wattloop: replaying under {policy}")
+            return lambda submitted, done, jobs, power_w: None
+
+        yield quiet
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(),
+               TextColumn("{task.completed:.0f}/{task.total:.0f} done"), TimeElapsedColumn(),
+               TextColumn("{task.fields[said]}"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def shown(policy: str) -> "Told":
+            task = bars.add_task(policy, total=1, said="")
+
+            def tell(submitted: int, done: int, jobs: int, power_w: float) -> None:
+                said = f"{submitted - done} in Slurm, {format_power(power_w)} (simulated)"
+                bars.update(task, completed=done, total=jobs, said=said)
+
+            return tell
+
+        yield shown
