@@ -9,6 +9,8 @@
     ├── StrategyError        a strategy cannot go on from what it is given
     ├── ImpossibleAction     a scheduling policy asked for what cannot be done
     ├── InvariantBroken      a simulation no longer adds up
+    ├── SlurmError           Slurm refuses what it was asked for
+    │   └── SlurmAway        Slurm does not answer; it may later
     └── StoreError           runs cannot be kept or found
         ├── StoreUnwritable
         ├── StoreTooNew
@@ -30,6 +32,8 @@ __all__ = [
     "LeverError",
     "MeterUnavailable",
     "RunNotFound",
+    "SlurmAway",
+    "SlurmError",
     "StoreError",
     "StoreLocked",
     "StoreTooNew",
@@ -97,6 +101,14 @@ class ImpossibleAction(WattloopError):
 
 class InvariantBroken(WattloopError):
     """A simulation no longer adds up: what was lost or used twice, and after which event."""
+
+
+class SlurmError(WattloopError):
+    """Slurm refuses what it was asked for; the message has its words."""
+
+
+class SlurmAway(SlurmError):
+    """Slurm does not answer: slurmctld restarts, or cannot be reached. Ask again later."""
 
 
 class StoreError(WattloopError):

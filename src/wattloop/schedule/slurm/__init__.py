@@ -1,0 +1,1 @@
+"""Policies on a real cluster: a driver that tells Slurm what to start."""

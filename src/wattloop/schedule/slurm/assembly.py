@@ -1,0 +1,109 @@
+"""From what an operator says to a site."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.file import load_cluster
+from wattloop.schedule.described.describe import Describer
+from wattloop.schedule.described.fleet_oracle import FleetOracle
+from wattloop.schedule.described.history import History
+from wattloop.schedule.described.rules import Rules, load_rules
+from wattloop.schedule.oracle.spec import OracleSpec
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.slurm.believed import Believed
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.known_nodes import known_nodes
+from wattloop.schedule.slurm.site import Site, shared_partitions
+from wattloop.schedule.steps import Steps
+from wattloop.schedule.steps_file import StepsError, budget_steps
+
+__all__ = ["CAPS", "SiteRequest", "site_from"]
+
+CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Shares of TDP for policies that set caps, where nobody names others."""
+PREDICT_S = 0.2
+"""How long a round waits for a model that is predicted for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRequest:
+    """What an operator says.
+
+    Attributes:
+        partitions: managed ones; empty is Slurm's only one.
+        cluster: YAML file with watts of GPUs and hosts; None for the hardware table.
+        gpus_only: hosts are not counted.
+        mapping: YAML file that says which jobs train what.
+        oracle: `analytic`, `table`, or the `oracle` section of a scenario.
+        budget: `4500 W`; None for no budget.
+        caps: shares of TDP.
+        store: where past runs are; a `Store`, or None.
+    """
+
+    partitions: tuple[str, ...] = ()
+    cluster: str | None = None
+    gpus_only: bool = False
+    mapping: str | None = None
+    oracle: Any = "analytic"
+    budget: Any = None
+    caps: tuple[float, ...] = CAPS
+    store: Any = field(default=None, repr=False)
+
+
+def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site:
+    """Look at Slurm's nodes and put together what a driver needs.
+
+    Raises:
+        ConfigError: something that was asked for is wrong.
+        SlurmError: Slurm does not answer.
+    """
+    nodes = client.nodes()
+    partitions = request.partitions or _only_partition([p for n in nodes for p in n.partitions])
+    described = load_cluster(request.cluster) if request.cluster is not None else None
+    known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)
+    oracle = FleetOracle.of(known.cluster, _oracle_spec(request.oracle))
+    describer = Describer(
+        oracle,
+        rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
+        history=History(request.store) if request.store is not None else None,
+        wait_s=PREDICT_S,
+    )
+    caps = request.caps if policy.sets_caps else (1.0,)
+    return Site(
+        known=known,
+        managed=tuple(partitions),
+        shared=shared_partitions(nodes, known, partitions),
+        believed=Believed(describer, known.cluster, caps),
+        oracle=oracle,
+        budget_w=_budget(request.budget),
+    )
+
+
+def _only_partition(names: Sequence[str]) -> tuple[str, ...]:
+    found = sorted(set(names))
+    if len(found) != 1:
+        raise ConfigError(f"Slurm has partitions {', '.join(found)}; say which with --partition")
+    return (found[0],)
+
+
+def _oracle_spec(given: Any) -> OracleSpec:
+    try:
+        return OracleSpec.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"oracle: {error.errors()[0]['msg']}") from None
+
+
+def _budget(given: Any) -> Steps:
+    if given is None:
+        return Steps.constant(float("inf"))
+    try:
+        found = budget_steps(given).steps
+    except (StepsError, ValueError) as error:
+        raise ConfigError(f"budget: {error}") from None
+    if not min(found.values) > 0:
+        raise ConfigError("budget: give watts above 0, such as 4500W or 4.5kW")
+    return found

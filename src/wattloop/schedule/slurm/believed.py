@@ -1,0 +1,98 @@
+"""What is believed of each job, as far as Slurm lets it be acted upon."""
+
+from collections import OrderedDict
+from dataclasses import replace
+
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.described.describe import Describer
+from wattloop.schedule.described.described_job import DescribedJob, EstimateSource
+from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.described.timed import timed_model
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.slurm.job_record import SlurmJob
+
+__all__ = ["Believed"]
+
+MOST_KEPT = 20_000
+AGAIN = "is being predicted"
+"""What a describer says of a model that it will know in a moment."""
+
+
+class Believed:
+    """Descriptions of jobs, kept as long as the job does not change.
+
+    Slurm starts a job as it was submitted: batch and nodes are the job's own. What may be chosen is
+    the GPU type, the power cap where the policy sets caps, and the GPU count of a job on one node
+    whose comment or rule allows several.
+
+    Args:
+        describer: who reads texts.
+        cluster: where they run.
+        caps: shares of TDP that may be set on jobs that name none; only for policies that do so.
+    """
+
+    def __init__(
+        self, describer: Describer, cluster: Cluster, caps: tuple[float, ...] = (1.0,)
+    ) -> None:
+        self._describer, self._cluster, self._caps = describer, cluster, caps
+        self._kept: OrderedDict[tuple[object, ...], DescribedJob] = OrderedDict()
+
+    def of(self, job: SlurmJob) -> DescribedJob:
+        """What is believed of a job that waits."""
+        key = (
+            job.key, job.name, job.user, job.comment, job.gpus, job.gpu_type, job.nodes,
+            job.time_limit_s,
+        )  # fmt: skip
+        found = self._kept.get(key)
+        if found is None:
+            found = self._described(job)
+            if any(AGAIN in refusal for refusal in found.refusals):
+                return found
+            self._kept[key] = found
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+    def running(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
+        """The kind of a job on its machines: it stays on them."""
+        said = self.of(job).kind
+        name = self._cluster.types[type_index].name
+        if said is None:
+            said = JobKind(model=timed_model())
+        return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
+
+    def _described(self, job: SlurmJob) -> DescribedJob:
+        found = self._describer.describe(
+            SubmittedJob(
+                job_id=job.key,
+                name=job.name,
+                user=job.user,
+                account=job.account,
+                partition=job.partition,
+                script=job.command,
+                comment=job.comment,
+                gpus=job.gpus,
+                gpu_type=job.gpu_type,
+                time_limit_s=job.time_limit_s,
+                deadline_s=job.deadline_s,
+            )
+        )
+        kind = found.kind
+        if kind is None or not job.gpus:
+            return replace(found, kind=None)
+        caps: tuple[float, ...] = (max(kind.caps),)
+        if len(self._caps) > 1 and found.source is not EstimateSource.TIME_LIMIT:
+            caps = kind.caps if kind.caps != (1.0,) else self._caps
+        return replace(
+            found,
+            kind=replace(
+                kind, gpus=_counts(job, kind), batches=kind.batches[:1], caps=caps, may_spread=False
+            ),
+        )
+
+
+def _counts(job: SlurmJob, kind: JobKind) -> tuple[int, ...]:
+    """GPU counts it may have: Slurm changes those of one node only, asked for by node."""
+    if job.nodes == 1 and job.gpus_per_node and len(kind.gpus) > 1:
+        return kind.gpus
+    return (job.gpus,)

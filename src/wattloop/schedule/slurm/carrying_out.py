@@ -1,0 +1,217 @@
+"""From a plan to scontrol: one call for each job that starts, stops or gets another cap."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.schedule.engine.machines import Nodes
+from wattloop.schedule.slurm.admin_comment import noted
+from wattloop.schedule.slurm.client import SlurmClient, update_words
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.slurm.live_view import LiveView
+from wattloop.schedule.slurm.opened import Opened, Why
+from wattloop.schedule.slurm.plan import PlannedStart
+from wattloop.schedule.slurm.site import Site
+from wattloop.schedule.slurm.state import DriverState
+
+__all__ = ["CarryingOut", "wanted_start"]
+
+
+def wanted_start(
+    live: LiveView, site: Site, planned: PlannedStart, why: Why, *, sets_caps: bool
+) -> Opened:
+    """What Slurm is to be told of a start.
+
+    Nodes are named for jobs that leave the choice open. On standby, Slurm has the choice as long as
+    all GPUs are of one type: whichever becomes free first.
+    """
+    job, view = live.jobs[planned.job], live.view
+    options = view.queue.options(planned.job)
+    gpus = int(options.gpus[planned.option])
+    names = _names(site, planned.nodes)
+    is_free_choice = not (
+        job.required_nodes or job.excluded_nodes or job.features or job.is_exclusive
+    )
+    if len(names) != job.nodes and job.gpus_per_node:
+        is_free_choice = False  # it wants its GPUs on other than the fewest nodes
+    if why == "standby" and len(view.cluster.types) == 1:
+        is_free_choice = False
+    said = site.believed.of(job)
+    caps = sets_caps or said.low_power
+    return Opened(
+        key=job.key,
+        user=job.user,
+        why=why,
+        nodes=names if is_free_choice else (),
+        gpus=gpus,
+        cap_w=float(options.cap_w[planned.option]) if caps else None,
+        at_s=view.now_s,
+    )
+
+
+class CarryingOut:
+    """Tells Slurm, and keeps note of what would have to be undone.
+
+    Args:
+        client: Slurm.
+        state: notes, written before Slurm is told.
+        log: what was done and refused.
+        gate_name: of our reservation.
+    """
+
+    def __init__(
+        self, client: SlurmClient, state: DriverState, log: EventLog, gate_name: str
+    ) -> None:
+        self._client, self._state, self._log = client, state, log
+        self._gate_name = gate_name
+
+    def open(self, wanted: Iterable[tuple[Opened, SlurmJob]]) -> list[str]:
+        """Let jobs through; keys of those that Slurm refuses."""
+        wanted = list(wanted)
+        # Slurm takes a node list for a running job as a wish to shrink it, and a job may have
+        # begun since we looked: several nodes are taken back (refused if it runs) and named anew.
+        moved = [
+            (each, job)
+            for each, job in wanted
+            if (before := self._state.opened.get(each.key)) is not None
+            and max(len(each.nodes), len(before.nodes)) > 1
+            and each.nodes != before.nodes
+        ]
+        if moved:
+            self.close([each.key for each, _ in moved], {job.key: job for _, job in moved})
+            wanted = [pair for pair in wanted if pair not in moved]
+        changes: list[tuple[Opened, SlurmJob, tuple[str, ...]]] = []
+        for each, job in wanted:
+            before = self._state.opened.get(each.key)
+            words = open_words(each, job, self._gate_name, before)
+            if words:
+                changes.append((each, job, words))
+            elif before is not None and before.why != each.why:  # nothing to tell Slurm
+                self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
+        for each, job, _ in changes:
+            before = self._state.opened.get(each.key)
+            # What was there before the first of our changes is what counts.
+            undo = {**_undo(each, job), **(before.undo if before is not None else {})}
+            self._state.opened[each.key] = replace(each, undo=undo)
+        self._state.save()
+        refused = []
+        for each, job, words in changes:
+            try:
+                self._client.update_job(words)
+            except SlurmAway:
+                raise
+            except SlurmError as error:
+                self._log.add("refused", f"job {each.key}: {error}", job=each.key)
+                refused.append(each.key)
+                continue
+            facts: dict[str, Any] = {"job": each.key, "user": job.user, "gpus": each.gpus}
+            if each.nodes:
+                facts["nodes"] = ",".join(each.nodes)
+            if each.cap_w is not None:
+                facts["cap_w"] = round(each.cap_w, 1)
+            self._log.add(each.why, **facts)
+        if refused:
+            self.close(refused, {job.key: job for _, job, _ in changes})
+        return refused
+
+    def close(self, keys: Iterable[str], jobs: Mapping[str, SlurmJob]) -> None:
+        """Take back what was asked for jobs that have not started."""
+        for key in list(keys):
+            opened = self._state.opened.get(key)
+            job = jobs.get(key)
+            if job is not None and job.is_pending:
+                fields = {"ReservationName": "", **(opened.undo if opened is not None else {})}
+                try:
+                    self._client.update_job(update_words(key, fields))
+                except SlurmAway:
+                    raise
+                except SlurmError as error:
+                    # It started, ended or was changed meanwhile: nothing of ours is left on it.
+                    self._log.add("warning", f"job {key}: not taken back: {error}", job=key)
+            self._state.opened.pop(key, None)
+        self._state.save()
+
+    def preempt(self, job: SlurmJob) -> bool:
+        """Stop a running job; it waits again. Slurm would keep it waiting for two minutes."""
+        self._state.preempting[job.key] = job.submit_s
+        self._state.save()
+        try:
+            self._client.requeue(job.key)
+        except SlurmAway:
+            raise
+        except SlurmError as error:
+            self._log.add("refused", f"job {job.key}: not requeued: {error}", job=job.key)
+            del self._state.preempting[job.key]
+            return False
+        self._log.add("preempt", job=job.key, user=job.user)
+        return True
+
+    def set_free(self, jobs: Mapping[str, SlurmJob]) -> None:
+        """Let preempted jobs start again at once, as soon as they are back in the queue."""
+        for key in list(self._state.preempting):
+            job = jobs.get(key)
+            if job is not None and not job.is_pending and not job.is_over:
+                continue  # it is still being stopped
+            if job is not None and job.is_pending:
+                opened = self._state.opened.pop(key, None)
+                undo = dict(opened.undo) if opened is not None else {"ReqNodeList": ""}
+                fields = {"StartTime": "now", "ReservationName": "", **undo}
+                try:
+                    self._client.update_job(update_words(key, fields))
+                except SlurmAway:
+                    raise
+                except SlurmError as error:
+                    self._log.add("refused", f"job {key}: not set free: {error}", job=key)
+            del self._state.preempting[key]
+            self._state.save()
+
+    def recap(self, job: SlurmJob, cap_w: float) -> None:
+        """Write another cap for a running job; its nodes' agents set it."""
+        text = noted(job.admin_comment, {"cap_w": round(cap_w, 1)})
+        try:
+            self._client.update_job(update_words(job.key, {"AdminComment": text}))
+        except SlurmAway:
+            raise
+        except SlurmError as error:
+            self._log.add("refused", f"job {job.key}: no other cap: {error}", job=job.key)
+            return
+        self._log.add("recap", job=job.key, cap_w=round(cap_w, 1))
+
+
+def open_words(
+    wanted: Opened, job: SlurmJob, gate_name: str, before: Opened | None
+) -> tuple[str, ...]:
+    """The one command that lets a job through; empty when all is as wanted."""
+    fields: dict[str, str] = {}
+    if job.reservation != gate_name:
+        fields["ReservationName"] = gate_name
+    if wanted.nodes and wanted.nodes != (before.nodes if before is not None else ()):
+        fields["ReqNodeList"] = ",".join(wanted.nodes)
+    elif before is not None and before.nodes and not wanted.nodes:
+        fields["ReqNodeList"] = before.undo.get("ReqNodeList", "")
+    if job.gpus_per_node and wanted.gpus and job.nodes == 1 and wanted.gpus != job.gpus:
+        fields["Gres"] = _gres(job, wanted.gpus)
+    if wanted.cap_w is not None:
+        text = noted(job.admin_comment, {"cap_w": round(wanted.cap_w, 1)})
+        if text != job.admin_comment:
+            fields["AdminComment"] = text
+    return update_words(job.key, fields) if fields else ()
+
+
+def _undo(wanted: Opened, job: SlurmJob) -> dict[str, str]:
+    undo = {}
+    if wanted.nodes:
+        undo["ReqNodeList"] = job.required_nodes
+    if wanted.gpus != job.gpus and job.gpus_per_node and job.nodes == 1:
+        undo["Gres"] = _gres(job, job.gpus)
+    return undo
+
+
+def _gres(job: SlurmJob, gpus: int) -> str:
+    return f"gpu:{job.gpu_type}:{gpus}" if job.gpu_type else f"gpu:{gpus}"
+
+
+def _names(site: Site, nodes: Nodes) -> tuple[str, ...]:
+    return tuple(site.known.names[node] for node, _ in nodes)

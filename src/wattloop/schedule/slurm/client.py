@@ -1,0 +1,76 @@
+"""What the driver asks of Slurm and tells it: one call each."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from wattloop.core.errors import SlurmError
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.job_record import SlurmJob, jobs_from
+from wattloop.schedule.slurm.node_record import SlurmNode, nodes_from
+from wattloop.schedule.slurm.reservation import Reservation, reservations_from
+
+__all__ = ["SlurmClient", "update_words"]
+
+
+class SlurmClient:
+    """Slurm through its own programs.
+
+    Args:
+        commands: who starts them.
+    """
+
+    def __init__(self, commands: SlurmCommands | None = None) -> None:
+        self.commands = commands or SlurmCommands()
+
+    def jobs(self) -> list[SlurmJob]:
+        """Every job that Slurm remembers, ended ones of the last minutes included."""
+        return jobs_from(self.commands.json("squeue", "--all", "--json"))
+
+    def nodes(self) -> list[SlurmNode]:
+        """Every node."""
+        return nodes_from(self.commands.json("sinfo", "--all", "--json"))
+
+    def ahead_s(self) -> float:
+        """By how much slurmctld's clock is ahead of ours; 0 when it does not say."""
+        asked_s = time.time()
+        match = re.search(r"output at .*\((\d+)\)", self.commands.text("sdiag"))
+        found_s = 0.0 if match is None else int(match[1]) + 0.5 - asked_s
+        return found_s if abs(found_s) > 2.0 else 0.0  # it shows whole seconds
+
+    def reservations(self) -> list[Reservation]:
+        """Every reservation."""
+        return reservations_from(self.commands.text("scontrol", "show", "reservation", "-o"))
+
+    def create_reservation(self, fields: Mapping[str, str]) -> None:
+        """A new reservation."""
+        self.commands.text("scontrol", "create", "reservation", *_words(fields))
+
+    def update_reservation(self, fields: Mapping[str, str]) -> None:
+        """Change one; `fields` has its name."""
+        self.commands.text("scontrol", "update", *_words(fields))
+
+    def delete_reservation(self, name: str) -> None:
+        """Remove one; jobs that name it wait on without it."""
+        self.commands.text("scontrol", "delete", f"ReservationName={name}")
+
+    def update_job(self, command: Sequence[str]) -> None:
+        """Change a job, as `update_words` says."""
+        self.commands.text(*command)
+
+    def requeue(self, key: str) -> None:
+        """Stop a job and let it wait again."""
+        self.commands.text("scontrol", "requeue", key)
+
+
+def update_words(key: str, fields: Mapping[str, str]) -> tuple[str, ...]:
+    """The command that changes a job."""
+    return ("scontrol", "update", f"JobId={key}", *_words(fields))
+
+
+def _words(fields: Mapping[str, str]) -> list[str]:
+    """`Name=value` each; no value can begin another field, as no shell takes them apart."""
+    for name, value in fields.items():
+        if "\n" in value or "\0" in value:
+            raise SlurmError(f"Slurm: {name} would have a line break in it")
+    return [f"{name}={value}" for name, value in fields.items()]

@@ -1,0 +1,102 @@
+"""Slurm's own programs, started with bounded time and without a shell."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from wattloop.core.errors import ConfigError, SlurmAway, SlurmError
+
+__all__ = ["SlurmCommands"]
+
+AWAY = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Socket timed out",
+    "Communication connection failure",
+    "Zero Bytes were transmitted",
+    "Slurm backup controller in standby mode",
+    "Unable to establish configuration source",
+    "Protocol authentication error",
+    "Invalid authentication credential",
+    "Munge",
+)
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+class SlurmCommands:
+    """Runs squeue, sinfo and scontrol.
+
+    Args:
+        timeout_s: after which Slurm counts as away.
+        environment: of the commands, such as SLURM_CONF; that of this process unless given.
+
+    Attributes:
+        calls: how many were made, by program.
+    """
+
+    def __init__(
+        self, timeout_s: float = 10.0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.timeout_s = timeout_s
+        given = dict(os.environ if environment is None else environment)
+        # Texts and times in one form, whatever the operator's shell prefers.
+        unwanted = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
+        self._environment = {k: v for k, v in given.items() if not k.startswith(unwanted)}
+        self._environment["LC_ALL"] = "C.UTF-8"
+        self._path = f"{given.get('PATH', '')}:{PATH}"
+        self.calls: dict[str, int] = {}
+
+    def json(self, *command: str) -> Mapping[str, Any]:
+        """What a program prints, as data.
+
+        Raises:
+            SlurmAway: no answer.
+            SlurmError: it is no JSON.
+        """
+        text = self.text(*command)
+        try:
+            data = json.loads(text)
+        except ValueError:
+            raise SlurmError(
+                f"Slurm: '{' '.join(command)}' printed no JSON; 22.05 or newer is needed, with "
+                "its serializer plugin (Debian: slurm-wlm-basic-plugins)"
+            ) from None
+        if not isinstance(data, Mapping):
+            raise SlurmError(f"Slurm: '{' '.join(command)}' printed no object")
+        return data
+
+    def text(self, *command: str) -> str:
+        """What a program prints.
+
+        Raises:
+            SlurmAway: slurmctld does not answer, or not in time.
+            SlurmError: it refuses.
+            ConfigError: there is no such program.
+        """
+        program = shutil.which(command[0], path=self._path)
+        if program is None:
+            raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
+        self.calls[command[0]] = self.calls.get(command[0], 0) + 1
+        try:
+            done = subprocess.run(
+                [program, *command[1:]],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,  # Ctrl-C at the driver does not tear a change in two
+                timeout=self.timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmAway(
+                f"Slurm: no answer to {command[0]} within {self.timeout_s:g} s"
+            ) from None
+        said = done.stderr.decode("utf-8", "replace").strip()
+        if done.returncode:
+            kind = SlurmAway if any(word in said for word in AWAY) else SlurmError
+            short = " ".join(said.split())[:300] or f"exit code {done.returncode}"
+            raise kind(f"Slurm: {command[0]}: {short}")
+        return done.stdout.decode("utf-8", "replace")

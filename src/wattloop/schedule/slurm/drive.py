@@ -1,0 +1,98 @@
+"""The loop around a driver: rounds, waiting for Slurm, and a clean end."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.round_report import RoundReport
+
+__all__ = ["Ended", "drive"]
+
+T = TypeVar("T")
+LONGEST_WAIT_S = 15.0
+GIVE_UP_UNDOING_S = 30.0
+
+
+class Ended(RuntimeError):
+    """The driver stepped back by itself; the message says why."""
+
+
+def drive(
+    driver: SlurmDriver,
+    stop: threading.Event,
+    *,
+    rounds: int | None = None,
+    on_round: Callable[[RoundReport], None] = lambda report: None,
+) -> None:
+    """Rounds until told to stop; then everything that has not come to be is undone.
+
+    Args:
+        driver: who does them.
+        stop: set by whoever ends it.
+        rounds: how many; None for as long as it takes.
+        on_round: called after each.
+
+    Raises:
+        Ended: the policy failed too often.
+        SlurmError: Slurm refuses what the driver needs from the start.
+    """
+    _patiently(driver, stop, driver.begin)
+    try:
+        done = 0
+        while not stop.is_set() and (rounds is None or done < rounds):
+            begun_s = time.monotonic()
+            report = _patiently(driver, stop, driver.round)
+            if report is None:
+                break
+            done += 1
+            on_round(report)
+            if driver.faults >= driver.settings.most_faults:
+                raise Ended(
+                    f"policy {driver.policy.name} failed {driver.faults} times in a row "
+                    f"({report.fault}); the driver has stepped back and Slurm goes on by itself"
+                )
+            wait_s = driver.settings.interval_s - (time.monotonic() - begun_s)
+            wait_s = min(wait_s, report.wake_s - time.time())
+            stop.wait(max(wait_s, 0.02))
+    finally:
+        _undo(driver)
+
+
+def _patiently(driver: SlurmDriver, stop: threading.Event, do: Callable[[], T]) -> T | None:
+    """Do it as soon as Slurm answers; None when told to stop before."""
+    wait_s, is_away = driver.settings.interval_s, False
+    while not stop.is_set():
+        try:
+            found = do()
+        except SlurmAway as error:
+            if not is_away:
+                driver.log.add("away", f"{error}; waiting")
+                is_away = True
+            stop.wait(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            continue
+        if is_away:
+            driver.log.add("back", "Slurm answers again")
+        return found
+    return None
+
+
+def _undo(driver: SlurmDriver) -> None:
+    """Step back; where Slurm does not answer, the reservation ends by itself all the same."""
+    give_up_s = time.monotonic() + GIVE_UP_UNDOING_S
+    while True:
+        try:
+            driver.step_back()
+        except SlurmError as error:
+            if time.monotonic() < give_up_s and isinstance(error, SlurmAway):
+                time.sleep(1.0)
+                continue
+            lease_s = driver.settings.lease_s
+            said = f"not all was undone: {error}; the reservation ends within {lease_s:g} s"
+            driver.log.add("warning", said)
+        else:
+            driver.log.add("stopped", "Slurm goes on by itself")
+        return

@@ -1,0 +1,121 @@
+"""The gate: a reservation over the managed nodes that ends by itself unless it is extended.
+
+Jobs start only if they name it, and the driver names it for them. When the driver dies, whatever
+kills it, Slurm lets the reservation end after `lease_s`, clears it from jobs that wait with it
+(NO_HOLD_JOBS_AFTER), and goes on by itself: nothing is ever held (ADR 0043).
+"""
+
+from collections.abc import Callable, Iterable
+
+from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.schedule.slurm.client import SlurmClient
+
+__all__ = ["FLAGS", "PREFIX", "Gate"]
+
+PREFIX = "wattloop_"
+FLAGS = "FLEX,IGNORE_JOBS,NO_HOLD_JOBS_AFTER,OVERLAP"
+"""FLEX: running jobs outlive it. IGNORE_JOBS: nobody who runs now is in its way."""
+
+
+class Gate:
+    """One reservation and its lease.
+
+    Args:
+        client: Slurm.
+        name: of the reservation, `wattloop_` and something of this driver's own.
+        nodes: names, as Slurm takes them.
+        owner: a user who may always name it: whoever runs the driver.
+        lease_s: after which it ends unless extended.
+        now_s: a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        name: str,
+        nodes: str,
+        owner: str,
+        lease_s: float,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._client, self.name, self.nodes = client, name, nodes
+        self._owner, self.lease_s, self._now_s = owner, lease_s, now_s
+        self.ahead_s = 0.0
+        """By how much slurmctld's clock is ahead: `now` is that of whoever runs scontrol."""
+        self._users: frozenset[str] = frozenset()
+        self._extended_s = float("-inf")
+
+    @property
+    def is_open_for(self) -> frozenset[str]:
+        """Users whose jobs may start."""
+        return self._users
+
+    def keep(self, users: Iterable[str]) -> bool:
+        """Extend the lease where a third of it is over, or others need to be let in.
+
+        Only users with a start at hand are let in: nobody else gets through by naming the
+        reservation himself.
+
+        Returns:
+            Whether it had to be made anew: jobs may have started by themselves meanwhile.
+        """
+        wanted = frozenset({*users, self._owner})
+        now_s = self._now_s()
+        fresh = now_s - self._extended_s < self.lease_s / 3
+        if fresh and wanted <= self._users:
+            return False
+        made = False
+        fields = {
+            "ReservationName": self.name,
+            "EndTime": _later(self.lease_s + self.ahead_s),
+            "Users": ",".join(sorted(wanted)),
+        }
+        try:
+            if self._extended_s == float("-inf"):
+                raise SlurmError("not made yet")
+            self._client.update_reservation(fields)
+        except SlurmAway:
+            raise
+        except SlurmError:
+            self._make(fields)
+            made = True
+        self._users, self._extended_s = wanted, now_s
+        return made
+
+    def remove(self) -> None:
+        """Let Slurm go on by itself, now."""
+        self._users, self._extended_s = frozenset(), float("-inf")
+        try:
+            self._client.delete_reservation(self.name)
+        except SlurmAway:
+            raise
+        except SlurmError:
+            if any(each.name == self.name for each in self._client.reservations()):
+                raise
+
+    def others(self) -> list[str]:
+        """Gates of other drivers over any of our nodes that still hold."""
+        return [
+            each.name
+            for each in self._client.reservations()
+            if each.name.startswith(PREFIX) and each.name != self.name and each.is_active
+        ]
+
+    def _make(self, fields: dict[str, str]) -> None:
+        # One that has ended stays listed for a while, and its name with it.
+        if any(each.name == self.name for each in self._client.reservations()):
+            try:
+                self._client.update_reservation(fields)
+                return
+            except SlurmAway:
+                raise
+            except SlurmError:
+                self._client.delete_reservation(self.name)
+        self._client.create_reservation(
+            {**fields, "StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
+        )
+
+
+def _later(seconds: float) -> str:
+    whole = round(seconds)
+    return f"now{whole:+d}seconds" if whole else "now"

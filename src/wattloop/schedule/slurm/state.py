@@ -1,0 +1,136 @@
+"""What a driver must still know after `kill -9`: one file, whole at any moment."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.slurm.gate import PREFIX
+from wattloop.schedule.slurm.opened import Opened
+
+__all__ = ["DriverState", "default_state_path"]
+
+VERSION = 1
+MOST_USERS = 20_000
+
+
+def default_state_path() -> Path:
+    """`/var/lib/wattloop/slurm/state.json` for root, in the user's state folder for others."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/wattloop/slurm/state.json")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "wattloop" / "slurm" / "state.json"
+
+
+class DriverState:
+    """What was let through and not seen to start yet, and what users have had.
+
+    Args:
+        path: of the file; made with its folder where there is none.
+
+    Attributes:
+        gate_name: of this driver's reservation, the same after a restart.
+        opened: jobs let through, by key. Written before Slurm is told.
+        use_gpu_s: GPU seconds that users have had in jobs that ended.
+        preempting: jobs that were told to stop and have not been set free to start again.
+        annotated: ended jobs whose energy was written, newest last.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.gate_name = f"{PREFIX}{secrets.token_hex(4)}"
+        self.opened: dict[str, Opened] = {}
+        self.use_gpu_s: dict[str, float] = {}
+        self.preempting: dict[str, float] = {}
+        self.annotated: dict[str, float] = {}
+        self._lock: int | None = None
+        self._saved = ""
+
+    @classmethod
+    def load(cls, path: Path) -> "DriverState":
+        """As it was left; a new one where there is no file.
+
+        Raises:
+            ConfigError: the file is something else; nothing is overwritten.
+        """
+        state = cls(path)
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            state._fill(data)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{path}: no state of a Slurm driver ({type(error).__name__}: {error}); move it "
+                "away, then 'scontrol show reservation' shows whether one of ours is left"
+            ) from None
+        return state
+
+    def hold(self) -> None:
+        """Keep other drivers off this file until the process ends.
+
+        Raises:
+            ConfigError: another one is running, or the folder cannot be used.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path.parent}: {error.strerror}; name another file with --state"
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ConfigError(
+                f"{self.path}: another 'wattloop slurm run' uses it; stop that one, or give this "
+                "one its own file with --state"
+            ) from None
+        self._lock = lock
+
+    def let_go(self) -> None:
+        """Others may have the file."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def save(self) -> None:
+        """Write it so that a power cut leaves the old or the new; nothing when nothing changed."""
+        text = json.dumps(self._to_dict(), indent=1)
+        if text == self._saved:
+            return
+        beside = self.path.with_suffix(".new")
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path)
+        self._saved = text
+
+    def _to_dict(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "gate_name": self.gate_name,
+            "opened": [each.to_dict() for each in self.opened.values()],
+            "preempting": self.preempting,
+            "use_gpu_s": self.use_gpu_s,
+            "annotated": self.annotated,
+        }
+
+    def _fill(self, data: Mapping[str, Any]) -> None:
+        if data["version"] != VERSION:
+            raise ValueError(f"version {data['version']}, known is {VERSION}")
+        name = str(data["gate_name"])
+        if not name.startswith(PREFIX):
+            raise ValueError(f"gate_name {name!r}")
+        self.gate_name = name
+        opened = [Opened.from_dict(each) for each in data["opened"]]
+        self.opened = {each.key: each for each in opened}
+        self.preempting = {str(k): float(v) for k, v in data["preempting"].items()}
+        self.use_gpu_s = {str(k): float(v) for k, v in data["use_gpu_s"].items()}
+        self.annotated = {str(k): float(v) for k, v in data["annotated"].items()}
