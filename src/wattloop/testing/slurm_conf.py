@@ -16,6 +16,7 @@ class NodeLine(NamedTuple):
     cpus: int
     gpu_type: str
     gpus: int
+    weight: int = 1
 
 
 def slurm_conf(
@@ -102,5 +103,5 @@ def _node(node: NodeLine, host: str) -> str:
     return (
         f"NodeName={node.name} NodeHostname={host} NodeAddr=127.0.0.1 Port={node.port}{gres} "
         f"CPUs={node.cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={node.cpus} "
-        f"ThreadsPerCore=1 RealMemory=8000 State=UNKNOWN"
+        f"ThreadsPerCore=1 RealMemory=8000 Weight={node.weight} State=UNKNOWN"
     )

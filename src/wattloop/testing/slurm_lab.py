@@ -54,6 +54,7 @@ class SlurmLab:
         gpus: GPUs of each node.
         cpus: cores of each node, whatever the machine has.
         gpu_type: of all nodes, or one for each.
+        weights: of each node; Slurm takes those of low weight first.
         prolog: a program that every node runs before a job, with the node's environment.
         epilog: the same after a job.
         lua: text of a `job_submit.lua`.
@@ -73,6 +74,7 @@ class SlurmLab:
         gpus: int = 4,
         cpus: int = 8,
         gpu_type: str | Sequence[str] = "a100",
+        weights: Sequence[int] | None = None,
         prolog: Path | None = None,
         epilog: Path | None = None,
         lua: str | None = None,
@@ -89,7 +91,14 @@ class SlurmLab:
         self._ports = PortBlock()
         self.port = self._ports.take()
         self.nodes = tuple(
-            NodeLine(f"n{number + 1}", self._ports.take(), cpus, types[number], gpus)
+            NodeLine(
+                f"n{number + 1}",
+                self._ports.take(),
+                cpus,
+                types[number],
+                gpus,
+                weights[number] if weights else 1,
+            )
             for number in range(nodes)
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -13,6 +13,7 @@ from wattloop.virtual.cards import CARDS
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.nodes import NODES
+from wattloop.virtual.physics import CardModel
 from wattloop.virtual.timeline import FileTimeline
 
 __all__ = ["MODEL_VARIABLE", "STATE_VARIABLE", "VirtualMachine", "shared_gpus", "shared_machine"]
@@ -44,17 +45,23 @@ def shared_machine(
     """`count` cards that all processes of this user see, as they would real ones.
 
     They meet in the file named by `WATTLOOP_VIRTUAL_STATE`, or one per user and boot in the
-    directory for temporary files. `WATTLOOP_VIRTUAL_MODEL` names a card (`h200` unless given) or
-    a node.
+    directory for temporary files. `WATTLOOP_VIRTUAL_MODEL` names a card (`h200` unless given), a
+    node, or a file that describes a card (`*.json`, see `card_file`).
     """
     env = os.environ if environment is None else environment
     boot = (host or Host()).boot_id[:8]
     # The number changes with the layout of the file.
     default = Path(tempfile.gettempdir()) / f"wattloop-virtual-2-{os.getuid()}-{boot}.state"
     timeline = FileTimeline(Path(env.get(STATE_VARIABLE) or default))
-    name = (env.get(MODEL_VARIABLE) or "h200").lower()
+    given = env.get(MODEL_VARIABLE) or "h200"
+    name = given if given.endswith(".json") else given.lower()
     node = NODES.get(name)
-    card = node.card if node else CARDS.get(name)
+    if name.endswith(".json"):
+        from wattloop.virtual.card_file import read_card  # few have a card of their own
+
+        card: CardModel | None = read_card(Path(name))
+    else:
+        card = node.card if node else CARDS.get(name)
     if card is None:
         known = ", ".join([*CARDS, *NODES])
         raise ConfigError(

@@ -1,0 +1,156 @@
+"""The figures of a replay, real or simulated, and how they differ."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.slurm.replay.notes import Ran
+from wattloop.schedule.slurm.replay.plan import Plan
+from wattloop.schedule.slurm.replay.watching import PowerSample
+
+__all__ = ["Figures", "difference", "real_figures", "simulated_figures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one policy. Times and energy are the scenario's (real ones times the speedup).
+
+    Attributes:
+        jobs, done: how many there were, and how many finished.
+        makespan_s: from the first submission to the last end.
+        throughput_per_h: jobs done per hour of it.
+        jct_mean_s: submission to end.
+        wait_mean_s: submission to first work.
+        gpu_energy_j: of all GPUs in that time, idle ones included; simulated power.
+        peak_w: most that all GPUs drew together: of samples where it was measured.
+        over_budget_s: how long above the budget; None without one.
+        deadlines, misses: jobs that had one, and those that missed it.
+    """
+
+    jobs: int
+    done: int
+    makespan_s: float
+    throughput_per_h: float
+    jct_mean_s: float
+    wait_mean_s: float
+    gpu_energy_j: float
+    peak_w: float
+    over_budget_s: float | None
+    deadlines: int
+    misses: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def real_figures(
+    plan: Plan,
+    ran: Sequence[Ran],
+    submitted_s: Mapping[int, float],
+    samples: Sequence[PowerSample],
+    energy_j: float,
+) -> Figures:
+    """Of a run on Slurm.
+
+    Args:
+        plan: the jobs.
+        ran: what jobs noted.
+        submitted_s: when each was submitted.
+        samples: power over that time.
+        energy_j: of all GPUs from the first submission to the last end.
+    """
+    begin_s = min(submitted_s.values())
+    ends = {each.job: each.end_s for each in ran if each.done >= 1.0}
+    begins: dict[int, float] = {}
+    for each in ran:
+        begins[each.job] = min(begins.get(each.job, math.inf), each.begin_s)
+    first_s = np.array([begins.get(job, math.nan) for job in submitted_s])
+    due = np.flatnonzero(np.isfinite(plan.asked.deadline_s))
+    misses = 0
+    for job in due.tolist():
+        late_s = float(plan.asked.deadline_s[job] - plan.asked.arrival_s[job])
+        misses += ends.get(job, math.inf) > submitted_s[job] + late_s
+    return _figures(
+        plan,
+        jobs=len(submitted_s),
+        jct_s=[end_s - submitted_s[job] for job, end_s in ends.items()],
+        wait_s=float(np.nanmean(first_s - np.array(list(submitted_s.values())))),
+        makespan_s=max(ends.values()) - begin_s,
+        energy_j=energy_j,
+        peak_w=max(sample.power_w for sample in samples),
+        over_budget_s=_over_budget_s(plan, samples, begin_s),
+        due=(len(due), misses),
+    )
+
+
+def simulated_figures(plan: Plan, result: Result) -> Figures:
+    """Of the simulator, on the same jobs."""
+    done = result.is_done
+    jobs = result.jobs
+    due = np.isfinite(jobs.deadline_s)
+    missed = due & ~(result.finished_s <= jobs.deadline_s)
+    budget = None if math.isinf(max(plan.settings.budget_w.values)) else result.over_budget_s
+    wait_s = result.started_s - jobs.arrival_s + plan.settings.start_latency_s
+    return _figures(
+        plan,
+        jobs=len(jobs),
+        jct_s=(result.finished_s - jobs.arrival_s)[done].tolist(),
+        wait_s=float(np.nanmean(wait_s)),
+        makespan_s=float(np.nanmax(result.finished_s) - jobs.arrival_s[0]),
+        energy_j=result.active_j + result.idle_j,
+        peak_w=result.peak_w,
+        over_budget_s=budget,
+        due=(int(due.sum()), int(missed.sum())),
+    )
+
+
+def difference(real: float, simulated: float) -> float:
+    """By what share of the real figure the simulated one is off."""
+    if real == simulated:
+        return 0.0
+    return simulated / real - 1.0 if real else math.inf
+
+
+def _over_budget_s(plan: Plan, samples: Sequence[PowerSample], begin_s: float) -> float | None:
+    budget = plan.settings.budget_w
+    if math.isinf(max(budget.values)):
+        return None
+    found, before_s = 0.0, begin_s
+    for at_s, power_w in samples:
+        if power_w > budget.at(max(0.0, at_s - begin_s)):
+            found += at_s - before_s
+        before_s = at_s
+    return found
+
+
+def _figures(
+    plan: Plan,
+    *,
+    jobs: int,
+    jct_s: Sequence[float],
+    wait_s: float,
+    makespan_s: float,
+    energy_j: float,
+    peak_w: float,
+    over_budget_s: float | None,
+    due: tuple[int, int],
+) -> Figures:
+    speedup = plan.speedup
+    return Figures(
+        jobs=jobs,
+        done=len(jct_s),
+        makespan_s=makespan_s * speedup,
+        throughput_per_h=len(jct_s) / (makespan_s * speedup) * 3_600.0 if makespan_s else 0.0,
+        jct_mean_s=float(np.mean(jct_s)) * speedup if jct_s else math.nan,
+        wait_mean_s=wait_s * speedup,
+        gpu_energy_j=energy_j * speedup,
+        peak_w=peak_w,
+        over_budget_s=None if over_budget_s is None else over_budget_s * speedup,
+        deadlines=due[0],
+        misses=due[1],
+    )

@@ -1,0 +1,149 @@
+"""The jobs of a scenario as a real Slurm gets them: sped up, and as their users ask for them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.engine.runnable import why_never
+from wattloop.schedule.engine.settings import Settings
+from wattloop.schedule.jobs.draws import Draws
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.jobs.rigid import pinned
+from wattloop.schedule.jobs.table import JobTable, uncapped
+from wattloop.schedule.oracle.options import Options
+from wattloop.schedule.oracle.oracle import Oracle
+from wattloop.schedule.scenarios.scenario import Scenario
+from wattloop.schedule.steps import Steps
+
+__all__ = ["Plan", "plan_of"]
+
+LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A world in which everything takes `1 / speedup` of the time; power is as it was.
+
+    Attributes:
+        scenario: its name.
+        seed: of its jobs.
+        speedup: seconds of the scenario per second.
+        cluster: the machines.
+        asked: every job as its user asks for it: one GPU count, one batch, any GPU type.
+        open: the same jobs with all GPU counts that they could run on.
+        truth: time and power of both.
+        settings: rules of the simulator, budget included.
+    """
+
+    scenario: str
+    seed: int
+    speedup: float
+    cluster: Cluster
+    asked: JobTable
+    open: JobTable
+    truth: Oracle
+    settings: Settings
+
+    def options(self, job: int) -> Options:
+        """The placements that one job could take, other GPU counts included."""
+        return self.truth.options(self.open.kinds[self.open.kind[job]])
+
+    def asked_gpus(self, job: int) -> int:
+        """GPUs that its user asks for."""
+        return int(self.asked.kinds[self.asked.kind[job]].gpus[0])
+
+    def limit_min(self, job: int) -> int:
+        """The time limit of a careful user, in Slurm's whole minutes."""
+        slowest_s = float(self.open.work[job] * self.options(job).sample_s.max())
+        return max(1, math.ceil((1.3 * slowest_s + 15.0) / 60.0))
+
+
+def plan_of(
+    scenario: Scenario, *, seed: int = 0, speedup: float = 10.0, most_jobs: int | None = None
+) -> Plan:
+    """A scenario's jobs, sped up.
+
+    Args:
+        scenario: what to replay.
+        seed: of its jobs.
+        speedup: how many times faster than in the scenario.
+        most_jobs: only the first so many.
+
+    Raises:
+        ConfigError: the speedup is none, or a job of the scenario fits nowhere.
+    """
+    if not LEAST_SPEEDUP <= speedup <= MOST_SPEEDUP:
+        raise ConfigError(
+            f"speedup {speedup:g}: give a factor from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}"
+        )
+    world = scenario.world(seed)
+    jobs = uncapped(world.jobs)
+    horizon_s = world.settings.horizon_s
+    count = int(np.searchsorted(jobs.arrival_s, horizon_s, side="right"))
+    jobs = _first(jobs, min(count, most_jobs or count))
+    if not len(jobs):
+        raise ConfigError(f"scenario {scenario.name}: has no job to replay")
+    for each in jobs.kinds:
+        why = why_never(each, world.truth.options(each), world.cluster)
+        if why:
+            raise ConfigError(f"scenario {scenario.name}: {why}")
+    kinds, kind = pinned(jobs.kinds, jobs.kind, Draws(seed), world.truth)
+    asked = _faster(replace(jobs, kinds=kinds, kind=kind), speedup)
+    settings = replace(
+        world.settings,
+        round_s=None,
+        horizon_s=math.inf,
+        budget_w=_faster_steps(world.settings.budget_w, speedup),
+        node_events=(),
+        interference=0.0,
+    )
+    return Plan(
+        scenario=scenario.name,
+        seed=seed,
+        speedup=speedup,
+        cluster=world.cluster,
+        asked=asked,
+        open=_opened(asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)),
+        truth=world.truth,
+        settings=settings,
+    )
+
+
+def _first(jobs: JobTable, count: int) -> JobTable:
+    columns = ("arrival_s", "kind", "user", "work", "deadline_s", "priority")
+    cut = {name: getattr(jobs, name)[:count] for name in columns}
+    return replace(jobs, names=jobs.names[:count], **cut)
+
+
+def _faster(jobs: JobTable, speedup: float) -> JobTable:
+    arrival_s = (jobs.arrival_s - jobs.arrival_s[0]) / speedup
+    deadline_s: NDArray[np.float64] = (jobs.deadline_s - jobs.arrival_s[0]) / speedup
+    return replace(jobs, arrival_s=arrival_s, deadline_s=deadline_s, work=jobs.work / speedup)
+
+
+def _opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
+    """What Slurm lets a driver change: GPU counts within a node.
+
+    The batch stays the user's, as only a job's own code could change it; a job of several nodes
+    stays as it was submitted.
+    """
+    kinds: dict[JobKind, int] = {}
+    found: list[int] = []
+    for number in range(len(jobs)):
+        rigid = asked.kinds[asked.kind[number]]
+        narrow = tuple(gpus for gpus in jobs.kinds[jobs.kind[number]].gpus if gpus <= widest)
+        gpus = narrow if rigid.gpus[0] <= widest else rigid.gpus
+        found.append(kinds.setdefault(replace(rigid, gpus=gpus), len(kinds)))
+    return replace(asked, kinds=tuple(kinds), kind=np.array(found, dtype=np.int64))
+
+
+def _faster_steps(steps: Steps, speedup: float) -> Steps:
+    def faster(times_s: Sequence[float]) -> tuple[float, ...]:
+        return tuple(time_s / speedup for time_s in times_s)
+
+    return Steps(faster(steps.times_s), steps.values, steps.period_s / speedup)

@@ -1,0 +1,54 @@
+"""What the simulator says of the same jobs under the same policy, told what Slurm takes."""
+
+from dataclasses import replace
+
+from wattloop.schedule.engine.result import Result
+from wattloop.schedule.engine.simulation import Simulation
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.replay.latency import Latency
+from wattloop.schedule.slurm.replay.limits import TimeLimits
+from wattloop.schedule.slurm.replay.outcome import Figures, simulated_figures
+from wattloop.schedule.slurm.replay.plan import Plan
+
+__all__ = ["OWN_SCHEDULERS", "simulated"]
+
+OWN_SCHEDULERS = {"sched/builtin": "fifo", "sched/backfill": "backfill"}
+"""Slurm's own schedulers -> the policies that do the same."""
+
+
+def simulated(
+    plan: Plan, policy: str, latency: Latency | None, *, scheduler: str = "", rounds_s: float = 0.0
+) -> tuple[Figures, Result]:
+    """The same jobs in the simulator.
+
+    Args:
+        plan: the jobs.
+        policy: name of one of ours; empty for Slurm's own scheduler.
+        latency: of the real Slurm; None for one that starts and clears away at once.
+        scheduler: Slurm's own, where there is no policy of ours: it gets jobs as their users ask
+            for them, and knows their time limits only.
+        rounds_s: how often our driver looks; 0 for whenever something happens.
+    """
+    settings = plan.settings
+    if latency is not None:
+        settings = replace(
+            settings, start_latency_s=latency.start_s, end_latency_s=latency.end_s or 0.0
+        )
+    if rounds_s:
+        settings = replace(settings, round_s=rounds_s)
+    told = replace(plan, settings=settings)
+    if policy:
+        jobs, oracle = plan.open, plan.truth
+    else:
+        policy, jobs = OWN_SCHEDULERS[scheduler], plan.asked
+        limits_s = [60.0 * plan.limit_min(job) for job in range(len(jobs))]
+        oracle = TimeLimits(plan.truth, jobs, limits_s)
+    result = Simulation(
+        plan.cluster,
+        jobs,
+        policy_from(policy),
+        truth=plan.truth,
+        oracle=oracle,
+        settings=settings,
+    ).run()
+    return simulated_figures(told, result), result

@@ -1,0 +1,92 @@
+"""Power and energy of all nodes of a replay, from their virtual meters."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from wattloop.core.clock import RealClock
+from wattloop.core.records import Gap
+from wattloop.virtual.gpu import VirtualGpu
+from wattloop.virtual.meter import VirtualEnergy
+
+__all__ = ["PowerSample", "PowerWatch"]
+
+PERIOD_S = 0.1
+"""The cards' counters change ten times a second."""
+
+
+class PowerSample(NamedTuple):
+    """Mean power of all GPUs since the sample before."""
+
+    at_s: float
+    power_w: float
+
+
+class PowerWatch:
+    """Reads the energy counters of every GPU of every node, ten times a second, while open.
+
+    Args:
+        cards: the GPUs of each node.
+    """
+
+    def __init__(self, cards: Mapping[str, Sequence[VirtualGpu]]) -> None:
+        clock = RealClock()
+        self._meters = [VirtualEnergy(gpus, clock) for gpus in cards.values()]
+        self._readings: list[tuple[float, float]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="power", daemon=True)
+        self.gaps = 0
+
+    def __enter__(self) -> Self:
+        self._read()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        for meter in self._meters:
+            meter.close()
+
+    @property
+    def power_now_w(self) -> float:
+        """The latest."""
+        samples = self.samples()
+        return samples[-1].power_w if samples else 0.0
+
+    def samples(self, begin_s: float = 0.0, end_s: float = float("inf")) -> list[PowerSample]:
+        """Power over time, on the clock of `time.monotonic`."""
+        between = [each for each in tuple(self._readings) if begin_s <= each[0] <= end_s]
+        return [
+            PowerSample(after_s, (after_j - before_j) / (after_s - before_s))
+            for (before_s, before_j), (after_s, after_j) in pairwise(between)
+            if after_s > before_s
+        ]
+
+    def _watch(self) -> None:
+        next_s = time.monotonic()
+        while not self._stop.is_set():
+            next_s = max(next_s + PERIOD_S, time.monotonic())
+            self._stop.wait(next_s - time.monotonic())
+            self._read()
+
+    def _read(self) -> None:
+        # A counter shows its value of the last tenth of a second, on the same ticks everywhere.
+        tick_s = int(time.monotonic() / PERIOD_S) * PERIOD_S
+        values = [value for meter in self._meters for value in meter.read()]
+        if int(time.monotonic() / PERIOD_S) * PERIOD_S != tick_s:
+            self.gaps += 1
+            return
+        joules = [value for value in values if not isinstance(value, Gap)]
+        if len(joules) < len(values):
+            self.gaps += 1
+        elif not self._readings or tick_s > self._readings[-1][0]:
+            self._readings.append((tick_s, sum(joules)))

@@ -1,0 +1,43 @@
+"""A plan small enough to work out by hand: no model has to be traced for it."""
+
+import math
+
+import numpy as np
+
+from tests.schedule.small_world import PlainOracle, jobs_of
+from wattloop.hardware.gpus import gpu_named
+from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
+from wattloop.schedule.engine import Settings
+from wattloop.schedule.jobs import JobKind
+from wattloop.schedule.slurm.replay.plan import Plan, _opened
+from wattloop.schedule.steps import Steps
+
+IDLE_W = 50.0
+
+
+def small_plan(
+    rows: list[tuple[float, float]], *, gpus: int = 1, nodes: int = 2, budget_w: float = math.inf
+) -> Plan:
+    """Jobs from (arrival, samples): a GPU takes a second per sample and draws 300 W."""
+    cluster = Cluster(
+        "small",
+        (GpuType("a100", gpu_named("a100-sxm-40"), IDLE_W),),
+        (NodeGroup("node", "a100", nodes, 2),),
+    )
+    asked = jobs_of(rows, kind=JobKind("toy", gpus=(gpus,)))
+    could = jobs_of(rows, kind=JobKind("toy", gpus=(1, 2, 4)))
+    return Plan(
+        scenario="small",
+        seed=0,
+        speedup=10.0,
+        cluster=cluster,
+        asked=asked,
+        open=_opened(asked, could, 2),
+        truth=PlainOracle(cluster),
+        settings=Settings(budget_w=Steps.constant(budget_w)),
+    )
+
+
+def kinds_of(plan: Plan) -> list[tuple[int, ...]]:
+    """GPU counts that each job may have."""
+    return [plan.open.kinds[int(kind)].gpus for kind in np.asarray(plan.open.kind)]

@@ -1,0 +1,58 @@
+"""Promise: a job is submitted as its user asks for it, and says what it trains when asked to."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.schedule.slurm.replay.small_plan import small_plan
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.slurm.replay.submit import comment_of, sbatch_command, write_plan
+
+NAMES = {0: "n1", 1: "n2"}
+
+
+def test_a_job_asks_for_gpus_of_one_node(tmp_path: Path) -> None:
+    """By node, so that a driver may change the count; with a time limit, for backfilling."""
+    command = sbatch_command(small_plan([(0, 10)], gpus=2), 0, tmp_path)
+    assert {"--nodes=1", "--gres=gpu:2", "--time=1"} <= set(command)
+    assert not any(word.startswith("--comment") for word in command)
+    assert "srun" not in command[-1]
+
+
+def test_a_wide_job_runs_on_all_its_nodes(tmp_path: Path) -> None:
+    """Its program is started once on each."""
+    command = sbatch_command(small_plan([(0, 10)], gpus=4), 0, tmp_path)
+    assert {"--nodes=2", "--gres=gpu:2"} <= set(command)
+    assert command[-1].startswith("--wrap=srun --ntasks-per-node=1 ")
+
+
+def test_a_job_that_no_nodes_can_share_is_refused(tmp_path: Path) -> None:
+    """Three GPUs on nodes of two."""
+    with pytest.raises(ConfigError, match="cannot share evenly"):
+        sbatch_command(small_plan([(0, 10)], gpus=3), 0, tmp_path)
+
+
+def test_a_described_job_says_what_it_trains(tmp_path: Path) -> None:
+    """In the grammar of a job's comment; its deadline counts from its submission."""
+    plan = small_plan([(5, 10)], gpus=2)
+    due = replace(plan.open, deadline_s=np.array([35.0]))
+    assert comment_of(plan, 0) == "wattloop:model=toy,batch=1,samples=10,gpus=1|2"
+    assert comment_of(replace(plan, open=due), 0).endswith(",deadline=30s")
+    assert math.isinf(plan.open.deadline_s[0])
+    assert "--comment=wattloop:model=toy,batch=1,samples=10,gpus=1|2" in sbatch_command(
+        plan, 0, tmp_path, described=True
+    )
+
+
+def test_jobs_find_time_and_power_of_every_placement(tmp_path: Path) -> None:
+    """Seconds of the whole job and watts of each GPU, by GPU type and count."""
+    write_plan(small_plan([(0, 10)], gpus=1), tmp_path, NAMES)
+    options = json.loads((tmp_path / "jobs" / "0.json").read_text())["options"]
+    assert options == {"a100/1": [10.0, 300.0], "a100/2": [5.0, 300.0]}
+    assert json.loads((tmp_path / "plan.json").read_text()) == {
+        "nodes": {"n1": "a100", "n2": "a100"}
+    }
