@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -100,6 +101,37 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
     refused = daemon.log("refused")[-3:]
     assert {(line["uid"], line["user"]) for line in refused} == {(NOBODY, "nobody")}
     assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
+
+
+@needs_root
+def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
+    """The agent keeps a power budget; the user's lease on that device ends, with a line."""
+    ready, go = os.pipe(), os.pipe()
+    with ThreadPoolExecutor() as pool:
+
+        def act() -> str:
+            client = connect(daemon.socket)
+            client.set(LIMIT, 340.0)
+            os.write(ready[1], b"x")
+            os.read(go[0], 1)
+            try:
+                client.set(LIMIT, 330.0)
+            except DeviceBusy as error:
+                return str(error)
+            return ""
+
+        user = pool.submit(as_user, NOBODY, act)
+        os.read(ready[0], 1)
+        with daemon.connect() as agent:
+            assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY) == Change(DEFAULT_W, 500.0)
+            os.write(go[1], b"x")
+            assert "gpu:0 is held by root" in user.result() and "for job 3" in user.result()
+            assert daemon.limit_w() == 500.0
+    line = next(line for line in daemon.log("released") if "taken over" in line["why"])
+    assert (line["user"], line["before"], line["after"]) == ("nobody", 340.0, DEFAULT_W)
+    assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
+    for descriptor in (*ready, *go):
+        os.close(descriptor)
 
 
 @needs_root
