@@ -10,7 +10,8 @@ from wattloop.schedule.described.fleet_file import load_fleet
 
 def test_files_are_found_beside_the_fleets_own(tmp_path: Path) -> None:
     """Cluster, oracle and rules; a shipped cluster by name is a fleet too."""
-    (tmp_path / "c.yaml").write_text("groups: [{gpu: a100, nodes: 2, gpus_per_node: 4, host_w: 0}]\n")
+    group = "{gpu: a100, nodes: 2, gpus_per_node: 4, host_w: 0}"
+    (tmp_path / "c.yaml").write_text(f"groups: [{group}]\n")
     (tmp_path / "r.yaml").write_text("rules: [{name: 'a*', job: {model: gpt2}}]\n")
     (tmp_path / "f.yaml").write_text("cluster: c.yaml\noracle: table\nrules: r.yaml\n")
     fleet = load_fleet(str(tmp_path / "f.yaml"))
