@@ -15,6 +15,9 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.measure.closing import close_journal
+from wattloop.schedule.described.fleet_file import load_fleet
+from wattloop.schedule.described.history import History
+from wattloop.schedule.oracle_service.service import OracleService
 from wattloop.serve.cache import Cache
 from wattloop.serve.kept_pages import KeptPages
 from wattloop.serve.options import ServeOptions
@@ -56,6 +59,9 @@ class House:
         self.cache = Cache()
         self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
+        self.oracle = OracleService(
+            load_fleet(options.fleet) if options.fleet else None, History(store)
+        )
         self._tidied_s = -math.inf
         self.templates = Environment(
             loader=PackageLoader("wattloop.serve", "templates"),

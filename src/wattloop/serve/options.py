@@ -17,12 +17,14 @@ class ServeOptions:
         store: path or URL of the store.
         host, port: where to listen.
         token: what a caller must know to write, and on any address but this machine's to read.
+        fleet: file of the fleet whose machines the oracle service answers for; empty for none.
     """
 
     store: str
     host: str = "127.0.0.1"
     port: int = 8765
     token: str = ""
+    fleet: str = ""
 
     def __post_init__(self) -> None:
         if not self.is_local and not self.token:

@@ -11,6 +11,7 @@ from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
 from wattloop.serve.api.over_time import router as over_time
 from wattloop.serve.api.predict import router as predict
+from wattloop.serve.api.predict_batch import router as predict_batch
 from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
@@ -26,4 +27,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     clusters,
     over_time,
     predict,
+    predict_batch,
 )
