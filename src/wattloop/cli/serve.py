@@ -61,7 +61,7 @@ def serve(
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
-        warm_up()
+        warm_up(dashboard.state.house.oracle)
         server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
         server.run(sockets=[place])
 

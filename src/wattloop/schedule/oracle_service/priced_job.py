@@ -1,10 +1,11 @@
 """A job as the oracle service sees it: what is to be run, before anybody says where."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.described.describe import DEFAULT_BATCH, caps_of, limit_of, stated_of
 from wattloop.schedule.described.described_job import EstimateSource
 from wattloop.schedule.described.history import History, PastRuns
@@ -14,7 +15,7 @@ from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.workload_prices import WorkloadKey
 
-__all__ = ["PricedJob", "priced_job"]
+__all__ = ["PricedJob", "fleet_types", "priced_job"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +86,8 @@ def priced_job(
         stated, source = own, EstimateSource.STATED
     else:
         stated, source = stated_of(job, rules, refusals)
+    if job.gpu_type:  # what the batch system was asked for wins
+        stated = replace(stated, types=(job.gpu_type,))
     counts = stated.gpus or ((job.gpus,) if job.gpus > 0 else ())
     found = PricedJob(stated=stated, source=source, gpus=counts, refusals=refusals)
     if stated.model:
@@ -97,6 +100,15 @@ def priced_job(
             return found
     _with_time(found, job, history)
     return found
+
+
+def fleet_types(job: PricedJob, cluster: Cluster) -> tuple[str, ...]:
+    """GPU types of a cluster that it may run on; empty is any, and said so if it asked for one."""
+    known = {each.name.lower(): each.name for each in cluster.types}
+    types = tuple(known[name.lower()] for name in job.stated.types if name.lower() in known)
+    if job.stated.types and not types:
+        job.refusals.append(f"types: the fleet has {', '.join(known.values())}")
+    return types
 
 
 def _with_model(found: PricedJob, model: str, names: ModelNames) -> None:

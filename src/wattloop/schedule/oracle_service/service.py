@@ -1,7 +1,7 @@
 """The oracle as a service: one question of many jobs and placements, one answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from wattloop.core.errors import ConfigError
@@ -16,7 +16,7 @@ from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle_service.answer import Answer, best_of
-from wattloop.schedule.oracle_service.priced_job import PricedJob, priced_job
+from wattloop.schedule.oracle_service.priced_job import PricedJob, fleet_types, priced_job
 from wattloop.schedule.oracle_service.prices import Pair, Prices
 from wattloop.schedule.oracle_service.table_prices import table_prices
 from wattloop.schedule.oracle_service.where import Where, known_places, places_of
@@ -25,6 +25,8 @@ from wattloop.schedule.oracle_service.workload_prices import WorkloadPrices
 __all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]
 
 MOST_PAIRS = 10_000
+MOST_WARM = 50
+"""Models of rules that are traced before anybody asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,27 @@ class OracleService:
         best = best_of(priced, asked, prices, objective)
         return Answer(priced, tuple(places), tuple(asked), tuple(prices), best, objective)
 
+    def fleet(self) -> Fleet:
+        """The machines and rules it knows.
+
+        Raises:
+            ConfigError: it knows none.
+        """
+        if self._fleet is None:
+            raise ConfigError(
+                "placements: none are given, and the server knows no machines; give some, or "
+                "start it with --fleet FILE"
+            )
+        return self._fleet
+
+    def warm_up(self) -> None:
+        """Load what the first question would wait for: models of rules, constants of GPUs."""
+        if self._fleet is None:
+            return
+        asked = [replace(rule.stated, gpus=(1,)) for rule in self._rules.rules]
+        asked.append(Stated("resnet-50", (64,), 1.0, (1,), "tf32"))
+        self.answer([AskedJob(stated=each) for each in asked[:MOST_WARM]], [], wait_s=60.0)
+
     def models(self) -> list[str]:
         """Names that jobs may have."""
         return self._names.names()
@@ -109,11 +132,7 @@ class OracleService:
         self, jobs: Sequence[PricedJob]
     ) -> tuple[list[Where], list[Placement | str], list[Pair]]:
         """Every placement that each job may take on the fleet's machines."""
-        if self._fleet is None:
-            raise ConfigError(
-                "placements: none are given, and the server knows no machines; give some, or "
-                "start it with --fleet FILE"
-            )
+        cluster = self.fleet().cluster
         places: dict[Where, int] = {}
         known: list[Placement | str] = []
         pairs: list[Pair] = []
@@ -122,10 +141,10 @@ class OracleService:
                 model="",
                 gpus=job.gpus or (1,),
                 caps=caps_of(job.stated),
-                types=job.stated.types,
+                types=fleet_types(job, cluster),
                 may_spread=job.stated.may_spread,
             )
-            for where, placement in places_of(kind, self._fleet.cluster):
+            for where, placement in places_of(kind, cluster):
                 if where not in places:
                     places[where] = len(known)
                     known.append(placement)

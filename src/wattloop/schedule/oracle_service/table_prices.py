@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.described.describe import caps_of
 from wattloop.schedule.described.fleet_oracle import FleetOracle
 from wattloop.schedule.described.timed import timed_model
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.options import Options
-from wattloop.schedule.oracle_service.priced_job import PricedJob
+from wattloop.schedule.oracle_service.priced_job import PricedJob, fleet_types
 from wattloop.schedule.oracle_service.prices import Pair, Price
 from wattloop.schedule.oracle_service.where import Where
 
@@ -34,7 +35,7 @@ def table_prices(
 
     for number, job in enumerate(jobs):
         try:
-            kind = _kind(job)
+            kind = _kind(job, oracle.cluster)
             options = oracle.soon(kind, wait_s)
         except ConfigError as error:
             add(number, Where("any"), Price(error=str(error)))
@@ -50,13 +51,13 @@ def table_prices(
     return list(places), pairs, prices
 
 
-def _kind(job: PricedJob) -> JobKind:
+def _kind(job: PricedJob, cluster: Cluster) -> JobKind:
     stated = job.stated
     choices = JobKind(
         model="",
         gpus=job.gpus or (1,),
         caps=caps_of(stated),
-        types=stated.types,
+        types=fleet_types(job, cluster),
         sequence=stated.sequence,
         may_spread=stated.may_spread,
     )

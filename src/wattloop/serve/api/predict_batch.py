@@ -1,19 +1,22 @@
 """The oracle as a service: many jobs on many placements in one question."""
 
-from typing import Annotated, Any, Literal
+from typing import TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.described.stated import Stated
-from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.oracle_service.advice import submit_advice
 from wattloop.schedule.oracle_service.answer import to_dict
-from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
-from wattloop.schedule.oracle_service.where import Where
+from wattloop.serve.api.oracle_forms import (
+    BatchAnswer,
+    BatchQuestion,
+    JobQuestion,
+    SubmitAnswer,
+)
 from wattloop.serve.faults import FaultAnswer
 from wattloop.serve.house import InHouse
 
@@ -23,145 +26,9 @@ router = APIRouter(tags=["predict"])
 
 LARGEST_B = 4 * 2**20
 TOO_LARGE = 413
-MOST_ITEMS = 1_000
-MOST_CHOICES = 16
-
-Text = Annotated[str, Field(max_length=4_096)]
-Name = Annotated[str, Field(max_length=100)]
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class JobQuestion(_Closed):
-    """A job: a model with its sizes, or what a batch system knows of it."""
-
-    model: Name = Field("", description="A name of `wattloop predict models`; overrides comment.")
-    batch: list[Annotated[int, Field(ge=1, le=65_536)]] | Annotated[int, Field(ge=1, le=65_536)] = (
-        Field([], description="Samples per GPU and step; of several the best is taken.")
-    )
-    samples: Annotated[float, Field(ge=1, le=1e15)] | None = None
-    precision: Literal["", "fp32", "tf32", "bf16", "fp16"] = ""
-    seq: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    low_power: bool = False
-    deadline_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
-    comment: str = Field("", max_length=65_536, description="Of the job, with a tag `wattloop:`.")
-    name: Text = ""
-    user: Text = ""
-    account: Text = ""
-    partition: Text = ""
-    script: Text = ""
-    gpus: Annotated[int, Field(ge=0, le=4_096)] = Field(0, description="Asked for; 0 is any.")
-    time_limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-
-    def asked(self) -> AskedJob:
-        """As the service wants it."""
-        batches = (self.batch,) if isinstance(self.batch, int) else tuple(self.batch)
-        if len(batches) > MOST_CHOICES:
-            raise ConfigError(f"batch: at most {MOST_CHOICES} choices")
-        stated = Stated(
-            model=self.model,
-            batches=batches,
-            work=self.samples,
-            precision=self.precision,
-            sequence=self.seq,
-            low_power=self.low_power,
-            deadline_s=self.deadline_s,
-        )
-        submitted = SubmittedJob(
-            name=self.name,
-            user=self.user,
-            account=self.account,
-            partition=self.partition,
-            script=self.script,
-            comment=self.comment,
-            gpus=self.gpus,
-            time_limit_s=self.time_limit_s,
-        )
-        return AskedJob(submitted, stated if self.model else None)
-
-
-class PlacementQuestion(_Closed):
-    """GPUs of one type."""
-
-    gpu: Annotated[str, Field(max_length=60)]
-    gpus: Annotated[int, Field(ge=1, le=4_096)] = 1
-    cap_w: Annotated[float, Field(gt=0, le=10_000)] | None = None
-    gpus_per_node: Annotated[int, Field(ge=1, le=4_096)] = 8
-    network_gbit_s: Annotated[float, Field(gt=0, le=1e6)] = 200.0
-    spread: bool = False
-
-    def where(self) -> Where:
-        """As the service wants it."""
-        bytes_s = self.network_gbit_s * 1e9 / 8
-        return Where(self.gpu, self.gpus, self.cap_w, self.gpus_per_node, bytes_s, self.spread)
-
-
-class BatchQuestion(_Closed):
-    """Jobs and placements; all pairs unless some are named."""
-
-    jobs: Annotated[list[JobQuestion], Field(min_length=1, max_length=MOST_ITEMS)]
-    placements: Annotated[list[PlacementQuestion], Field(max_length=MOST_ITEMS)] = Field(
-        [], description="Without any: all that the server's fleet has."
-    )
-    pairs: (
-        Annotated[
-            list[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]],
-            Field(max_length=MOST_PAIRS),
-        ]
-        | None
-    ) = Field(None, description="[job, placement], counted from 0; all pairs unless given.")
-    objective: Literal["energy", "time", "edp"] = "energy"
-    wait_s: Annotated[float, Field(ge=0, le=30)] = Field(
-        5.0, description="How long models that were never traced may take in all."
-    )
-
-
-class ResultAnswer(BaseModel):
-    """One pair; with `error` it has no figures, and `later` says whether to ask again."""
-
-    result: int
-    job: int
-    placement: int
-    time_s: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    samples_s: float | None = None
-    batch: int | None = None
-    cap_w: float | None = None
-    intervals: dict[str, list[float] | None] | None = None
-    provenance: str | None = None
-    source: str | None = None
-    error: str | None = None
-    later: bool | None = None
-
-
-class JobAnswer(BaseModel):
-    """What was understood of a job, and the number of its best result."""
-
-    job: int
-    model: str | None
-    precision: str | None
-    samples: float | None
-    deadline_s: float | None
-    low_power: bool
-    source: str
-    notes: list[str]
-    refusals: list[str]
-    past: dict[str, Any] | None
-    best: int | None
-
-
-class BatchAnswer(BaseModel):
-    """Results in the order of the pairs."""
-
-    results: list[ResultAnswer]
-    jobs: list[JobAnswer]
-    placements: list[dict[str, Any]]
-    objective: str
-    confidence: float
-    scope: str
+SUBMIT_WAIT_S = 0.2
+"""So long a submission may wait for a model that was never asked for; it has no more to give."""
+Q = TypeVar("Q", bound=BaseModel)
 
 
 @router.post(
@@ -177,14 +44,10 @@ class BatchAnswer(BaseModel):
 )
 async def predict_batch(request: Request, house: InHouse) -> Response:
     """Time, power and energy of every pair, with intervals, and the best placement of each job."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_B:
-            raise HTTPException(TOO_LARGE, f"a question has at most {LARGEST_B} bytes")
+    body = await _whole(request)
 
     def answered() -> bytes:
-        question = _read(bytes(body))
+        question = _read(body, BatchQuestion)
         answer = house.oracle.answer(
             [job.asked() for job in question.jobs],
             [place.where() for place in question.placements],
@@ -198,9 +61,48 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
     return Response(await run_in_threadpool(answered), media_type="application/json")
 
 
-def _read(body: bytes) -> BatchQuestion:
+@router.post(
+    "/predict/submit",
+    response_model=SubmitAnswer,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."},
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": JobQuestion.model_json_schema()}},
+        }
+    },
+)
+async def predict_submit(request: Request, house: InHouse) -> Response:
+    """What to tell the user of a job that is submitted; `Accept: text/plain` for plain lines."""
+    body = await _whole(request)
+    plain = request.headers.get("accept", "").startswith("text/plain")
+
+    def answered() -> Response:
+        job = _read(body, JobQuestion).asked().submitted
+        advice = submit_advice(house.oracle, job, wait_s=SUBMIT_WAIT_S)
+        if plain:
+            return Response(advice.to_text(), media_type="text/plain")
+        return Response(to_json(advice.to_dict()), media_type="application/json")
+
+    return await run_in_threadpool(answered)
+
+
+async def _whole(request: Request) -> bytes:
+    """The body, as long as it is not too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_B:
+            raise HTTPException(TOO_LARGE, f"a question has at most {LARGEST_B} bytes")
+    return bytes(body)
+
+
+def _read(body: bytes, form: type[Q]) -> Q:
     try:
-        return BatchQuestion.model_validate_json(body)
+        return form.model_validate_json(body)
     except ValidationError as error:
         said = [
             f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}"
