@@ -95,6 +95,11 @@ class JournalWriter:
     the next call; `fault` says what is wrong.
     """
 
+    path: Path
+    fault: str | None
+    dropped_frames: int
+    _fd: int
+
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -177,7 +182,7 @@ class JournalWriter:
 
     def _own(self, path: Path, descriptor: int, size: int) -> None:
         self.path = path
-        self.fault: str | None = None
+        self.fault = None
         self.dropped_frames = 0
         self._fd = descriptor
         self._size = size

@@ -127,7 +127,9 @@ def load_agent_config(path: str | None, node: str) -> AgentConfig:
     try:
         return AgentConfig.model_validate(source.data).of_node(node)
     except ValidationError as error:
-        raise ConfigError(said(faults_of(error, AgentConfig), source, otherwise=path or "")) from None
+        raise ConfigError(
+            said(faults_of(error, AgentConfig), source, otherwise=path or "")
+        ) from None
 
 
 def _filled(value: Any, node: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Domain, Gap, Missing, RunStatus, WindowResult
+from wattloop.core.records import Domain, Gap, Missing, WindowResult
 from wattloop.fleet.agent.ledger import Account
 from wattloop.fleet.agent.share_domains import ShareMeter
 from wattloop.measure.channels import channels_of
@@ -41,7 +41,8 @@ class RunPlan:
         ended_s: when its end was heard of.
         exit_code: how it ended, where that is known.
         notes: what a reader of the run should know.
-        cap_w: power cap that was set for it, by GPU domain.
+        asked: whether Slurm's controller was asked, with or without success.
+        free_s: seconds of the node that no job had, for what no job used.
     """
 
     run_id: str
@@ -59,7 +60,7 @@ class RunPlan:
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
     asked: bool = False
-    """Whether Slurm's controller was asked, with or without success."""
+    free_s: float = 0.0
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -94,6 +95,11 @@ class JobRun:
         self._shown_j: dict[str, float] = {}
         self._last_row_s = -math.inf
         self.path: Path | None = None
+
+    def describe(self, domains: Sequence[Domain]) -> None:
+        """What is known of the same domains by now: a cap may have been set since it began."""
+        self.feed.meter = ShareMeter(domains, {s.name: s.unit for s in self.feed.signals})
+        self.feed.domains = self.feed.meter.domains
 
     def begin(self, path: Path, header: dict[str, Any], now_s: float) -> None:
         """Create the journal.
@@ -138,10 +144,10 @@ class JobRun:
         if time_s > self._last_row_s:
             self._take(time_s, account, gaps)
 
-    def begin_anew(self, name: str, account: Account) -> None:
+    def begin_anew(self, name: str, energy_j: float) -> None:
         """Nobody knows what a domain used for a while: its counter starts from zero again."""
         if name in self._zero_j:
-            self._zero_j[name] = account.energy_j.get(name, 0.0)
+            self._zero_j[name] = energy_j
             self._shown_j.pop(name, None)
 
     def signals_row(self, time_s: float, values: Mapping[str, float]) -> None:
@@ -233,7 +239,7 @@ def _chosen_rows(blocks: Sequence[SampleBlock]) -> list[tuple[float, Sequence[fl
     return chosen
 
 
-def _anew(
-    earlier: tuple[float, Sequence[float]], later: tuple[float, Sequence[float]]
-) -> bool:
-    return any(b < a or math.isnan(b) != math.isnan(a) for a, b in zip(earlier[1], later[1], strict=False))
+def _anew(earlier: tuple[float, Sequence[float]], later: tuple[float, Sequence[float]]) -> bool:
+    return any(
+        b < a or math.isnan(b) != math.isnan(a) for a, b in zip(earlier[1], later[1], strict=False)
+    )

@@ -48,9 +48,7 @@ class NodeEnergy:
         used |= {id(c.shape_feed) for c in self.channels.values() if c.shape_feed is not None}
         self._used = [feed for feed in self.feeds if id(feed) in used]
         periods_s = [c.domain.update_period_s for c in self.channels.values() if _counts(c)]
-        self.lag_s = min(TYPICAL_W = 500.0
-"""Power of a package whose limit is not known, for counting how often it may have wrapped."""
-LONGEST_LAG_S, max([SHORTEST_LAG_S, *periods_s]) + SHORTEST_LAG_S / 2)
+        self.lag_s = min(LONGEST_LAG_S, max([SHORTEST_LAG_S, *periods_s]) + SHORTEST_LAG_S / 2)
         self._anchors_s: dict[str, float] = {}
         self._counted_j: dict[str, float] = {}
         """What was handed out of each curve so far, so that no joule is handed out twice."""
@@ -231,5 +229,4 @@ def _goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: floa
         # At what a package may draw it could have wrapped once more: then nobody knows.
         if (domain.tdp_w or TYPICAL_W) * gap_s > domain.wrap_j:
             return False
-    return gap_s >= 0 and 0 <= gained_j <= most_j
-
+    return bool(gap_s >= 0 and 0 <= gained_j <= most_j)

@@ -129,7 +129,9 @@ def _weights(layout: Layout, stretch: Stretch) -> tuple[dict[str, float], dict[s
     if busy_s is None:
         busy_s = sum(one.cpu_s or 0.0 for one in jobs)
     # A job whose time cannot be read is taken to be as busy as its CPUs are.
-    times_s = {one.run: by_cpus[one.run] * busy_s if one.cpu_s is None else one.cpu_s for one in jobs}
+    times_s = {
+        one.run: by_cpus[one.run] * busy_s if one.cpu_s is None else one.cpu_s for one in jobs
+    }
     whole_s = max(busy_s, sum(times_s.values()))
     if whole_s <= 0:
         return by_cpus, by_cpus
