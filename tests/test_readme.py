@@ -151,7 +151,7 @@ def test_links_of_the_documents_lead_somewhere() -> None:
 def test_every_verb_marked_here_is_a_command() -> None:
     """The table of verbs and the command line agree, in both directions."""
     rows = re.findall(r"^\| (`[^|]+) \|[^|]*\| (here|planned)", README, re.MULTILINE)
-    verbs = {verb: state for names, state in rows for verb in re.findall(r"`(\w+)`", names)}
+    verbs = {verb: state for names, state in rows for verb in re.findall(r"`([\w-]+)`", names)}
     done = subprocess.run(
         [sys.executable, "-m", "wattloop.cli.main", "--help"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "COLUMNS": "100"},
@@ -160,7 +160,7 @@ def test_every_verb_marked_here_is_a_command() -> None:
         timeout=60,
         check=True,
     )
-    commands = set(re.findall(r"^│ (\w+) {2,}", done.stdout, re.MULTILINE))
+    commands = set(re.findall(r"^│ ([\w-]+) {2,}", done.stdout, re.MULTILINE))
     assert {v for v, state in verbs.items() if state == "here"} == commands
     assert not commands & {v for v, state in verbs.items() if state == "planned"}
 

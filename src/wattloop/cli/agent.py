@@ -3,6 +3,8 @@
 import typer
 
 from wattloop.cli.agent_hooks import hooks_command
+from wattloop.cli.agent_run import run_command
+from wattloop.cli.agent_status import status_command
 
 __all__ = ["app"]
 
@@ -14,10 +16,6 @@ app = typer.Typer(
     epilog="Example: wattloop agent hooks --install /etc/slurm; wattloop agent run --node n1.",
 )
 
-
-@app.callback()
-def _frame() -> None:
-    """With one command typer would leave out its name."""
-
-
+app.command("run")(run_command)
+app.command("status")(status_command)
 app.command("hooks")(hooks_command)

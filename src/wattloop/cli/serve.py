@@ -30,6 +30,12 @@ def serve(
             envvar="WATTLOOP_TOKEN", help="Secret for writing, and for readers from elsewhere."
         ),
     ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Machines and rules that /api/v1/predict answers for by itself."
+        ),
+    ] = None,
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
@@ -50,11 +56,12 @@ def serve(
         host=host,
         port=port,
         token=token or "",
+        fleet=fleet or "",
     )
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
-        warm_up()
+        warm_up(dashboard.state.house.oracle)
         server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
         server.run(sockets=[place])
 

@@ -1,7 +1,8 @@
 """Levers: what can be set to make a device use less, and that it is put back to what it was.
 
 - `lever`          the contract of a lever
-- `registry`       all levers of this machine; `names` finds one by its name
+- `registry`       all levers of this machine as a `lever_inventory`; `names` finds one by its name
+- `daemon`         levers for users who are not root
 - `values`         `70%`, `1.4 GHz`, `default` as a device takes them
 - `hold`           set levers for the time of a block: lock, journal, read back, restore;
   `holding` does it

@@ -15,6 +15,7 @@
         ├── StoreUnwritable
         ├── StoreTooNew
         ├── StoreLocked
+        ├── RunSenseless
         ├── RunNotFound
         └── ExperimentNotFound
 
@@ -32,6 +33,7 @@ __all__ = [
     "LeverError",
     "MeterUnavailable",
     "RunNotFound",
+    "RunSenseless",
     "SlurmAway",
     "SlurmError",
     "StoreError",
@@ -125,6 +127,10 @@ class StoreTooNew(StoreError):
 
 class StoreLocked(StoreError):
     """Another process holds the store for longer than we are willing to wait."""
+
+
+class RunSenseless(StoreError):
+    """What was recorded of a run cannot be understood, or no database can hold it."""
 
 
 class RunNotFound(StoreError):

@@ -92,6 +92,11 @@ class CounterTrack:
         return self._total_j
 
     @property
+    def last_raw_j(self) -> float:
+        """The last reading as the sensor showed it; NaN before the first."""
+        return self._raw_j
+
+    @property
     def last_read_s(self) -> float:
         """When the sensor was last read successfully; NaN before the first reading."""
         return self._read_s

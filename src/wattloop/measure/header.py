@@ -15,7 +15,7 @@ from wattloop.version import __version__
 if TYPE_CHECKING:
     from wattloop.measure.session import Session
 
-__all__ = ["domain_from_dict", "feed_to_dict", "journal_header"]
+__all__ = ["domain_from_dict", "feed_to_dict", "journal_header", "without_secrets"]
 
 
 def journal_header(
@@ -38,7 +38,7 @@ def journal_header(
         "cwd": _cwd(),
         "python": f"{sys.version.split()[0]} ({sys.implementation.name})",
         "version": __version__,
-        "settings": _without_secrets(settings),
+        "settings": without_secrets(settings),
         "tags": dict(tags),
         "job": None if session.job is None else session.job.to_dict(),
         "parent_run_id": session.parent_run_id,
@@ -91,7 +91,7 @@ def _cwd() -> str:
         return ""
 
 
-def _without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
+def without_secrets(settings: dict[str, Any]) -> dict[str, Any]:
     """URLs may carry passwords; those never reach a file."""
     kept = dict(settings)
     for name in ("redfish_url", "carbon_url", "store"):

@@ -48,6 +48,10 @@ class RunJournal:
         self._writer = JournalWriter(path, header)
         self._synced_s = now_s
 
+    def take_over(self, writer: JournalWriter) -> None:
+        """Go on with a journal that an earlier process began."""
+        self._writer = writer
+
     @property
     def path(self) -> Path | None:
         """Where it is, if anywhere."""
@@ -100,6 +104,11 @@ class RunJournal:
         self._writer.end(outcome)
         self._writer.close()
         return self._writer.fault
+
+    def release(self) -> None:
+        """Let go of the file without an end: somebody goes on with it, or folds it as died."""
+        if self._writer is not None:
+            self._writer.close()
 
     def abandon(self) -> None:
         """In a forked child: let go without touching the parent's file."""

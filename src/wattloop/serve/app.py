@@ -1,16 +1,24 @@
 """The server put together."""
 
-from fastapi import FastAPI
-from starlette.middleware.base import BaseHTTPMiddleware
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from fastapi import FastAPI
+
+from wattloop.core.errors import StoreUnwritable
+from wattloop.fleet.tokens import TokenFile
 from wattloop.serve.api import ROUTERS as API
 from wattloop.serve.faults import API_ROOT, FAULTS, add_fault_handlers
 from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
-from wattloop.serve.security import guarded
-from wattloop.store.database import open_store
+from wattloop.serve.security import Guard
+from wattloop.serve.steward import Steward
+from wattloop.store import versions
+from wattloop.store.database import Store, open_store
 from wattloop.store.job_list import fill_run_facts
+from wattloop.store.job_rows import fill_jobs
+from wattloop.store.node_list import known_nodes
 from wattloop.version import __version__
 
 __all__ = ["create_app"]
@@ -23,21 +31,50 @@ def create_app(options: ServeOptions) -> FastAPI:
         ConfigError: the options contradict each other.
         StoreError: the store cannot be opened.
     """
+    tokens = None if options.tokens is None else TokenFile(options.tokens)
     store = open_store(options.store)
     if not store.read_only:
         fill_run_facts(store)
+        fill_jobs(store)
+    else:
+        _check_readable(store)
+    house = House(options, store)
+    house.book.recall(known_nodes(store))
     app = FastAPI(
         title="Wattloop",
         version=__version__,
         openapi_url=f"{API_ROOT}/openapi.json",
         docs_url=None,  # the usual page loads its scripts from another host
         redoc_url=None,
+        lifespan=_living,
     )
-    app.state.house = House(options, store)
-    app.add_middleware(BaseHTTPMiddleware, dispatch=guarded(options))
+    app.state.house = house
+    app.add_middleware(Guard, options=options, tokens=tokens, refusals=house.refusals)
     for router in API:
         app.include_router(router, prefix=API_ROOT, responses=FAULTS)
     for router in PAGES:
         app.include_router(router, include_in_schema=False)
     add_fault_handlers(app)
     return app
+
+
+@asynccontextmanager
+async def _living(app: FastAPI) -> AsyncIterator[None]:
+    """From the first request to the last."""
+    steward = None if app.state.house.store.read_only else Steward(app.state.house)
+    if steward is not None:
+        steward.start()
+    yield
+    if steward is not None:
+        steward.stop()
+
+
+def _check_readable(store: Store) -> None:
+    """A store of an earlier release on a disk that cannot be written has no rows for jobs."""
+    with store.reading() as connection:
+        if versions.is_current(connection, store.where):
+            return
+    raise StoreUnwritable(
+        f"{store.where}: of an earlier release, and it cannot be brought up to date where it is; "
+        "copy the file to where it can be written, and name the copy with --store"
+    )

@@ -8,13 +8,21 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound, WattloopError
+from wattloop.core.errors import (
+    ConfigError,
+    ExperimentNotFound,
+    RunNotFound,
+    RunSenseless,
+    WattloopError,
+)
 from wattloop.serve.house import House
 from wattloop.store.ingest import Unexpected
 
 __all__ = ["API_ROOT", "FAULTS", "FaultAnswer", "add_fault_handlers"]
 
 API_ROOT = "/api/v1"
+RETRY_S = "5"
+"""When somebody may ask again whom the store could not answer."""
 
 
 class FaultAnswer(BaseModel):
@@ -50,10 +58,10 @@ async def _fault(request: Request, error: Exception) -> Response:
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
     if isinstance(error, RunNotFound | ExperimentNotFound):
         status = 404
-    elif isinstance(error, ConfigError):
+    elif isinstance(error, RunSenseless | ConfigError):
         status = 422
     else:
-        status = 503
+        return _answer(request, 503, str(error), {"Retry-After": RETRY_S})
     return _answer(request, status, str(error))
 
 

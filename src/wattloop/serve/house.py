@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from importlib import resources
@@ -14,10 +15,15 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
+from wattloop.fleet.nodes import NodeBook
 from wattloop.measure.closing import close_journal
+from wattloop.schedule.described.fleet_file import load_fleet
+from wattloop.schedule.described.history import History
+from wattloop.schedule.oracle_service.service import OracleService
 from wattloop.serve.cache import Cache
 from wattloop.serve.kept_pages import KeptPages
 from wattloop.serve.options import ServeOptions
+from wattloop.serve.refusals import Refusals
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
 from wattloop.store.ingest import Ingest
@@ -27,6 +33,7 @@ __all__ = ["NAVIGATION", "PATIENCE_S", "House", "InHouse", "static_text"]
 
 NAVIGATION = (
     ("/", "Jobs"),
+    ("/nodes", "Nodes"),
     ("/compare", "Compare"),
     ("/sweeps", "Sweeps"),
     ("/searches", "Searches"),
@@ -56,6 +63,13 @@ class House:
         self.cache = Cache()
         self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
+        self.oracle = OracleService(
+            load_fleet(options.fleet) if options.fleet else None, History(store)
+        )
+        # one: packing a run is work for a processor, which pages and pieces need more
+        self.folding = ThreadPoolExecutor(1, thread_name_prefix="wattloop-fold")
+        self.book = NodeBook()
+        self.refusals = Refusals(self.book)
         self._tidied_s = -math.inf
         self.templates = Environment(
             loader=PackageLoader("wattloop.serve", "templates"),

@@ -3,12 +3,26 @@
 import threading
 from contextlib import suppress
 
+from wattloop.core.errors import WattloopError
+from wattloop.schedule.oracle_service import OracleService
+
 __all__ = ["warm_up"]
 
 
-def warm_up() -> threading.Thread:
-    """Load them in the background: the first reader of a search does not wait for scikit-learn."""
-    thread = threading.Thread(target=_load, name="wattloop-warm-up", daemon=True)
+def warm_up(oracle: OracleService | None = None) -> threading.Thread:
+    """Load them in the background: the first reader of a search does not wait for scikit-learn.
+
+    Args:
+        oracle: asked first: whoever submits a job waits for it.
+    """
+
+    def load() -> None:
+        if oracle is not None:
+            with suppress(WattloopError):  # whoever asks hears what is wrong
+                oracle.warm_up()
+        _load()
+
+    thread = threading.Thread(target=load, name="wattloop-warm-up", daemon=True)
     thread.start()
     return thread
 

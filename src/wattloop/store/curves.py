@@ -29,7 +29,8 @@ def read_curve(
     with store.reading() as connection:
         levels = _points(connection, sample_levels, run_id, series, span)
         samples = _points(connection, sample_chunks, run_id, series, span).get(0, 0.0)
-        if levels and samples > max_points:
+        # of an old run the samples are gone and the levels are what there is
+        if levels and not 0 < samples <= max_points:
             fitting = [level_s for level_s, points in levels.items() if points <= max_points]
             level_s = min(fitting) if fitting else max(levels)
             curve = _level(connection, run_id, series, level_s, span)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from wattloop.core.errors import StoreError, StoreLocked, StoreUnwritable
+from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
 
 __all__ = ["needs_driver", "refused_path", "translated"]
 
@@ -95,6 +95,8 @@ def _from_postgresql(error: DBAPIError, where: str) -> StoreError:
         )
     if state.startswith("53"):  # disk full, out of memory, too many connections
         return StoreUnwritable(f"{where}: {reason}; make room on the server")
+    if state.startswith(("22", "23")):  # numbers out of range, texts that are none
+        return RunSenseless(f"{where}: cannot hold it: {reason}")
     if state == "3D000" or "does not exist" in reason:
         return StoreError(f"{where}: {reason}; create it with: createdb NAME")
     if not state or state.startswith(("08", "28")):

@@ -12,7 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from wattloop.core.errors import StoreError, StoreLocked, StoreUnwritable
+from sqlalchemy import Connection, select
+
+from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
@@ -20,12 +22,17 @@ from wattloop.store.details import sort_events
 from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
 from wattloop.store.place import Place
-from wattloop.store.runs import RunRecord, has_run, insert_run_in
+from wattloop.store.runs import RunRecord, delete_run_in, has_run, insert_run_in, read_record
+from wattloop.store.schema import runs
 
-__all__ = ["Close", "Folded", "Outcome", "fold", "recover"]
+__all__ = ["Arriving", "Close", "Folded", "Outcome", "fold", "keep_journal", "recover"]
 
 Close = Callable[[Journal], dict[str, Any]]
 """Computes the end of a run that has none, from what its journal holds."""
+
+
+Arriving = Callable[[RunRecord], None]
+"""Looks at a record before it is kept."""
 
 
 class Outcome(StrEnum):
@@ -71,11 +78,31 @@ def fold(store: Store, path: Path, close: Close) -> Folded:
             return Folded(path, Outcome.NEWER, journal.header["run_id"], note)
         if _belongs_elsewhere(journal, store):
             return Folded(path, Outcome.ELSEWHERE, journal.header["run_id"])
-        try:
-            outcome = _keep(store, journal, close)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StoreError(f"{path}: cannot be understood ({error}); it stays there") from error
+        outcome = keep_journal(store, journal, close)
         return Folded(path, outcome, journal.header["run_id"], _removed(path))
+
+
+def keep_journal(
+    store: Store, journal: Journal, close: Close, arriving: Arriving | None = None
+) -> Outcome:
+    """Put what a journal holds into the store, in one transaction; the file is not touched.
+
+    Args:
+        store: where to.
+        journal: as it was read, with a header that names a run.
+        close: computes the end of a run that has none.
+        arriving: looks at the record before it is kept, and may change it.
+
+    Raises:
+        RunSenseless: it cannot be understood.
+        StoreError: the store refuses.
+    """
+    try:
+        return _keep(store, journal, close, arriving)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunSenseless(
+            f"{journal.path}: cannot be understood ({error}); it stays there"
+        ) from error
 
 
 def recover(store: Store, close: Close) -> list[Folded]:
@@ -99,21 +126,33 @@ def recover(store: Store, close: Close) -> list[Folded]:
     return results
 
 
-def _keep(store: Store, journal: Journal, close: Close) -> Outcome:
+def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | None) -> Outcome:
+    run_id = journal.header["run_id"]
     with store.reading() as connection:
-        if has_run(connection, journal.header["run_id"]):
+        if has_run(connection, run_id) and not _is_provisional(connection, run_id):
             return Outcome.ALREADY
     record = _record(journal, close)
+    if arriving is not None:
+        arriving(record)
     samples = pack_samples(record.run_id, record.feeds, journal.blocks)
     happened = sort_events(journal.events)
     if happened.strange:
         record.notes.append(f"{happened.strange} of its events made no sense and were left out")
     with store.writing() as connection:
+        if _is_provisional(connection, run_id):
+            delete_run_in(connection, run_id)
         if not insert_run_in(connection, record):
             return Outcome.ALREADY
         samples.insert(connection)
         happened.insert(connection, record.run_id)
     return Outcome.FOLDED
+
+
+def _is_provisional(connection: Connection, run_id: str) -> bool:
+    """Whether it was kept because its machine fell silent: all of it may still come."""
+    found = connection.execute(select(runs.c.status, runs.c.body).where(runs.c.run_id == run_id))
+    row = found.first()
+    return row is not None and row[0] == RunStatus.DIED and read_record(row[1]).provisional
 
 
 def _record(journal: Journal, close: Close) -> RunRecord:

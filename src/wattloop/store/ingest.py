@@ -3,30 +3,41 @@
 A journal only grows, so what a machine has still to send is everything beyond what this end has:
 each piece names the offset it belongs to, and a piece that does not fit is answered with the
 offset that would. Sent twice, a piece changes nothing.
+
+Pieces are on this machine's disk when they are answered, whether the database is there or not.
+When a run is whole it is put into the store; only then is its machine told to forget it.
 """
 
 import json
-import os
+import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, RunSenseless, StoreError
+from wattloop.store.arriving import Source, received_run
 from wattloop.store.database import Store
-from wattloop.store.fold import Close, Folded, fold
-from wattloop.store.frames import END, HEADER, frames_in, json_frame
-from wattloop.store.journal import read_journal
+from wattloop.store.fold import Close, keep_journal
+from wattloop.store.frames import END, HEADER, frames_in
+from wattloop.store.incoming import Incoming, Origin, Part
+from wattloop.store.journal import FORMAT, read_journal
 from wattloop.store.live import INCOMING
-from wattloop.store.runs import has_run
+from wattloop.store.runs import RunRecord, find_run, has_run
 
-__all__ = ["LARGEST_PIECE_B", "Ingest", "Received", "Unexpected"]
+__all__ = ["LARGEST_PIECE_B", "Ingest", "NotYours", "Received", "Unexpected"]
 
 LARGEST_PIECE_B = 8 * 1024 * 1024
 STALE_S = 15 * 60.0
+AWAY_S = 5.0
+"""So long a database that did not answer is not asked again."""
+REFUSED = ".refused"
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+
+_log = logging.getLogger("wattloop.ingest")
 
 
 class Unexpected(ConfigError):
@@ -37,6 +48,10 @@ class Unexpected(ConfigError):
         self.offset = offset
 
 
+class NotYours(ConfigError):
+    """A node tried to write a run of another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Received:
     """What this end has of a run.
@@ -44,14 +59,16 @@ class Received:
     Attributes:
         offset: where the next piece begins.
         ended: the run is complete and in the store.
+        complete: all of it is here, and it waits for the store.
     """
 
     offset: int
     ended: bool
+    complete: bool = False
 
 
 class Ingest:
-    """Pieces of journals beside a store, folded into it as they become whole.
+    """Pieces of journals beside a store, put into it as they become whole.
 
     Args:
         store: where runs end up.
@@ -61,111 +78,264 @@ class Ingest:
     def __init__(self, store: Store, close: Close) -> None:
         self._store = store
         self._close = close
-        self._folder = store.journals / INCOMING
-        self._locks: dict[str, threading.Lock] = {}
+        self._incoming = Incoming(store.journals / INCOMING)
         self._guard = threading.Lock()
         self._looked_at: dict[str, int] = {}
+        """How far a part was searched for its end; -1 where it was found."""
+        self._origins: dict[str, Origin] = {}
+        self._away_until_s = 0.0
 
-    def received(self, run_id: str) -> Received:
+    def received(self, run_id: str, source: Source | None = None) -> Received:
         """How far this end is with a run."""
-        path = self._path(run_id)
-        with self._store.reading() as connection:
-            if has_run(connection, run_id):
-                return Received(0, ended=True)
-        return Received(path.stat().st_size if path.exists() else 0, ended=False)
+        _check_name(run_id)
+        with self._incoming.held(run_id, create=False) as part:
+            if part is not None:
+                self._check_owner(run_id, part, source)
+                return Received(part.size_b, ended=False, complete=self._is_complete(run_id, part))
+        return Received(0, ended=self._is_kept(run_id, source))
 
-    def take(self, run_id: str, offset: int, piece: bytes) -> Received:
-        """Append a piece; durable when this returns.
+    def take(
+        self,
+        run_id: str,
+        offset: int,
+        piece: bytes,
+        source: Source | None = None,
+        *,
+        final: bool = False,
+        restart: bool = False,
+    ) -> Received:
+        """Append a piece; durable when this returns. When it was the last, `settle` is next.
+
+        Args:
+            run_id: whose.
+            offset: where the piece belongs.
+            piece: the bytes.
+            source: who sends them; somebody with all rights by default.
+            final: nothing will follow, even if the journal has no end.
+            restart: forget what came before; a journal that is complete here is kept.
 
         Raises:
             Unexpected: the piece belongs elsewhere.
+            NotYours: the run is another node's.
             ConfigError: it is no piece of a journal, or of another run.
+            StoreUnwritable: the disk takes no more.
         """
         if len(piece) > LARGEST_PIECE_B:
             raise ConfigError(f"a piece has at most {LARGEST_PIECE_B} bytes, not {len(piece)}")
-        path = self._path(run_id)
-        with self._lock(run_id):
-            known = self.received(run_id)
-            if known.ended:
-                return known
-            if offset > known.offset:
-                raise Unexpected(f"expected offset {known.offset}, not {offset}", known.offset)
-            fresh = piece[known.offset - offset :]  # what came before is here already
-            if known.offset == 0:
-                _check_header(run_id, fresh)
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.write(fresh)
-                file.flush()
-                os.fsync(file.fileno())
-            return self._settled(run_id, path)
+        _check_name(run_id)
+        source = Source(is_trusted=True) if source is None else source
+        if not self._incoming.path(run_id).exists() and self._is_kept(run_id, source):
+            return Received(0, ended=True)
+        with self._incoming.held(run_id, create=True) as part:
+            assert part is not None
+            self._incoming.check_room()
+            self._check_owner(run_id, part, source)
+            complete = self._is_complete(run_id, part)
+            if complete:
+                return Received(part.size_b, ended=False, complete=True)
+            if restart:
+                self._forget(run_id)
+                part.empty()
+            size_b = part.size_b
+            if offset > size_b:
+                raise Unexpected(f"expected offset {size_b}, not {offset}", size_b)
+            fresh = piece[size_b - offset :]  # what came before is here already
+            if size_b == 0:
+                _check_header(run_id, fresh, source)
+                part.begin(source)
+            if fresh:
+                part.append(fresh)
+            if final:
+                self._origins[run_id] = part.finish()
+            return Received(part.size_b, ended=False, complete=self._is_complete(run_id, part))
 
-    def abandoned(self, now_s: float | None = None) -> list[Folded]:
-        """Fold runs that nothing was heard of for a quarter of an hour, as died."""
+    def settle(self, run_id: str) -> Received:
+        """Put a complete run into the store; `ended` says whether it is there.
+
+        Raises:
+            RunSenseless: it never will be; it was set aside.
+        """
+        with self._incoming.held(run_id, create=False) as part:
+            if part is None:
+                return Received(0, ended=self._is_kept(run_id, None))
+            if not self._is_complete(run_id, part) or self._is_away():
+                return Received(part.size_b, ended=False, complete=False)
+            return self._fold(part)
+
+    def settle_all(self, *, search: bool = False) -> list[str]:
+        """Put whatever is complete into the store, now that it may be back.
+
+        Args:
+            search: look at every part, as after a restart; else at those known to be complete.
+        """
+        with self._guard:
+            known = [run_id for run_id, at in self._looked_at.items() if at < 0]
+            known += [run_id for run_id, origin in self._origins.items() if origin.final]
+        settled = []
+        for run_id in [path.stem for path in self._incoming.parts()] if search else known:
+            if self._is_away():
+                break
+            with suppress(RunSenseless):
+                if self.settle(run_id).ended:
+                    settled.append(run_id)
+        return settled
+
+    def abandoned(self, now_s: float | None = None) -> list[str]:
+        """Keep runs that nothing was heard of for a quarter of an hour, as died.
+
+        When their machine comes back, all that it has replaces them.
+        """
         now_s = time.time() if now_s is None else now_s
         found = []
-        for path in self.parts():
-            with self._lock(path.stem):
-                if path.exists() and now_s - path.stat().st_mtime > STALE_S:
-                    found.append(self._fold(path))
+        for path in self._incoming.parts():
+            if not _is_older(path, now_s - STALE_S):
+                continue
+            with self._incoming.held(path.stem, create=False) as part:
+                # looked at again: it may have grown while we waited for it
+                if part is None or not _is_older(path, now_s - STALE_S) or self._is_away():
+                    continue
+                silent = not self._is_complete(path.stem, part)
+                with suppress(RunSenseless):
+                    if self._fold(part, provisional=silent).ended:
+                        found.append(path.stem)
         return found
 
-    def parts(self) -> Iterator[Path]:
+    def parts(self) -> list[Path]:
         """Journals that are on their way."""
-        return iter(sorted(self._folder.glob("*.part")))
+        return self._incoming.parts()
 
-    def _settled(self, run_id: str, path: Path) -> Received:
-        size = path.stat().st_size
-        if not self._has_end(run_id, path):
-            return Received(size, ended=False)
-        self._fold(path)
-        return Received(size, ended=True)
+    def _is_kept(self, run_id: str, source: Source | None) -> bool:
+        """Whether the store has all of it.
 
-    def _has_end(self, run_id: str, path: Path) -> bool:
-        """Whether the end has come; looks only at frames that were not looked at before."""
-        begin = self._looked_at.get(run_id, 0)
-        with path.open("rb") as file:
-            file.seek(begin)
-            data = file.read()
-        for kind, _, end in frames_in(data):
-            if kind == END:
-                self._looked_at.pop(run_id, None)
+        False when it cannot be asked: keeping it again then changes nothing.
+        """
+        if self._incoming.path(run_id).with_suffix(REFUSED).exists():
+            raise RunSenseless(f"{run_id}: was refused before; see the server's folder of journals")
+        if self._is_away():
+            return False
+        try:
+            with self._store.reading() as connection:
+                if not has_run(connection, run_id):
+                    return False
+            record = find_run(self._store, run_id)
+        except StoreError as error:
+            self._went_away(error)
+            return False
+        if source is not None and source.node and record.host != source.node:
+            raise NotYours(f"{run_id} is a run of another node")
+        return not record.provisional
+
+    def _is_complete(self, run_id: str, part: Part) -> bool:
+        """Whether no more will come; looks only at frames that were not looked at before."""
+        with self._guard:
+            begin = self._looked_at.get(run_id, 0)
+        size_b = part.size_b
+        if begin < 0 or size_b == 0:
+            return begin < 0
+        if size_b > begin:
+            with part.path.open("rb") as file:
+                file.seek(begin)
+                data = file.read()
+            at = begin
+            for kind, _, end in frames_in(data):
+                if kind == END:
+                    at = -1
+                    break
+                at = begin + end
+            with self._guard:
+                self._looked_at[run_id] = at
+            if at < 0:
                 return True
-            self._looked_at[run_id] = begin + end
+        origin = self._origin(run_id, part)
+        return origin is not None and origin.final
+
+    def _origin(self, run_id: str, part: Part) -> Origin | None:
+        """Who sends it; the file is read once."""
+        known = self._origins.get(run_id)
+        if known is None and (known := part.origin()) is not None:
+            self._origins[run_id] = known
+        return known
+
+    def _check_owner(self, run_id: str, part: Part, source: Source | None) -> None:
+        """A run that one node began is not another's to go on with."""
+        if source is None or not source.node or part.size_b == 0:
+            return
+        origin = self._origin(run_id, part)
+        if origin is None or origin.node != source.node:
+            raise NotYours(f"{run_id} is a run of another node")
+
+    def _fold(self, part: Part, *, provisional: bool = False) -> Received:
+        """Into the store, as a run of this one; the part goes when that is committed."""
+        run_id, size_b = part.path.stem, part.size_b
+        origin = part.origin()
+        source = Source(is_trusted=True) if origin is None else origin.source
+        journal = read_journal(part.path)
+        try:
+            if journal is None or journal.header.get("format", FORMAT) > FORMAT:
+                raise RunSenseless(f"{run_id}: of a newer Wattloop, or damaged")
+            if journal.header.get("run_id") != run_id:
+                raise RunSenseless(f"{run_id}: calls itself another run")
+            check = partial(_arrives, source=source, provisional=provisional)
+            keep_journal(self._store, journal, self._close, check)
+        except RunSenseless as error:
+            self._set_aside(part, str(error))
+            raise
+        except StoreError as error:
+            self._went_away(error)
+            return Received(size_b, ended=False, complete=True)
+        self._forget(run_id)
+        part.remove()
+        return Received(size_b, ended=True)
+
+    def _set_aside(self, part: Part, reason: str) -> None:
+        aside = part.path.with_suffix(REFUSED)
+        _log.warning("%s: %s; kept as %s", part.path.stem, reason, aside)
+        part.path.replace(aside)
+        part.remove()
+        self._forget(part.path.stem)
+
+    def _forget(self, run_id: str) -> None:
+        with self._guard:
+            self._looked_at.pop(run_id, None)
+            self._origins.pop(run_id, None)
+
+    def _is_away(self) -> bool:
+        return time.monotonic() < self._away_until_s
+
+    def _went_away(self, error: StoreError) -> None:
+        if not self._is_away():
+            _log.warning("the store does not answer, runs wait on disk: %s", error)
+        self._away_until_s = time.monotonic() + AWAY_S
+
+
+def _arrives(record: RunRecord, *, source: Source, provisional: bool) -> None:
+    if source.node and record.host != source.node:
+        raise ValueError(f"says that it is of another node than {source.node}")
+    received_run(record, source, time.time())
+    record.provisional = provisional
+
+
+def _is_older(path: Path, wall_s: float) -> bool:
+    try:
+        return path.stat().st_mtime < wall_s
+    except FileNotFoundError:
         return False
 
-    def _fold(self, path: Path) -> Folded:
-        """Into the store, as a journal of this one: the header names the sender's store."""
-        journal = read_journal(path)
-        final = self._store.journals / f"{path.stem}.journal"
-        data = path.read_bytes()
-        if journal is not None:
-            settings = {**(journal.header.get("settings") or {}), "store": ""}
-            _, _, end_of_header = next(frames_in(data))
-            header = json_frame(HEADER, {**journal.header, "settings": settings})
-            data = header + data[end_of_header:]
-        final.write_bytes(data)
-        folded = fold(self._store, final, self._close)
-        path.unlink(missing_ok=True)
-        return folded
 
-    def _path(self, run_id: str) -> Path:
-        if not _RUN_ID.fullmatch(run_id):
-            raise ConfigError(f"{run_id!r} is no identifier of a run")
-        return self._folder / f"{run_id}.part"
-
-    def _lock(self, run_id: str) -> threading.Lock:
-        with self._guard:
-            return self._locks.setdefault(run_id, threading.Lock())
+def _check_name(run_id: str) -> None:
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"{run_id!r} is no identifier of a run")
 
 
-def _check_header(run_id: str, piece: bytes) -> None:
+def _check_header(run_id: str, piece: bytes, source: Source) -> None:
     for kind, payload, _ in frames_in(piece):
         try:
             header = json.loads(payload) if kind == HEADER else None
         except ValueError:
             header = None
         if isinstance(header, dict) and header.get("run_id") == run_id:
+            if source.node and header.get("host") != source.node:
+                raise NotYours(f"{run_id} is a run of another node")
             return
         break
     raise ConfigError(f"the first piece of {run_id} does not begin with its header")

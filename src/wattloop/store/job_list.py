@@ -6,13 +6,22 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, insert, or_, select
 
+from wattloop.core.errors import RunNotFound
 from wattloop.store.database import Store
 from wattloop.store.job_rows import UNALLOCATED_KIND, job_key_of, refresh_job_in
 from wattloop.store.run_facts import facts_of
 from wattloop.store.runs import read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
-__all__ = ["JobFilter", "JobPage", "JobTotals", "fill_run_facts", "job_page", "known_values"]
+__all__ = [
+    "JobFilter",
+    "JobPage",
+    "JobTotals",
+    "fill_run_facts",
+    "job_page",
+    "job_with_runs",
+    "known_values",
+]
 
 AT_ONCE = 500
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
@@ -102,6 +111,25 @@ def job_page(
         rows = tuple(dict(row._mapping) for row in connection.execute(query))
         totals = JobTotals(*connection.execute(_totals(conditions)).one())
     return JobPage(rows, totals)
+
+
+def job_with_runs(store: Store, job_key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A job, and what each of its runs measured, by host.
+
+    Raises:
+        RunNotFound: there is no such job.
+    """
+    joined = runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
+    facts = (run_facts.c.label, run_facts.c.insights, run_facts.c.provenance)
+    plain = [c for c in runs.c if c.name != "body"]
+    query = select(*plain, *facts).select_from(joined).where(runs.c.job_key == job_key)
+    with store.reading() as connection:
+        row = connection.execute(select(*COLUMNS).where(jobs.c.job_key == job_key)).first()
+        found = connection.execute(query.order_by(runs.c.host, runs.c.started_wall_s))
+        members = [dict(one._mapping) for one in found]
+    if row is None:
+        raise RunNotFound(f"{store.where}: no job {job_key!r}; see them with: wattloop serve")
+    return dict(row._mapping), members
 
 
 def known_values(store: Store, name: str) -> list[str]:

@@ -95,16 +95,15 @@ class JournalWriter:
     the next call; `fault` says what is wrong.
     """
 
+    path: Path
+    fault: str | None
+    dropped_frames: int
+    _fd: int
+
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self.fault: str | None = None
-        self.dropped_frames = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o644)
-        self._size = 0
-        self._backlog: deque[bytes] = deque()
-        self._backlog_b = 0
+        self._own(path, os.open(path, flags, 0o644), 0)
         try:
             _lock_own(self._fd)
         except OSError as error:  # file systems without locks: age decides instead
@@ -114,6 +113,32 @@ class JournalWriter:
             reason = self.fault
             self.discard()
             raise OSError(reason)
+
+    @classmethod
+    def reopened(cls, path: Path) -> JournalWriter | None:
+        """Go on with a journal whose writer is gone; None if it has ended, is held or unreadable.
+
+        A torn frame at its end is cut off: nothing behind it could be read.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            data = path.read_bytes()
+            kinds, end_of_good = b"", 0
+            for kind, _, end in frames_in(data):
+                kinds, end_of_good = kinds[:1] + kind, end
+            if kinds[:1] != HEADER or kinds[-1:] == END:
+                raise ValueError("ended, or without a header")
+            os.ftruncate(descriptor, end_of_good)
+        except (OSError, ValueError):
+            os.close(descriptor)
+            return None
+        writer = cls.__new__(cls)
+        writer._own(path, descriptor, end_of_good)
+        return writer
 
     def samples(self, feed: int, width: int, times_s: array[float], values: array[float]) -> None:
         """Append readings of feed number `feed`."""
@@ -154,6 +179,15 @@ class JournalWriter:
             os.close(self._fd)
             self._fd = -1
         self._backlog.clear()
+
+    def _own(self, path: Path, descriptor: int, size: int) -> None:
+        self.path = path
+        self.fault = None
+        self.dropped_frames = 0
+        self._fd = descriptor
+        self._size = size
+        self._backlog: deque[bytes] = deque()
+        self._backlog_b = 0
 
     def _append(self, frame: bytes) -> None:
         if self._fd < 0:

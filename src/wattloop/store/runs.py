@@ -48,6 +48,7 @@ class RunRecord:
         quarantine: why its figures are not believed; they are in no total then.
         clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
             corrected by it.
+        provisional: kept because its machine fell silent; replaced when all of it comes.
     """
 
     run_id: str
@@ -82,6 +83,7 @@ class RunRecord:
     notes: list[str] = field(default_factory=list)
     quarantine: str | None = None
     clock_offset_s: float | None = None
+    provisional: bool = False
 
     @property
     def duration_s(self) -> float | None:

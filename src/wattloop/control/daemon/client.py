@@ -185,7 +185,9 @@ class Client:
             self._line = line
             line.settimeout(self._patience_s)
             line.connect(str(self.path))
-        self._line.sendall(encoded(message))
+        # whoever hung up already has said why
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._line.sendall(encoded(message))
         while True:
             try:
                 reply = decoded(self._next_line(self._line))

@@ -25,8 +25,6 @@ from wattloop.core.errors import WattloopError
 
 __all__ = ["Connection", "Rate", "hang_up"]
 
-SEND_S = 5.0
-
 
 class Rate:
     """So many requests per second in the long run, and a burst now and then. Thread-safe."""
@@ -163,12 +161,13 @@ class Connection(threading.Thread):
 
     def _send(self, data: bytes) -> None:
         """All of it, to a client that reads."""
-        give_up_s = time.monotonic() + SEND_S
+        line_s = self._desk.rules.limits.line_s
+        give_up_s = time.monotonic() + line_s
         poll = select.poll()
         poll.register(self._line, select.POLLOUT)
         while data:
             if not poll.poll(max(0.0, give_up_s - time.monotonic()) * 1_000):
-                raise Rubbish(f"replies that were not read for {SEND_S:g} s")
+                raise Rubbish(f"replies that were not read for {line_s:g} s")
             with suppress(BlockingIOError):
                 data = data[self._line.send(data) :]
 

@@ -67,6 +67,14 @@ class Leases:
                 done.append(one)
         return done
 
+    def take_over(self, seat: Seat, lease: Lease, rules: Rules) -> None:
+        """End the lease of a user on a device that a trusted client wants; not another's trusted."""
+        other = seat.lease
+        if other is None or other is lease or rules.trusts(other.peer):
+            return
+        for one in seat.release(other):
+            self._logged("released", one, f"taken over by {lease}", other)
+
     def apply_defaults(self, rules: Rules, *, again: bool = False) -> None:
         """The operator's caps on all devices; one that is leased gets its cap when the lease ends.
 

@@ -13,6 +13,8 @@ __all__ = ["Peer", "peer_of"]
 
 SO_PEERGROUPS = 59
 """Of Linux 4.13 on x86 and ARM; Python does not name it."""
+MOST_B = 1_024
+"""What Python takes: 256 groups."""
 PROC = Path("/proc")
 
 
@@ -44,7 +46,7 @@ def peer_of(line: socket.socket) -> Peer:
 def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
     """Its supplementary groups; from the data base of groups where the kernel does not say."""
     with suppress(OSError, struct.error):
-        data = line.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4 * 1_024)
+        data = line.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_B)
         return struct.unpack(f"{len(data) // 4}I", data)
     with suppress(OSError, KeyError):
         return tuple(os.getgrouplist(user, gid))

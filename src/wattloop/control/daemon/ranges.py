@@ -119,7 +119,9 @@ def range_of(text: object) -> Range:
         raise ValueError(HOW)
     high = amount(high_text) if high_text.strip() else None
     low = amount(low_text, high.unit if high else "") if low_text.strip() else None
-    if low and high and (low.unit != high.unit or low.number > high.number):
+    if low and high and "%" not in (low.unit, high.unit) and low.unit != high.unit:
+        raise ValueError(f"{low} to {high} is no range; {HOW}")
+    if low and high and low.unit == high.unit and low.number > high.number:
         raise ValueError(f"{low} to {high} is no range; {HOW}")
     if (low and low.number < 0) or (high and high.number <= 0):
         raise ValueError(f"a bound is above zero; {HOW}")

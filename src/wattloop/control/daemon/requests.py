@@ -91,6 +91,9 @@ class Desk:
         lever, seat = self._leases.of(_text(message, "lever"))
         job, uid = self._job(lease, message)
         value = self._allowed(lease, lever, message)
+        if self.rules.trusts(lease.peer):
+            # a power budget comes before a user's wish
+            self._leases.take_over(seat, lease, self.rules)
         change = seat.set(lease, lever.name, value, job)
         fields: Answer = {"lever": lever.name, "before": change.before, "after": change.after}
         if job or uid is not None:

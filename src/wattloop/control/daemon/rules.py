@@ -29,7 +29,7 @@ class Limits:
     requests_per_s: float = 50.0
     burst: float = 400.0
     line_s: float = 5.0
-    """A line that was begun is ended in this time."""
+    """A line that was begun is ended, and a reply read, in this time."""
     idle_s: float = 60.0
     """A client that holds nothing and says nothing is let go."""
 

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["LARGEST_BATCH_B", "MOST_PIECES", "Piece", "Taken", "pack_batch", "unpack_batch"]
+__all__ = [
+    "LARGEST_BATCH_B",
+    "MOST_PIECES",
+    "Piece",
+    "Taken",
+    "clock_of",
+    "pack_batch",
+    "unpack_batch",
+]
 
 LARGEST_BATCH_B = 4 * 1024 * 1024
 MOST_PIECES = 256
@@ -74,7 +82,7 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
     line, _, rest = body.partition(b"\n")
     try:
         head = json.loads(line)
-        wall_s = None if head["wall_s"] is None else float(head["wall_s"])
+        wall_s = clock_of(head["wall_s"])
         status, rows = head.get("status"), head["pieces"]
         shapes = [
             (str(run_id), int(offset), int(length), final is True, restart is True)
@@ -93,3 +101,16 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
         pieces.append(Piece(run_id, offset, rest[begin : begin + length], final, restart))
         begin += length
     return wall_s, status, pieces
+
+
+def clock_of(value: Any) -> float | None:
+    """A sender's time of day; None when it does not say.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
+        raise ConfigError("wall_s is a time of day in seconds since 1970")
+    return float(value)

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from wattloop.core.errors import ConfigError, StoreError
-from wattloop.core.units import format_duration, format_power
+from wattloop.core.units import format_duration
 from wattloop.schedule.described.comment import read_comment
 from wattloop.schedule.described.described_job import DescribedJob, EstimateSource
 from wattloop.schedule.described.fleet_oracle import FleetOracle
@@ -16,7 +16,7 @@ from wattloop.schedule.described.timed import timed_model
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.options import Options
 
-__all__ = ["DEFAULT_BATCH", "UNLIMITED_S", "Describer"]
+__all__ = ["DEFAULT_BATCH", "UNLIMITED_S", "Describer", "caps_of", "limit_of", "stated_of"]
 
 DEFAULT_BATCH = 32
 """Samples per GPU and step of a model whose batch nobody stated."""
@@ -54,15 +54,7 @@ class Describer:
     def describe(self, job: SubmittedJob) -> DescribedJob:
         """What is believed of it."""
         refusals: list[str] = []
-        stated, refusal = read_comment(job.comment)
-        if refusal:
-            refusals.append(refusal)
-        source = EstimateSource.COMMENT
-        if stated is None or not stated.model:
-            ruled = self.rules.stated(job)
-            if ruled is not None:
-                stated, source = _over(stated, ruled), EstimateSource.RULES
-        stated = stated or Stated()
+        stated, source = stated_of(job, self.rules, refusals)
         deadline_s = min(
             (each for each in (stated.deadline_s, job.deadline_s) if each is not None),
             default=math.inf,
@@ -106,7 +98,7 @@ class Describer:
                 precision=stated.precision or self.oracle.names.precision,
                 gpus=stated.gpus or (job.gpus,),
                 batches=batches,
-                caps=_caps(stated),
+                caps=caps_of(stated),
                 types=self._types(job, stated, refusals),
                 sequence=stated.sequence,
                 may_spread=stated.may_spread,
@@ -139,32 +131,24 @@ class Describer:
         self, job: SubmittedJob, stated: Stated, past: PastRuns | None, refusals: list[str]
     ) -> DescribedJob:
         """By what such jobs took before, else by the most it may take."""
-        gpus = min(job.gpus or min(stated.gpus), MOST_GPUS)
+        gpus = min(job.gpus if job.gpus > 0 else min(stated.gpus), MOST_GPUS)
         kind = JobKind(
             model=timed_model(None if past is None else past.gpu_w),
             gpus=(gpus,),
-            caps=_caps(stated),
+            caps=caps_of(stated),
             types=self._types(job, stated, refusals),
             may_spread=True,
         )
         if past is None:
-            limit_s, note = _limit(job)
+            limit_s, note = limit_of(job)
             return DescribedJob(
                 kind=kind, work=limit_s, source=EstimateSource.TIME_LIMIT, provenance=note
             )
-        power = "GPU power unknown: the limit" if past.gpu_w is None else (
-            f"{format_power(past.gpu_w)} per GPU, {past.provenance}"
-        )  # fmt: skip
-        said = (
-            f"history: {past.jobs} jobs of this name on {past.gpus} GPUs, median "
-            f"{format_duration(past.time_s)} ({format_duration(past.time_low_s)} to "
-            f"{format_duration(past.time_high_s)}), {power}"
-        )
         return DescribedJob(
             kind=kind,
             work=past.time_s,
             source=EstimateSource.HISTORY,
-            provenance=said,
+            provenance=past.words,
             past=past,
         )
 
@@ -178,6 +162,20 @@ class Describer:
         if stated.types and not types:
             refusals.append(f"types: this cluster has {', '.join(known.values())}")
         return tuple(types)
+
+
+def stated_of(
+    job: SubmittedJob, rules: Rules, refusals: list[str]
+) -> tuple[Stated, EstimateSource]:
+    """What comment or rules state of a job, and which of them names the model."""
+    stated, refusal = read_comment(job.comment)
+    if refusal:
+        refusals.append(refusal)
+    if stated is None or not stated.model:
+        ruled = rules.stated(job)
+        if ruled is not None:
+            return _over(stated, ruled), EstimateSource.RULES
+    return stated or Stated(), EstimateSource.COMMENT
 
 
 def _over(comment: Stated | None, ruled: Stated) -> Stated:
@@ -197,13 +195,15 @@ def _over(comment: Stated | None, ruled: Stated) -> Stated:
     )
 
 
-def _caps(stated: Stated) -> tuple[float, ...]:
+def caps_of(stated: Stated) -> tuple[float, ...]:
+    """Shares of the GPU's TDP that it may run under; the lowest where it asks for low power."""
     if stated.low_power:
         return (min(stated.caps, default=LOW_POWER_SHARE),)
     return stated.caps or (1.0,)
 
 
-def _limit(job: SubmittedJob) -> tuple[float, str]:
+def limit_of(job: SubmittedJob) -> tuple[float, str]:
+    """The most time it may take, and what that rests on."""
     limit_s = job.time_limit_s
     if limit_s is None or not 0 < limit_s < math.inf:
         text = f"no time limit: taken as {format_duration(UNLIMITED_S)}"
@@ -217,7 +217,7 @@ def _work_from_time(
     """Samples of a job that did not state them: what fits into its time as it asked to run."""
     mine = (options.gpus == job.gpus).nonzero()[0]
     at = int(mine[0]) if len(mine) else 0
-    time_s, _ = _limit(job)
+    time_s, _ = limit_of(job)
     said = f"the time limit, {format_duration(time_s)}"
     if past is not None:
         time_s = past.time_s

@@ -14,6 +14,8 @@ __all__ = ["DescribedJob", "EstimateSource"]
 class EstimateSource(StrEnum):
     """Where time and power of a job come from, the best first."""
 
+    STATED = "stated"
+    """Whoever asks named the model; an oracle predicts it."""
     COMMENT = "comment"
     """The user named the model; an oracle predicts it."""
     RULES = "rules"

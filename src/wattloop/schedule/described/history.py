@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import RunStatus, Scope
+from wattloop.core.units import format_duration, format_power
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord, read_record
 from wattloop.store.schema import runs
@@ -46,6 +47,18 @@ class PastRuns:
     gpu_low_w: float | None = None
     gpu_high_w: float | None = None
     provenance: str = ""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        power = "GPU power unknown: taken as the limit"
+        if self.gpu_w is not None:
+            power = f"{format_power(self.gpu_w)} per GPU, {self.provenance}"
+        return (
+            f"history: {self.jobs} jobs of this name on {self.gpus} GPUs, median "
+            f"{format_duration(self.time_s)} ({format_duration(self.time_low_s)} to "
+            f"{format_duration(self.time_high_s)}), {power}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -24,6 +24,10 @@ class BackOff:
         self.until_s[key] = now_s + wait_s
         return wait_s
 
+    def times(self, key: str) -> int:
+        """How often it was left out."""
+        return self._times.get(key, 0)
+
     def forget_all_but(self, keys: set[str]) -> None:
         """Jobs that are gone need no memory."""
         for gone in self.until_s.keys() - keys:

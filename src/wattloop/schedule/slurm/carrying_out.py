@@ -20,23 +20,39 @@ __all__ = ["CarryingOut", "wanted_start"]
 
 
 def wanted_start(
-    live: LiveView, site: Site, planned: PlannedStart, why: Why, *, sets_caps: bool
+    live: LiveView,
+    site: Site,
+    planned: PlannedStart,
+    why: Why,
+    *,
+    before: Opened | None,
+    sets_caps: bool,
+    may_pin: bool = True,
 ) -> Opened:
     """What Slurm is to be told of a start.
 
     Nodes are named for jobs that leave the choice open. On standby, Slurm has the choice as long as
     all GPUs are of one type: whichever becomes free first.
+
+    Args:
+        live: the view.
+        site: what is ours.
+        planned: the start.
+        why: now, or ahead of time.
+        before: what was asked for the same job before.
+        sets_caps: the policy chooses power limits.
+        may_pin: nodes may be named; Slurm did not refuse them before.
     """
     job, view = live.jobs[planned.job], live.view
     options = view.queue.options(planned.job)
     gpus = int(options.gpus[planned.option])
     names = _names(site, planned.nodes)
-    is_free_choice = not (
-        job.required_nodes or job.excluded_nodes or job.features or job.is_exclusive
-    )
+    names_own = job.required_nodes and not (before is not None and before.nodes)
+    is_free_choice = not (names_own or job.features or job.is_exclusive or not may_pin)
     if len(names) != job.nodes and job.gpus_per_node:
         is_free_choice = False  # it wants its GPUs on other than the fewest nodes
-    if why == "standby" and len(view.cluster.types) == 1:
+    one_type = len(view.cluster.types) == 1
+    if one_type and (why == "standby" or (before is not None and not before.nodes)):
         is_free_choice = False
     said = site.believed.of(job)
     caps = sets_caps or said.low_power
@@ -90,6 +106,7 @@ class CarryingOut:
                 changes.append((each, job, words))
             elif before is not None and before.why != each.why:  # nothing to tell Slurm
                 self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
+        known = set(self._state.opened)
         for each, job, _ in changes:
             before = self._state.opened.get(each.key)
             # What was there before the first of our changes is what counts.
@@ -103,8 +120,9 @@ class CarryingOut:
             except SlurmAway:
                 raise
             except SlurmError as error:
-                self._log.add("refused", f"job {each.key}: {error}", job=each.key)
-                refused.append(each.key)
+                if each.key not in known:  # else it began since we looked
+                    self._log.add("refused", f"job {each.key}: {error}", job=each.key)
+                    refused.append(each.key)
                 continue
             facts: dict[str, Any] = {"job": each.key, "user": job.user, "gpus": each.gpus}
             if each.nodes:
@@ -128,8 +146,9 @@ class CarryingOut:
                 except SlurmAway:
                     raise
                 except SlurmError as error:
-                    # It started, ended or was changed meanwhile: nothing of ours is left on it.
-                    self._log.add("warning", f"job {key}: not taken back: {error}", job=key)
+                    # It began or ended since we looked; the next look tells.
+                    self._log.add("late", f"job {key}: not taken back: {error}", job=key)
+                    continue
             self._state.opened.pop(key, None)
         self._state.save()
 
@@ -152,7 +171,7 @@ class CarryingOut:
         """Let preempted jobs start again at once, as soon as they are back in the queue."""
         for key in list(self._state.preempting):
             job = jobs.get(key)
-            if job is not None and not job.is_pending and not job.is_over:
+            if job is not None and not job.is_pending:
                 continue  # it is still being stopped
             if job is not None and job.is_pending:
                 opened = self._state.opened.pop(key, None)

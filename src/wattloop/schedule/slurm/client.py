@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from wattloop.core.errors import SlurmError
 from wattloop.schedule.slurm.commands import SlurmCommands
-from wattloop.schedule.slurm.job_record import SlurmJob, jobs_from
+from wattloop.schedule.slurm.job_list import listed_jobs
+from wattloop.schedule.slurm.job_record import SlurmJob
 from wattloop.schedule.slurm.node_record import SlurmNode, nodes_from
 from wattloop.schedule.slurm.reservation import Reservation, reservations_from
 
@@ -24,8 +25,8 @@ class SlurmClient:
         self.commands = commands or SlurmCommands()
 
     def jobs(self) -> list[SlurmJob]:
-        """Every job that Slurm remembers, ended ones of the last minutes included."""
-        return jobs_from(self.commands.json("squeue", "--all", "--json"))
+        """Every job that waits or has machines."""
+        return listed_jobs(self.commands)
 
     def nodes(self) -> list[SlurmNode]:
         """Every node."""

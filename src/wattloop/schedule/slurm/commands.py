@@ -45,7 +45,7 @@ class SlurmCommands:
         # Texts and times in one form, whatever the operator's shell prefers.
         unwanted = ("SQUEUE_", "SINFO_", "SCONTROL_", "SLURM_TIME_FORMAT")
         self._environment = {k: v for k, v in given.items() if not k.startswith(unwanted)}
-        self._environment["LC_ALL"] = "C.UTF-8"
+        self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
         self._path = f"{given.get('PATH', '')}:{PATH}"
         self.calls: dict[str, int] = {}
 
@@ -69,6 +69,10 @@ class SlurmCommands:
         return data
 
     def text(self, *command: str) -> str:
+        """What a program prints, as text."""
+        return self.output(*command).decode("utf-8", "replace")
+
+    def output(self, *command: str) -> bytes:
         """What a program prints.
 
         Raises:
@@ -99,4 +103,4 @@ class SlurmCommands:
             kind = SlurmAway if any(word in said for word in AWAY) else SlurmError
             short = " ".join(said.split())[:300] or f"exit code {done.returncode}"
             raise kind(f"Slurm: {command[0]}: {short}")
-        return done.stdout.decode("utf-8", "replace")
+        return done.stdout

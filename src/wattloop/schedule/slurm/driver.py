@@ -1,7 +1,6 @@
 """Round after round: look at Slurm, ask the policy, tell Slurm."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 from wattloop.core.errors import SlurmError
@@ -187,7 +186,9 @@ class SlurmDriver:
                         self.site,
                         each,
                         "start" if why == "start" else "standby",
+                        before=self.state.opened.get(job.key),
                         sets_caps=self.policy.sets_caps,
+                        may_pin=not self._backoff.times(job.key),
                     )
                     wanted.append((opened, job))
         return wanted
@@ -200,7 +201,7 @@ class SlurmDriver:
         jobs = snapshot.by_key
         for key, opened in list(self.state.opened.items()):
             job = jobs.get(key)
-            if job is None or job.is_over:
+            if job is None:
                 del self.state.opened[key]
             elif job.has_machines:
                 self.state.opened[key] = replace(opened, why="ran")
@@ -215,7 +216,7 @@ class SlurmDriver:
                 self.log.add("refused", said, job=job.key)
             self._carrying_out.close([job.key for job in snapshot.strangers], jobs)
             snapshot.strangers.clear()
-        self._count_use(snapshot, jobs)
+        self._count_use(snapshot, now_s)
         self._backoff.forget_all_but(jobs.keys() & {job.key for job in snapshot.waiting})
 
     def _take_back(self, job: SlurmJob, now_s: float) -> None:
@@ -224,15 +225,13 @@ class SlurmDriver:
         self.log.add("refused", said, job=job.key)
         self._carrying_out.close([job.key], {job.key: job})
 
-    def _count_use(self, snapshot: Snapshot, jobs: Mapping[str, SlurmJob]) -> None:
+    def _count_use(self, snapshot: Snapshot, now_s: float) -> None:
         """GPU seconds of jobs that ended, and jobs that began without us."""
         running = {job.key: job for job in snapshot.running}
         for key, was in self._seen.items():
-            now = jobs.get(key)
             if key in running and running[key].start_s == was.start_s:
                 continue
-            end_s = now.end_s if now is not None and now.is_over and now.end_s else time.time()
-            gpu_s = _gpus(was) * max(end_s - was.start_s, 0.0)
+            gpu_s = _gpus(was) * max(now_s - was.start_s, 0.0)
             self.state.use_gpu_s[was.user] = self.state.use_gpu_s.get(was.user, 0.0) + gpu_s
         for key, job in running.items():
             ours = job.partition in self.site.managed and key not in self.state.opened
@@ -247,4 +246,4 @@ def _passed(job: SlurmJob, now_s: float) -> Opened:
 
 
 def _gpus(job: SlurmJob) -> int:
-    return sum(mask.bit_count() for _, mask in job.placed)
+    return sum(gpus for _, gpus in job.placed)

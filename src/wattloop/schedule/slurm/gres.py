@@ -1,18 +1,15 @@
-"""GPUs in Slurm's texts: `gpu:a100:4(S:0-1)`, `gres:gpu:2`, `gpu:a100:2(IDX:0,2-3)`."""
+"""GPUs in Slurm's texts: `gpu:a100:4(S:0-1)`, `gres:gpu:2`."""
 
 import re
 from typing import NamedTuple
 
-__all__ = ["Gpus", "asked_gpus", "used_mask"]
+__all__ = ["Gpus", "asked_gpus"]
 
 ITEM = re.compile(
     r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z_][\w.+-]{0,63}))?(?:[:=](?P<count>\d{1,6}))?"
     r"(?P<rest>\(.*\))?",
     re.ASCII,
 )
-INDICES = re.compile(r"\(IDX:([\d,-]{1,2000})\)", re.ASCII)
-MOST_GPUS = 1_024
-"""GPUs of one node."""
 
 
 class Gpus(NamedTuple):
@@ -31,21 +28,6 @@ def asked_gpus(text: str) -> Gpus:
             type_name = type_name or (match["type"] or "").lower()
             count += int(match["count"] or 1)
     return Gpus(type_name, count)
-
-
-def used_mask(text: str) -> int:
-    """The GPUs of a node as a bit mask, by the numbers in the text; 0 where it has none."""
-    mask = 0
-    for item in _items(text):
-        match = INDICES.search(item)
-        if match is None or ITEM.fullmatch(item) is None:
-            continue
-        for piece in match.group(1).split(","):
-            first, _, last = piece.partition("-")
-            if first.isdigit() and (not last or last.isdigit()):
-                for number in range(int(first), min(int(last or first), MOST_GPUS) + 1):
-                    mask |= 1 << number
-    return mask
 
 
 def _items(text: str) -> list[str]:

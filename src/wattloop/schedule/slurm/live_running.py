@@ -11,30 +11,9 @@ from wattloop.schedule.running import Running
 from wattloop.schedule.slurm.admin_comment import notes_in
 from wattloop.schedule.slurm.job_record import SlurmJob
 from wattloop.schedule.slurm.known_nodes import KnownNodes
-from wattloop.schedule.slurm.opened import Opened
 from wattloop.schedule.view import Loss
 
-__all__ = ["loss_of", "noted_cap_w", "reserved", "running_of"]
-
-
-def reserved(opened: Opened, known: KnownNodes, taken: dict[int, int]) -> Nodes:
-    """GPUs for a job that is about to start, where it was sent; whatever is free there."""
-    found, left = [], opened.gpus
-    nodes = opened.nodes or known.names
-    for name in nodes:
-        node = known.numbers.get(name)
-        if node is None or not left:
-            continue
-        size = known.cluster.node_groups[node].gpus_per_node
-        mask = 0
-        for bit in range(size):
-            if left and not (taken.get(node, 0) >> bit) & 1:
-                mask |= 1 << bit
-                left -= 1
-        if mask:
-            taken[node] = taken.get(node, 0) | mask
-            found.append((node, mask))
-    return tuple(found)
+__all__ = ["loss_of", "noted_cap_w", "running_of"]
 
 
 def running_of(

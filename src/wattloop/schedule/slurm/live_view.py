@@ -15,9 +15,10 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import Queue
 from wattloop.schedule.running import Running
 from wattloop.schedule.slurm.job_record import SlurmJob
-from wattloop.schedule.slurm.live_running import loss_of, noted_cap_w, reserved, running_of
+from wattloop.schedule.slurm.live_running import loss_of, noted_cap_w, running_of
 from wattloop.schedule.slurm.occupied import occupied
 from wattloop.schedule.slurm.opened import Opened
+from wattloop.schedule.slurm.seats import Seats
 from wattloop.schedule.slurm.site import Site
 from wattloop.schedule.slurm.snapshot import Snapshot
 from wattloop.schedule.use import Use
@@ -93,11 +94,8 @@ def live_view(
         [*waiting, *snapshot.coming, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
     )
     cluster, rows = known.cluster, _Rows(oracle)
-    taken: dict[int, int] = {}
-    for job in (*snapshot.running, *snapshot.ending):
-        for name, mask in job.placed:
-            if name in known.numbers:
-                taken[known.numbers[name]] = taken.get(known.numbers[name], 0) | mask
+    seats = Seats(known)
+    seated = {job.key: seats.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
     places: dict[int, Nodes] = {}
     waits, coming = set[int](), set[int]()
     keys_waiting, keys_coming = {j.key for j in waiting}, {j.key for j in snapshot.coming}
@@ -110,9 +108,9 @@ def live_view(
             continue
         if job.key in keys_coming:
             coming.add(number)
-            nodes = reserved(opened[job.key], known, taken)
+            nodes = seats.reserve(opened[job.key].nodes, opened[job.key].gpus)
         else:
-            nodes = tuple((known.numbers[n], m) for n, m in job.placed if m and n in known.numbers)
+            nodes = seated[job.key]
         places[number] = nodes
         gpus = sum(mask.bit_count() for _, mask in nodes) or max(job.gpus, 1)
         type_index = cluster.node_types[nodes[0][0]] if nodes else 0
@@ -133,7 +131,7 @@ def live_view(
     queue = Queue(table, oracle, [each.idle_w for each in cluster.types])
     for number in sorted(waits):
         queue.add(number, rows.work[number])
-    machines = occupied(cluster, taken, is_up)
+    machines = occupied(cluster, seats.taken, is_up)
     use = Use(len(users))
     for name, gpu_s in use_gpu_s.items():
         if name in users:

@@ -52,7 +52,7 @@ def snapshot_of(
     for job in jobs:
         found.by_key[job.key] = job
         if job.has_machines:
-            if any(mask and name in known.numbers for name, mask in job.placed):
+            if any(gpus and name in known.numbers for name, gpus in job.placed):
                 (found.ending if job.state == "COMPLETING" else found.running).append(job)
         elif job.is_pending:
             _sort_pending(found, job, site, gate_name, opened)

@@ -9,8 +9,10 @@ from wattloop.serve.api.experiments import router as experiments
 from wattloop.serve.api.ingest import router as ingest
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
+from wattloop.serve.api.nodes import router as nodes
 from wattloop.serve.api.over_time import router as over_time
 from wattloop.serve.api.predict import router as predict
+from wattloop.serve.api.predict_batch import router as predict_batch
 from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]
@@ -20,10 +22,12 @@ ROUTERS: tuple[APIRouter, ...] = (
     live,
     downloads,
     ingest,
+    nodes,
     runs,
     compare,
     experiments,
     clusters,
     over_time,
     predict,
+    predict_batch,
 )

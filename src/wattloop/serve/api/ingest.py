@@ -1,25 +1,35 @@
-"""Runs of other machines: the pieces of their journals, with the token."""
+"""Runs of other machines: the pieces of their journals, with a token."""
 
+import time
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from wattloop.core.errors import ConfigError
+from wattloop.fleet.tokens import Caller, Role
+from wattloop.serve.body import body_of
 from wattloop.serve.faults import FaultAnswer
-from wattloop.serve.house import InHouse
-from wattloop.serve.security import Writer
-from wattloop.store.ingest import LARGEST_PIECE_B, Received
+from wattloop.serve.house import House, InHouse
+from wattloop.serve.security import Asking, Writer, refuse
+from wattloop.serve.settling import settled
+from wattloop.store.arriving import Source
+from wattloop.store.ingest import LARGEST_PIECE_B, NotYours, Received
 
-__all__ = ["router"]
+__all__ = ["router", "source_of"]
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
 
 TOO_LARGE = 413
+Clock = Annotated[
+    float | None,
+    Header(alias="X-Wattloop-Clock", description="The sender's time of day, in seconds."),
+]
 
 
 class ReceivedAnswer(BaseModel):
-    """Where the next piece begins, and whether the run is complete."""
+    """Where the next piece begins, and whether the run is complete and in the store."""
 
     offset: int
     ended: bool
@@ -33,9 +43,12 @@ class ExpectedAnswer(BaseModel):
 
 
 @router.get("/{run_id}")
-def received(house: InHouse, run_id: str) -> ReceivedAnswer:
+def received(request: Request, house: InHouse, caller: Asking, run_id: str) -> ReceivedAnswer:
     """How far this server is with a run."""
-    return _answer(house.ingest.received(run_id))
+    try:
+        return _answer(house.ingest.received(run_id, source_of(house, caller, None)))
+    except NotYours as error:
+        raise refuse(request, 403, str(error)) from None
 
 
 @router.post(
@@ -43,15 +56,37 @@ def received(house: InHouse, run_id: str) -> ReceivedAnswer:
     responses={409: {"model": ExpectedAnswer}, TOO_LARGE: {"model": FaultAnswer}},
 )
 async def take(
-    request: Request, house: InHouse, run_id: str, offset: Annotated[int, Query(ge=0)] = 0
+    request: Request,
+    house: InHouse,
+    caller: Asking,
+    run_id: str,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    final: Annotated[bool, Query(description="Nothing will follow.")] = False,
+    clock: Clock = None,
 ) -> ReceivedAnswer:
     """The next bytes of a run's journal, durable when this answers; sent twice, taken once."""
-    piece = bytearray()
-    async for part in request.stream():
-        piece += part
-        if len(piece) > LARGEST_PIECE_B:
-            raise HTTPException(TOO_LARGE, f"a piece has at most {LARGEST_PIECE_B} bytes")
-    return _answer(await run_in_threadpool(house.ingest.take, run_id, offset, bytes(piece)))
+    piece = await body_of(request, LARGEST_PIECE_B)
+    source = source_of(house, caller, clock)
+    try:
+        found = await run_in_threadpool(
+            house.ingest.take, run_id, offset, piece, source, final=final
+        )
+    except NotYours as error:
+        raise refuse(request, 403, str(error)) from None
+    if found.complete:
+        said = (await settled(house, [run_id])).get(run_id)
+        if isinstance(said, str):
+            raise ConfigError(said)
+        found = Received(found.offset, ended=bool(said))
+    return _answer(found)
+
+
+def source_of(house: House, caller: Caller, wall_s: float | None) -> Source:
+    """Who sends; a node's clock is compared with ours."""
+    if caller.role is Role.NODE:
+        return Source(caller.node, house.book.heard(caller.node, wall_s), is_trusted=True)
+    offset_s = None if wall_s is None else wall_s - time.time()
+    return Source(clock_offset_s=offset_s, is_trusted=caller.role is Role.ADMIN)
 
 
 def _answer(found: Received) -> ReceivedAnswer:

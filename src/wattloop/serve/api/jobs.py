@@ -1,8 +1,9 @@
 """Jobs: filtered, sorted, in pages, with totals."""
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,15 +12,15 @@ from wattloop.core.errors import ConfigError
 from wattloop.measure.accounting.slope import slopes
 from wattloop.serve.house import InHouse
 from wattloop.store.database import Store
-from wattloop.store.job_list import JobFilter, job_page
+from wattloop.store.job_list import JobFilter, job_page, job_with_runs
 
-__all__ = ["JobQuery", "JobsAnswer", "jobs_answer", "router", "slopes_answer"]
+__all__ = ["JobQuery", "JobsAnswer", "job_answer", "jobs_answer", "router", "slopes_answer"]
 
 router = APIRouter(tags=["jobs"])
 
 Sort = Literal[
     "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
-    "status",
+    "status", "nodes",
 ]  # fmt: skip
 SLOPE_RUNS = 2_000
 
@@ -29,7 +30,7 @@ class JobQuery(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    text: str = Field("", max_length=200, description="In the name or the identifier.")
+    text: str = Field("", max_length=200, description="In the name or an identifier.")
     status: str = Field("", max_length=40)
     host: str = Field("", max_length=200)
     cluster: str = Field("", max_length=200)
@@ -41,6 +42,7 @@ class JobQuery(BaseModel):
     shortest_s: float | Literal[""] = Field("", description="Duration at least.")
     longest_s: float | Literal[""] = Field("", description="Duration at most.")
     exclusive: Literal["", "yes", "no"] = ""
+    kind: str = Field("", max_length=40, description="`unallocated`: what nodes used for no job.")
     sort: Sort = "started"
     order: Literal["down", "up"] = "down"
     page: int = Field(1, ge=1, le=1_000_000)
@@ -48,11 +50,20 @@ class JobQuery(BaseModel):
 
 
 class Job(BaseModel):
-    """One run in the list. Energies in joules of everything that was read."""
+    """One job in the list: a run, or all runs of a job of a batch system.
 
+    Energies in joules of everything that was read on its `nodes`; `run_id` is the first of its
+    `runs`. Those of the `quarantined` are not believed, and in no sum.
+    """
+
+    job_key: str
     run_id: str
     name: str
     status: str
+    kind: str
+    nodes: int
+    runs: int
+    quarantined: int
     host: str
     user_name: str
     job_id: str | None
@@ -85,6 +96,34 @@ class Totals(BaseModel):
     with_energy: int
     with_facility: int
     with_carbon: int
+    quarantined: int
+
+
+class JobRun(BaseModel):
+    """A run of a job: what one node measured of it."""
+
+    run_id: str
+    host: str
+    name: str
+    status: str
+    kind: str
+    started_wall_s: float
+    duration_s: float | None
+    energy_j: float | None
+    uncertainty_j: float | None
+    counted: bool
+    label: str | None
+    insights: list[str]
+    provenance: str | None
+    quarantine: str | None
+    clock_offset_s: float | None
+
+
+class JobAnswer(BaseModel):
+    """A job with its runs, in the order of their hosts."""
+
+    job: Job
+    runs: list[JobRun]
 
 
 class JobsAnswer(BaseModel):
@@ -126,6 +165,18 @@ def job_slopes(house: InHouse, query: Annotated[JobQuery, Query()]) -> SlopesAns
     return slopes_answer(house.store, query)
 
 
+@router.get("/jobs/{job_key:path}")
+def job(house: InHouse, job_key: str) -> JobAnswer:
+    """One job with the runs of all its nodes."""
+    return job_answer(house.store, job_key)
+
+
+def job_answer(store: Store, job_key: str) -> JobAnswer:
+    """What the page of a job shows."""
+    row, found = job_with_runs(store, job_key)
+    return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
+
+
 def jobs_answer(store: Store, query: JobQuery) -> JobsAnswer:
     """What the page shows and the API says."""
     found = job_page(
@@ -136,17 +187,21 @@ def jobs_answer(store: Store, query: JobQuery) -> JobsAnswer:
         offset=(query.page - 1) * query.size,
         limit=query.size,
     )
-    rows = [
-        {**row, "insights": [c for c in (row["insights"] or "").split(",") if c]}
-        for row in found.rows
-    ]
     totals = {name: getattr(found.totals, name) for name in Totals.model_fields}
     return JobsAnswer(
-        jobs=[Job(**row) for row in rows],
+        jobs=[_job(row) for row in found.rows],
         totals=Totals(**totals),
         page=query.page,
         pages=max(1, math.ceil(found.totals.runs / query.size)),
     )
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    return Job(**_listed(row))
+
+
+def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "insights": [c for c in (row["insights"] or "").split(",") if c]}
 
 
 def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
@@ -155,7 +210,7 @@ def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
     points = [
         (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
         for row in found.rows
-        if row["energy_j"] is not None and row["duration_s"] is not None and row["counted"]
+        if row["energy_j"] is not None and row["duration_s"] is not None and row["in_totals"]
     ]
     pairs: dict[str, list[tuple[float, float]]] = {}
     for device, duration_s, energy_j in points:
@@ -178,6 +233,7 @@ def _filter(query: JobQuery) -> JobFilter:
         shortest_s=None if query.shortest_s == "" else query.shortest_s,
         longest_s=None if query.longest_s == "" else query.longest_s,
         exclusive={"yes": True, "no": False}.get(query.exclusive),
+        kind=query.kind,
     )
 
 

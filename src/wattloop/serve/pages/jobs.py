@@ -1,4 +1,4 @@
-"""*Jobs*: totals and a table of runs, as EnergyScopium shows them."""
+"""*Jobs*: totals and a table of jobs, as EnergyScopium shows them; and one job by node."""
 
 import time
 from typing import Annotated
@@ -10,7 +10,14 @@ from markupsafe import Markup
 
 from wattloop.report.document import Chart
 from wattloop.report.figures.slopes import slope_figure
-from wattloop.serve.api.jobs import JobQuery, JobsAnswer, SlopesAnswer, jobs_answer, slopes_answer
+from wattloop.serve.api.jobs import (
+    JobQuery,
+    JobsAnswer,
+    SlopesAnswer,
+    job_answer,
+    jobs_answer,
+    slopes_answer,
+)
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.marks import INSIGHTS, LABELS
@@ -46,6 +53,19 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
         labels=LABELS,
         insights=INSIGHTS,
         link=lambda **changes: "/?" + _with(request, changes),
+    )
+
+
+@router.get("/jobs/{job_key:path}")
+def job(request: Request, house: InHouse, job_key: str) -> HTMLResponse:
+    """One job, node by node."""
+    answer = job_answer(house.store, job_key)
+    return house.page(
+        "job.html",
+        request,
+        answer=answer,
+        labels=LABELS,
+        insights=INSIGHTS,
     )
 
 

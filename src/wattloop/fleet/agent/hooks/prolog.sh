@@ -14,7 +14,8 @@ lines='
 # One line per fact; a value with a line break in it is nobody's honest name.
 fact() {
     case $2 in
-    '' | *"$lines"*) ;;
+    '') ;;
+    *"$lines"*) printf 'odd=%s\n' "$1" ;;
     *) printf '%s=%.400s\n' "$1" "$2" ;;
     esac
 }
@@ -32,6 +33,7 @@ fact() {
     fact partition "$SLURM_JOB_PARTITION"
     fact account "$SLURM_JOB_ACCOUNT"
     fact nodes "$SLURM_JOB_NUM_NODES"
+    fact nodelist "$SLURM_NODELIST"
     fact gpus "$SLURM_JOB_GPUS"
     fact cpus "$SLURM_JOB_CPUS_PER_NODE"
     fact comment "$SLURM_JOB_COMMENT"

@@ -168,6 +168,11 @@ class KernelModel(Model):
         """The constants themselves."""
         return self._constants
 
+    @property
+    def intervals(self) -> Intervals | None:
+        """How wrong its predictions may be; None where nobody knows."""
+        return self._intervals
+
     def with_intervals(self, intervals: Intervals) -> Self:
         """The same model, whose predictions carry intervals."""
         constants = replace(self._constants, intervals=intervals.to_dict())

@@ -1,0 +1,140 @@
+"""`agent.yaml`: what the agents of a cluster are told; `{node}` in a path is the node's name."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.lined_yaml import LinedData, read_lined
+from wattloop.hardware.yaml_faults import faults_of, said
+
+__all__ = ["AgentConfig", "ControlConfig", "DeliverConfig", "load_agent_config"]
+
+NODE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+CAP = re.compile(r"\s*(-\d{1,2}(\.\d+)?\s*%|\d{1,3}(\.\d+)?\s*%|\d{1,5}(\.\d+)?\s*W?)\s*")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeliverConfig(_Part):
+    """Where runs go.
+
+    Attributes:
+        url: of the fleet's server.
+        token_file: the node's secret.
+        every_s: how often to send what is new.
+        limit_b: how much may wait on disk.
+        ca_file: certificates that an https server is checked against.
+    """
+
+    url: str
+    token_file: str | None = None
+    every_s: Annotated[float, Field(gt=0, le=3_600)] = 1.0
+    limit_b: Annotated[int, Field(ge=0)] = 2 * 1024**3
+    ca_file: str | None = None
+
+
+class ControlConfig(_Part):
+    """Power caps of jobs, through the control daemon.
+
+    Attributes:
+        socket: of the daemon; its usual place unless given.
+        default_cap: for jobs that nobody chose one for: `-10%` (of the default limit), `250 W`.
+        job_gpus: file in which the daemon finds whose GPUs are whose.
+    """
+
+    socket: str | None = None
+    default_cap: str | None = None
+    job_gpus: str | None = None
+
+    @field_validator("default_cap", mode="before")
+    @classmethod
+    def _a_cap(cls, value: Any) -> Any:
+        if value is not None and not CAP.fullmatch(str(value)):
+            raise ValueError("write it as -10%, 80% or 250 W")
+        return value if value is None else str(value)
+
+
+class AgentConfig(_Part):
+    """One agent.
+
+    Attributes:
+        folder: where events, journals and state are; only root may enter.
+        interval_s: seconds between readings.
+        cluster: its name, where Slurm does not say it.
+        virtual_gpus, virtual_state, virtual_model: virtual cards of this node, for trials.
+        devices, meters: what to read; everything unless given.
+        cpus: CPUs that Slurm hands out on this node; those of the machine unless given.
+        cpu_idle_w: power of one CPU package with nothing to do, where it is known.
+        gpus: number of a GPU in Slurm -> its number in `wattloop devices`.
+        cgroup_root: where control groups are.
+        slurm_bin: folder of squeue and scontrol, where they are not in the path.
+        unallocated_hours: after how long a new run is begun for what no job used.
+        store: where finished runs go without `deliver`.
+        deliver, control: the fleet's server, the control daemon.
+    """
+
+    folder: str = "/var/lib/wattloop/{node}"
+    interval_s: Annotated[float, Field(ge=0.05, le=60.0)] = 1.0
+    cluster: str = ""
+    virtual_gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    virtual_state: str | None = None
+    virtual_model: str | None = None
+    devices: tuple[str, ...] = ()
+    meters: tuple[str, ...] = ()
+    cpus: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    cpu_idle_w: Annotated[float, Field(ge=0, le=2_000)] | None = None
+    gpus: dict[int, int] = Field(default_factory=dict)
+    cgroup_root: str = "/sys/fs/cgroup"
+    slurm_bin: str = ""
+    unallocated_hours: Annotated[float, Field(gt=0, le=24 * 31)] = 24.0
+    store: str | None = None
+    deliver: DeliverConfig | None = None
+    control: ControlConfig | None = None
+
+    @field_validator("devices", "meters", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    def of_node(self, node: str) -> "AgentConfig":
+        """The same with `node` in place of `{node}` everywhere.
+
+        Raises:
+            ConfigError: no name of a node.
+        """
+        if not NODE.fullmatch(node):
+            raise ConfigError(f"--node {node!r}: letters, digits, '.', '_' and '-' only")
+        return AgentConfig.model_validate(_filled(self.model_dump(), node))
+
+    @property
+    def place(self) -> Path:
+        """The agent's folder."""
+        return Path(self.folder)
+
+
+def load_agent_config(path: str | None, node: str) -> AgentConfig:
+    """The file's content for one node; the defaults without a file.
+
+    Raises:
+        ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
+    """
+    source = LinedData("agent.yaml", {}, {}) if path is None else read_lined(path)
+    try:
+        return AgentConfig.model_validate(source.data).of_node(node)
+    except ValidationError as error:
+        raise ConfigError(
+            said(faults_of(error, AgentConfig), source, otherwise=path or "")
+        ) from None
+
+
+def _filled(value: Any, node: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{node}", node)
+    if isinstance(value, dict):
+        return {key: _filled(one, node) for key, one in value.items()}
+    return value

@@ -1,0 +1,202 @@
+"""Who a job is: what the prolog said, and what Slurm's controller adds.
+
+`squeue` is asked once per job and node, in columns of fixed width with what users choose last.
+Where caps are in use, `scontrol` is asked as well, for AdminComment: users cannot write that, but
+a job's name or comment can spell it out, so a job whose own words do is refused (`tampered`).
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["JobFacts", "ask_slurm", "cpus_on_node", "facts_of_event", "marked", "wants_low_power"]
+
+ASK_S = 5.0
+LONGEST = 200
+MARK = "wattloop:"
+ADMIN = "AdminComment="
+LOW_POWER = re.compile(r"(^|[\s,;:])low[-_]power($|[\s,;=])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What Slurm's controller says of a job.
+
+    Attributes:
+        facts: for the run's header, by the names that `measure.job` uses.
+        cap: `cap_w` and what else the operator's side wrote into AdminComment.
+        low_power: whether its user asked for the low-power mode.
+        tampered: its own words imitate AdminComment: nothing there is believed.
+    """
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    cap: Mapping[str, Any] = field(default_factory=dict)
+    low_power: bool = False
+    tampered: bool = False
+
+
+_COLUMNS = (
+    *(("id", "JobID", 20), ("array_job", "ArrayJobID", 20), ("array_task", "ArrayTaskID", 20)),
+    *(("nodes", "NumNodes", 12), ("user", "UserName", 64), ("partition", "Partition", 64)),
+    *(("project", "Account", 64), ("name", "Name", 256), ("comment", "Comment", 512)),
+    *(("workdir", "WorkDir", 1024), ("command", "Command", 1024), ("network", "Network", 256)),
+)
+_FACTS = ("array_job", "array_task", "nodes", "user", "partition", "project", "name")
+_NOTHING = {"", "(null)", "N/A"}
+
+
+def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFacts | None, str]:
+    """What the controller says of a job, or why it says nothing.
+
+    Args:
+        job: its number.
+        folder: where Slurm's commands are; found in the path unless given.
+        caps: whether AdminComment is wanted as well.
+    """
+    form = ",".join(f"{name}:{width}" for _, name, width in _COLUMNS)
+    listed, reason = _asked(folder, "squeue", "-h", "-a", "-t", "all", "-j", job, "-O", form)
+    values = _row(listed, job)
+    if values is None:
+        return None, reason or f"squeue does not list job {job}"
+    facts = {
+        name: _CONTROL.sub(" ", values[name])[:LONGEST]
+        for name in _FACTS
+        if values[name] not in _NOTHING
+    }
+    if values["array_task"] in _NOTHING:
+        facts.pop("array_job", None)
+    low_power = wants_low_power(values["comment"])
+    if not caps:
+        return JobFacts(facts, low_power=low_power), ""
+    shown, reason = _asked(folder, "scontrol", "show", "job", job)
+    words = [values[name] for name in ("name", "comment", "workdir", "command", "network")]
+    written = admin_comment(shown, words)
+    if written is None:
+        return JobFacts(facts, low_power=low_power, tampered=True), ""
+    return JobFacts(facts, marked(written), low_power), reason
+
+
+def admin_comment(shown: str, words: Sequence[str]) -> str | None:
+    """AdminComment in what `scontrol show job` prints; None where it cannot be told.
+
+    Args:
+        shown: what it prints.
+        words: what the job's user chose and what is printed before AdminComment or beside it.
+    """
+    if any("\n" in text or ADMIN in text for text in words):
+        return None
+    found = re.findall(rf"^ *{ADMIN}(.*)$", shown, re.MULTILINE)
+    if not found:
+        return ""
+    before = re.match(rf"[\s\S]*?^ *{ADMIN}", shown, re.MULTILINE)
+    genuine = before is not None and not re.search(r"^ *StdErr=", before.group(), re.MULTILINE)
+    # Paths of output files come after it: a second one there is nobody's but the user's.
+    return found[0].strip() if genuine else ""
+
+
+def marked(text: str) -> dict[str, Any]:
+    """The object after our mark in AdminComment, wherever in it that is."""
+    begin = text.find(MARK + "{")
+    if begin < 0:
+        return {}
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[begin + len(MARK) :])
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def wants_low_power(comment: str) -> bool:
+    """Whether a job's comment asks for the low-power mode: `wattloop:low-power`."""
+    return comment.startswith(MARK) and bool(LOW_POWER.search(comment))
+
+
+def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:
+    """CPUs of a job on one node, from `SLURM_JOB_CPUS_PER_NODE` such as `4(x2),8`.
+
+    Args:
+        counts: CPUs of the nodes, in their order.
+        nodes: their names: `n[1-2],n5`.
+        node: the one asked for.
+    """
+    listed: list[int] = []
+    for part in counts.split(","):
+        match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())
+        if match is None:
+            return None
+        listed += [int(match.group(1))] * int(match.group(2) or 1)
+    if len(set(listed)) == 1:
+        return listed[0]
+    names = _expanded(nodes)
+    return listed[names.index(node)] if node in names and len(names) == len(listed) else None
+
+
+def facts_of_event(facts: Mapping[str, str], *, cluster: str, node: str) -> dict[str, str]:
+    """What a prolog's event says, by the names that `measure.job` uses."""
+    named = {
+        "scheduler": "slurm",
+        "job": facts.get("job", ""),
+        "cluster": facts.get("cluster") or cluster,
+        "partition": facts.get("partition", ""),
+        "project": facts.get("account", ""),
+        "user": facts.get("user", ""),
+        "nodes": facts.get("nodes", ""),
+        "node": node,
+        "restart": facts.get("restart", ""),
+    }
+    return {name: value[:LONGEST] for name, value in named.items() if value}
+
+
+def _asked(folder: str, program: str, *words: str) -> tuple[str, str]:
+    command = f"{folder.rstrip('/')}/{program}" if folder else program
+    try:
+        done = subprocess.run(
+            [command, *words],
+            capture_output=True,
+            timeout=ASK_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "SQUEUE_FORMAT": "", "SQUEUE_SORT": "i"},
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"{program} did not answer within {ASK_S:g} s"
+    except OSError as error:
+        return "", f"{command} cannot be started: {error.strerror}"
+    said = done.stderr.decode("utf-8", "replace").strip()[:LONGEST]
+    if done.returncode:
+        return "", f"{program}: {_CONTROL.sub(' ', said) or 'failed'}"
+    return done.stdout.decode("utf-8", "replace"), ""
+
+
+def _row(listed: str, job: str) -> dict[str, str] | None:
+    """The job's own row: where it begins is known, and each column's width."""
+    begin = re.search(rf"^{re.escape(job)} +", listed, re.MULTILINE)
+    if begin is None:
+        return None
+    values, at = {}, begin.start()
+    for name, _, width in _COLUMNS:
+        values[name] = listed[at : at + width].strip()
+        at += width
+    return values
+
+
+def _expanded(text: str) -> list[str]:
+    """`n[1-2],n5` as names of nodes, in their order."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
+        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\]", part)
+        if match is None:
+            names.append(part)
+            continue
+        head, inside = match.groups()
+        for one in inside.split(","):
+            first, _, last = one.partition("-")
+            if first.isdigit() and (last or first).isdigit():
+                span = range(int(first), min(int(last or first), int(first) + 100_000) + 1)
+                names += [f"{head}{number:0{len(first)}d}" for number in span]
+    return names

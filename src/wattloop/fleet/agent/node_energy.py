@@ -1,0 +1,232 @@
+"""The sensors of a node as one energy curve each, which a restarted agent takes up again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from wattloop.core.records import Domain, DomainKind, Gap, Missing
+from wattloop.fleet.agent.plausible import PlausibleMeter, highest_w
+from wattloop.measure.channels import Channel, channels_of
+from wattloop.measure.counter_track import CounterTrack
+from wattloop.measure.feeds import MeterFeed
+from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.meter import Context
+from wattloop.measure.registry import detect
+from wattloop.measure.spans import BRIDGE_S
+
+__all__ = ["NodeEnergy"]
+
+OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
+"""Meters that count from the moment a process opened them: a restart begins anew."""
+TYPICAL_W = 500.0
+"""Power of a package whose limit is not known, for counting how often it may have wrapped."""
+LONGEST_LAG_S, SHORTEST_LAG_S = 0.25, 0.02
+
+
+class NodeEnergy:
+    """Every domain of the node, read together.
+
+    Energy is asked for up to `lag_s` ago: by then every sensor has been read since, so that the
+    instant lies between two points of its curve.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._clock = context.clock
+        self._inventory = detect(context, explain=False)
+        self.missing: list[Missing] = self._inventory.missing()
+        self.feeds = [
+            MeterFeed(PlausibleMeter(meter, context.clock), context.clock, i)
+            for i, meter in enumerate(self._inventory.meters)
+        ]
+        self.channels: dict[str, Channel] = {
+            channel.domain.name: channel
+            for channel in channels_of(self.feeds, context.settings.devices)
+        }
+        used = {id(c.feed) for c in self.channels.values()}
+        used |= {id(c.shape_feed) for c in self.channels.values() if c.shape_feed is not None}
+        self._used = [feed for feed in self.feeds if id(feed) in used]
+        periods_s = [c.domain.update_period_s for c in self.channels.values() if _counts(c)]
+        self.lag_s = min(LONGEST_LAG_S, max([SHORTEST_LAG_S, *periods_s]) + SHORTEST_LAG_S / 2)
+        self._anchors_s: dict[str, float] = {}
+        self._counted_j: dict[str, float] = {}
+        """What was handed out of each curve so far, so that no joule is handed out twice."""
+        self.reasons: dict[str, str] = {}
+        """Why a domain cannot be read now."""
+        for feed in self.feeds:
+            feed.on_gap = self._note_gap
+
+    @property
+    def domains(self) -> dict[str, Domain]:
+        """What can be read here."""
+        return {name: channel.domain for name, channel in self.channels.items()}
+
+    def read(self) -> None:
+        """Read every sensor."""
+        for feed in self._used:
+            feed.read()
+
+    def read_signals(self) -> None:
+        """Read utilisation, clocks, temperatures."""
+        for feed in self.feeds:
+            feed.read_signals()
+
+    def signals(self) -> dict[str, float]:
+        """Signals as last read."""
+        return {name: v for feed in self.feeds for name, v in feed.signal_values.items()}
+
+    def signal_units(self) -> dict[str, str]:
+        """What signals there are."""
+        return {signal.name: signal.unit for feed in self.feeds for signal in feed.signals}
+
+    def power_w(self) -> dict[str, float]:
+        """Power of every domain now."""
+        powers = ((name, channel.power_w()) for name, channel in self.channels.items())
+        return {name: power for name, power in powers if power is not None}
+
+    def start(self, now_s: float) -> None:
+        """Curves that nothing was handed out of yet begin now."""
+        for name in self.channels:
+            self._anchors_s.setdefault(name, now_s)
+            self._counted_j.setdefault(name, 0.0)
+
+    def handed_out_s(self) -> dict[str, float]:
+        """From when on each domain is known."""
+        return dict(self._anchors_s)
+
+    def readable(self, name: str, until_s: float) -> bool:
+        """Whether a domain's energy up to an instant is known by now."""
+        track = self.channels[name].track
+        if track.lost is not None:
+            return False
+        last_s = track.last_read_s
+        silent = track.last_gap is not None and until_s - last_s > BRIDGE_S
+        return not (math.isnan(last_s) or silent)
+
+    def take(self, name: str, until_s: float) -> float:
+        """Joules of a domain since the last call; corrections of what was too much come later."""
+        span = self.channels[name].between(self._anchors_s[name], until_s)
+        if span is None:
+            return 0.0
+        more_j = max(0.0, span.energy_j - self._counted_j[name])
+        self._counted_j[name] += more_j
+        return more_j
+
+    def hole_s(self, name: str, begin_s: float, end_s: float) -> float:
+        """Seconds in which nobody knows what the domain used."""
+        span = self.channels[name].between(begin_s, end_s)
+        return 0.0 if span is None else (1 - span.covered) * (end_s - begin_s)
+
+    def sigma_j(self, name: str, begin_s: float, end_s: float) -> float:
+        """How sure the sensor's energy of a time is, as far as this process has seen it."""
+        begin_s = max(begin_s, self._anchors_s[name])
+        span = self.channels[name].between(begin_s, end_s) if end_s > begin_s else None
+        return 0.0 if span is None else span.sigma_j
+
+    def keep_memory_small(self, now_s: float) -> None:
+        """Thin out what is old."""
+        for feed in self.feeds:
+            feed.drained()
+            feed.thin_before(now_s)
+
+    def close(self) -> None:
+        """Let go of the sensors."""
+        self._inventory.close()
+
+    # -- across restarts -------------------------------------------------------------------
+
+    def to_state(self, until_s: float) -> dict[str, Any]:
+        """Where each counter stood when its energy was handed out last."""
+        kept = {}
+        for name, channel in self.channels.items():
+            track = _counter(channel)
+            if track is None or channel.feed.meter.name in OWN_ZERO or not track.times_s:
+                continue
+            counted_j = self._counted_j[name]
+            span = channel.between(self._anchors_s[name], track.times_s[-1])
+            kept[name] = {
+                "meter": channel.feed.meter.name,
+                "raw_j": track.last_raw_j,
+                "read_s": track.last_read_s,
+                "pending_j": 0.0 if span is None else max(0.0, span.energy_j - counted_j),
+                "until_s": until_s,
+            }
+        return kept
+
+    def take_up(self, state: Mapping[str, Any]) -> list[str]:
+        """Go on where another process stopped; names of domains for which that was possible.
+
+        Called after the first reading of all sensors. A counter that may have wrapped more than
+        once, that fell, or that gained more than its device can draw, begins anew.
+        """
+        seeds: dict[int, tuple[float, float, dict[int, tuple[float, float]]]] = {}
+        taken = []
+        for name, kept in state.items():
+            channel = self.channels.get(name)
+            track = None if channel is None else _counter(channel)
+            if channel is None or track is None or channel.feed.meter.name != kept["meter"]:
+                continue
+            if not _goes_on(channel.domain, kept, track.last_raw_j, track.last_read_s):
+                continue
+            before_j = kept["raw_j"] - kept["pending_j"]
+            if before_j < 0 and channel.domain.wrap_j is not None:
+                before_j += channel.domain.wrap_j
+            seed = seeds.setdefault(channel.feed.index, (kept["until_s"], kept["read_s"], {}))
+            seed[2][channel.index] = (before_j, kept["raw_j"])
+            taken.append(name)
+            self._anchors_s[name] = kept["until_s"]
+            self._counted_j[name] = 0.0
+        for index, (until_s, read_s, values) in seeds.items():
+            self._seed(self.feeds[index], until_s, read_s, values)
+        return taken
+
+    def _seed(
+        self,
+        feed: MeterFeed,
+        until_s: float,
+        read_s: float,
+        values: Mapping[int, tuple[float, float]],
+    ) -> None:
+        """Tracks that begin with what was read before, then go on with what is read now."""
+        now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterTrack) else None
+               for t in feed.tracks]  # fmt: skip
+        for i, (before_j, raw_j) in values.items():
+            fresh = CounterTrack(feed.domains[i], feed.tracks[i].ticks)
+            fresh.feed(until_s, before_j)
+            if read_s > until_s:
+                fresh.feed(read_s, raw_j)
+            present = now[i]
+            if present is not None and not math.isnan(present[1]):
+                fresh.feed(*present)
+            with feed.lock:
+                feed.tracks[i] = fresh
+
+    def _note_gap(self, time_s: float, domain: str, gap: Gap) -> None:
+        self.reasons[domain] = gap.reason
+
+
+def _counts(channel: Channel) -> bool:
+    return channel.domain.kind is DomainKind.COUNTER
+
+
+def _counter(channel: Channel) -> CounterTrack | None:
+    track = channel.track
+    if isinstance(track, ShapedCounter):
+        return track.counter
+    return track if isinstance(track, CounterTrack) else None
+
+
+def _goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
+    """Whether a counter's reading is that of before, gone on."""
+    if math.isnan(raw_j):
+        return False
+    gap_s = read_s - kept["read_s"]
+    most_j = highest_w(domain) * (gap_s + 1.0)
+    gained_j = raw_j - kept["raw_j"]
+    if domain.wrap_j is not None:
+        gained_j %= domain.wrap_j
+        # At what a package may draw it could have wrapped once more: then nobody knows.
+        if (domain.tdp_w or TYPICAL_W) * gap_s > domain.wrap_j:
+            return False
+    return bool(gap_s >= 0 and 0 <= gained_j <= most_j)

@@ -1,0 +1,175 @@
+"""An agent with everything around it: one per folder, its sender or its own store, its status."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wattloop.core.errors import ConfigError, StoreError
+from wattloop.core.provenance import Provenance
+from wattloop.fleet.agent.agent import Agent
+from wattloop.fleet.agent.site import Site
+from wattloop.fleet.delivery.loop import Delivery
+from wattloop.fleet.delivery.options import DeliveryOptions
+from wattloop.fleet.delivery.status import NodeStatus, write_status
+from wattloop.measure.closing import close_journal
+from wattloop.store.database import open_store
+from wattloop.store.fold import fold
+from wattloop.version import __version__
+
+__all__ = ["STATUS_FILE", "Service", "node_status"]
+
+STATUS_FILE = "status.json"
+FOLD_AGAIN_S = 60.0
+
+_log = logging.getLogger("wattloop.agent")
+
+
+class Service:
+    """Runs an agent until told to stop."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.stop = threading.Event()
+        self._status: NodeStatus | None = None
+
+    def run(self) -> None:
+        """Work until `stop` is set.
+
+        Raises:
+            ConfigError: the folder cannot be used, or another agent works in it.
+        """
+        with _alone(self.site.folder):
+            agent = Agent(self.site)
+            agent.start()  # holds all its journals before anybody sends them
+            sender = self._delivery() if self.site.config.deliver is not None else None
+            folding = None if sender is not None else LocalStore(self.site)
+            try:
+                if sender is not None:
+                    sender.start()
+                if folding is not None:
+                    folding.start()
+                    agent.on_run_ended = folding.something_ended
+                agent.on_step = lambda: self._tell(agent, sender)
+                agent.work(self.stop)
+            finally:
+                agent.stop()
+                if sender is not None:
+                    sender.stop()
+                if folding is not None:
+                    folding.stop()
+
+    def _delivery(self) -> Delivery:
+        deliver = self.site.config.deliver
+        assert deliver is not None
+        options = DeliveryOptions(
+            url=deliver.url,
+            node=self.site.node,
+            folder=self.site.journals,
+            token_file=Path(deliver.token_file) if deliver.token_file else None,
+            every_s=deliver.every_s,
+            limit_b=deliver.limit_b,
+            ca_file=Path(deliver.ca_file) if deliver.ca_file else None,
+        )
+        return Delivery(options, lambda: self._status)
+
+    def _tell(self, agent: Agent, sender: Delivery | None) -> None:
+        faults = [*agent.faults, agent.desk.fault, "" if sender is None else sender.fault]
+        self._status = node_status(agent, [fault for fault in faults if fault])
+        try:
+            write_status(self.site.folder / STATUS_FILE, self._status)
+        except OSError as error:
+            agent.fault(f"{self.site.folder / STATUS_FILE}: {error.strerror or error}")
+
+
+def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
+    """What the node says of itself now."""
+    layout = agent.layout
+    watts = {n: w for n, w in agent.sensors.power_w().items() if w >= 0}
+    whole = {n: w for n, w in watts.items() if layout.is_node(n)}
+    parts = {n: w for n, w in watts.items() if n in layout.counted}
+    shown = whole or parts
+    limits = {
+        name.removesuffix("/power_limit"): value
+        for name, value in agent.sensors.signals().items()
+        if name.endswith("/power_limit") and value > 0
+    }
+    provenances = [layout.domains[name].provenance for name in shown]
+    return NodeStatus(
+        power_w=shown,
+        limit_w=limits,
+        provenance=Provenance.weakest(provenances).value if provenances else "",
+        jobs=tuple(plan.job for plan in agent.book.running()),
+        faults=tuple(faults),
+        read_wall_s=agent.site.clock.wall_s(),
+        version=__version__,
+    )
+
+
+class LocalStore:
+    """Puts runs that ended into the node's own store, in a thread of its own."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="wattloop-fold", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def something_ended(self) -> None:
+        """A run has its end."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End after what is being folded."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                self._fold_all()
+            except Exception:  # noqa: BLE001 - journals stay; the next try may work
+                _log.exception("runs wait in %s", self._site.journals)
+            if self._stopped:
+                return
+            self._wake.wait(FOLD_AGAIN_S)
+
+    def _fold_all(self) -> None:
+        paths = sorted(self._site.journals.glob("*.journal"))
+        if not paths:
+            return
+        try:
+            with open_store(self._site.store) as store:
+                for path in paths:
+                    fold(store, path, close_journal)
+        except StoreError as error:
+            _log.warning("runs wait in %s: %s", self._site.journals, error)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One agent per folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "agent.lock").open("a")
+    except OSError as error:
+        raise ConfigError(
+            f"folder {folder}: {error.strerror or error}; the agent needs a folder that it may "
+            "write, see 'folder' in agent.yaml"
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"folder {folder}: another agent works in it already") from None
+        yield

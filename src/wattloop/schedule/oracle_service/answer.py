@@ -1,0 +1,102 @@
+"""An answer as plain data, with the best placement of each job."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.predict.intervals import CONFIDENCE
+from wattloop.schedule.oracle_service.priced_job import PricedJob
+from wattloop.schedule.oracle_service.prices import COSTS, Pair, Price
+from wattloop.schedule.oracle_service.where import Where
+
+__all__ = ["Answer", "best_of", "to_dict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A price for each pair, and the best of each job.
+
+    Attributes:
+        jobs, places: what pairs point into.
+        pairs: job and place.
+        prices: of each pair.
+        best: of each job, the number of its best pair; None when it has none.
+        objective: what it is best in.
+    """
+
+    jobs: tuple[PricedJob, ...]
+    places: tuple[Where, ...]
+    pairs: tuple[Pair, ...]
+    prices: tuple[Price, ...]
+    best: tuple[int | None, ...]
+    objective: str
+
+
+def best_of(
+    jobs: Sequence[PricedJob], pairs: Sequence[Pair], prices: Sequence[Price], objective: str
+) -> tuple[int | None, ...]:
+    """Of each job the cheapest pair that keeps the deadline; when none does, the least late."""
+    best: list[tuple[float, float, int]] = [(math.inf, math.inf, -1)] * len(jobs)
+    for number, ((job, _), price) in enumerate(zip(pairs, prices, strict=True)):
+        time_s, power_w, late_s = price.time_s, price.power_w, 0.0
+        if time_s is not None:
+            late_s = max(time_s - jobs[job].deadline_s, 0.0)
+        elif price.samples_s:  # nobody said how many samples: one is as good as any
+            time_s = 1 / price.samples_s
+        if time_s is not None and power_w is not None:
+            best[job] = min(best[job], (late_s, COSTS[objective](time_s, power_w), number))
+    return tuple(None if number < 0 else number for _, _, number in best)
+
+
+def to_dict(answer: Answer) -> dict[str, Any]:
+    """Plain data for JSON; docs/oracle-service.md describes it."""
+    return {
+        "results": [
+            _row(number, pair, price)
+            for number, (pair, price) in enumerate(zip(answer.pairs, answer.prices, strict=True))
+        ],
+        "jobs": [
+            {"job": number, **job.to_dict(), "best": answer.best[number]}
+            for number, job in enumerate(answer.jobs)
+        ],
+        "placements": [place.to_dict() for place in answer.places],
+        "objective": answer.objective,
+        "confidence": CONFIDENCE,
+        "scope": "gpu",
+    }
+
+
+def _row(number: int, pair: Pair, price: Price) -> dict[str, Any]:
+    if price.error:
+        return {
+            "result": number,
+            "job": pair[0],
+            "placement": pair[1],
+            "error": price.error,
+            "later": price.later,
+        }
+    energy_j = price.energy_j
+    factors = price.factors or {}
+    return {
+        "result": number,
+        "job": pair[0],
+        "placement": pair[1],
+        "time_s": price.time_s,
+        "power_w": price.power_w,
+        "energy_j": energy_j,
+        "samples_s": price.samples_s,
+        "batch": price.batch,
+        "cap_w": price.cap_w,
+        "intervals": {
+            "time_s": _interval(price.time_s, factors.get("time")),
+            "power_w": _interval(price.power_w, factors.get("power")),
+            "energy_j": _interval(energy_j, factors.get("energy")),
+        },
+        "provenance": price.provenance,
+        "source": price.source,
+    }
+
+
+def _interval(value: float | None, factor: float | None) -> list[float] | None:
+    return None if value is None or factor is None else [value / factor, value * factor]

@@ -1,0 +1,168 @@
+"""The oracle as a service: one question of many jobs and placements, one answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from wattloop.core.errors import ConfigError
+from wattloop.predict.placement import Placement
+from wattloop.schedule.described.describe import caps_of
+from wattloop.schedule.described.fleet_file import Fleet
+from wattloop.schedule.described.fleet_oracle import FleetOracle
+from wattloop.schedule.described.history import History
+from wattloop.schedule.described.model_names import ModelNames, predicted_names
+from wattloop.schedule.described.rules import Rules
+from wattloop.schedule.described.stated import Stated
+from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.oracle_service.answer import Answer, best_of
+from wattloop.schedule.oracle_service.priced_job import PricedJob, fleet_types, priced_job
+from wattloop.schedule.oracle_service.prices import Pair, Prices
+from wattloop.schedule.oracle_service.table_prices import table_prices
+from wattloop.schedule.oracle_service.where import Where, known_places, places_of
+from wattloop.schedule.oracle_service.workload_prices import WorkloadPrices
+
+__all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]
+
+MOST_PAIRS = 10_000
+MOST_WARM = 50
+"""Models of rules that are traced before anybody asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedJob:
+    """A job of a question: what the batch system says, or what the caller states itself."""
+
+    submitted: SubmittedJob = field(default_factory=SubmittedJob)
+    stated: Stated | None = None
+
+
+class OracleService:
+    """Answers questions, with workloads, models and history kept between them.
+
+    Args:
+        fleet: machines for questions without placements, and the operator's rules.
+        history: past jobs.
+    """
+
+    def __init__(self, fleet: Fleet | None = None, history: History | None = None) -> None:
+        self._fleet = fleet
+        self._rules = Rules() if fleet is None else fleet.rules
+        self._history = history
+        self._names = predicted_names().with_workloads(self._rules.workloads)
+        self._kept = WorkloadPrices()
+        self._oracle: FleetOracle | None = None
+        self._lock = Lock()
+
+    def answer(
+        self,
+        jobs: Sequence[AskedJob],
+        places: Sequence[Where],
+        pairs: Sequence[Pair] | None = None,
+        *,
+        objective: str = "energy",
+        wait_s: float = 5.0,
+    ) -> Answer:
+        """Prices of the pairs, of all pairs unless given; without places, on the fleet's machines.
+
+        Raises:
+            ConfigError: too many pairs, a pair of what is not there, or no placements.
+        """
+        if not places and pairs:
+            raise ConfigError("pairs: name placements, and none are given")
+        if not places and self._fleet is not None and self._fleet.spec.kind == "table":
+            oracle = self._fleet_oracle()
+            priced = self._priced(jobs, oracle.names)
+            places, asked, prices = table_prices(priced, oracle, MOST_PAIRS, wait_s)
+        else:
+            priced = self._priced(jobs, self._names)
+            if places:
+                known, asked = known_places(places), _checked(pairs, len(jobs), len(places))
+            else:
+                places, known, asked = self._on_fleet(priced)
+            prices = Prices(self._kept, wait_s=wait_s).of(priced, known, asked, objective)
+        best = best_of(priced, asked, prices, objective)
+        return Answer(priced, tuple(places), tuple(asked), tuple(prices), best, objective)
+
+    def fleet(self) -> Fleet:
+        """The machines and rules it knows.
+
+        Raises:
+            ConfigError: it knows none.
+        """
+        if self._fleet is None:
+            raise ConfigError(
+                "placements: none are given, and the server knows no machines; give some, or "
+                "start it with --fleet FILE"
+            )
+        return self._fleet
+
+    def warm_up(self) -> None:
+        """Load what the first question would wait for: models of rules, constants of GPUs."""
+        if self._fleet is None:
+            return
+        asked = [replace(rule.stated, gpus=(1,)) for rule in self._rules.rules]
+        asked.append(Stated("resnet-50", (64,), 1.0, (1,), "tf32"))
+        self.answer([AskedJob(stated=each) for each in asked[:MOST_WARM]], [], wait_s=60.0)
+
+    def models(self) -> list[str]:
+        """Names that jobs may have."""
+        return self._names.names()
+
+    def _priced(self, jobs: Sequence[AskedJob], names: ModelNames) -> tuple[PricedJob, ...]:
+        return tuple(
+            priced_job(
+                job.submitted,
+                job.stated,
+                names=names,
+                rules=self._rules,
+                history=self._history,
+            )
+            for job in jobs
+        )
+
+    def _fleet_oracle(self) -> FleetOracle:
+        assert self._fleet is not None  # whoever asks has looked
+        with self._lock:
+            if self._oracle is None:
+                self._oracle = self._fleet.oracle()
+            return self._oracle
+
+    def _on_fleet(
+        self, jobs: Sequence[PricedJob]
+    ) -> tuple[list[Where], list[Placement | str], list[Pair]]:
+        """Every placement that each job may take on the fleet's machines."""
+        cluster = self.fleet().cluster
+        places: dict[Where, int] = {}
+        known: list[Placement | str] = []
+        pairs: list[Pair] = []
+        for number, job in enumerate(jobs):
+            kind = JobKind(
+                model="",
+                gpus=job.gpus or (1,),
+                caps=caps_of(job.stated),
+                types=fleet_types(job, cluster),
+                may_spread=job.stated.may_spread,
+            )
+            for where, placement in places_of(kind, cluster):
+                if where not in places:
+                    places[where] = len(known)
+                    known.append(placement)
+                pairs.append((number, places[where]))
+            if len(pairs) > MOST_PAIRS:
+                raise ConfigError(f"{len(pairs):,} placements in all; at most {MOST_PAIRS:,}")
+        return list(places), known, pairs
+
+
+def _checked(pairs: Sequence[Pair] | None, jobs: int, places: int) -> list[Pair]:
+    count = jobs * places if pairs is None else len(pairs)
+    if count > MOST_PAIRS:
+        raise ConfigError(f"{count:,} pairs; at most {MOST_PAIRS:,} in one question")
+    if pairs is None:
+        return [(job, place) for job in range(jobs) for place in range(places)]
+    for job, place in pairs:
+        if not (0 <= job < jobs and 0 <= place < places):
+            raise ConfigError(
+                f"pairs: [{job}, {place}]: there are {jobs} jobs, {places} placements"
+            )
+    return list(pairs)

@@ -1,0 +1,161 @@
+"""Time and power of models on placements: workloads kept, figures vectorised."""
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.estimators import estimator_for
+from wattloop.predict.fits import fit_on
+from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.placement import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.schedule.described.background import Prepared
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
+from wattloop.schedule.oracle.workloads import workload_of
+
+__all__ = ["Figure", "WorkloadKey", "WorkloadPrices"]
+
+MOST_WORKLOADS = 300
+"""Kept in memory, some megabytes each; the user's cache folder has more."""
+MOST_FIGURES = 200_000
+"""Pairs whose figures are kept: schedulers ask the same again every round."""
+
+
+class WorkloadKey(NamedTuple):
+    """What a trace depends on."""
+
+    model: str
+    precision: str
+    sequence: int | None
+    batch: int
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        kind = JobKind(self.model, self.precision)
+        return f"{kind.label}, batch {self.batch}"
+
+
+class Figure(NamedTuple):
+    """A workload on a placement.
+
+    Attributes:
+        refused: why it does not run there; empty when it does.
+        samples_s: of all GPUs together.
+        power_w: of all GPUs together.
+        factors: quantity -> how far off it may be (see `PairFigures`).
+        source: which model answered, from which constants.
+    """
+
+    refused: str
+    samples_s: float
+    power_w: float
+    factors: Mapping[str, float]
+    source: str
+
+
+class WorkloadPrices:
+    """Traces once, then answers any number of placements."""
+
+    def __init__(self) -> None:
+        self._workloads: Prepared[WorkloadKey, Workload] = Prepared(_traced, most=MOST_WORKLOADS)
+        self._models: dict[Gpu, KernelModel] = {}
+        self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, OnGpu]] = {}
+        self._figures: dict[tuple[WorkloadKey, Placement], Figure] = {}
+        self._lock = Lock()
+
+    def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
+        """The traced step; None while it is traced for longer than `wait_s`.
+
+        Raises:
+            ConfigError: it cannot be traced here.
+        """
+        if wait_s is None:
+            return self._workloads.get(key)
+        return self._workloads.soon(key, wait_s)
+
+    def on(self, key: WorkloadKey, workload: Workload, gpu: Gpu) -> OnGpu:
+        """The workload on a GPU type, made once.
+
+        Raises:
+            ConfigError: no constants for the GPU.
+        """
+        with self._lock:
+            known = self._on.get((key, gpu))
+            if known is None or known[0] is not workload:
+                if len(self._on) >= 4 * MOST_WORKLOADS:
+                    # models keep profiles of workloads that are long gone
+                    self._on.clear()
+                    self._models.clear()
+                known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
+            return known[1]
+
+    def figures(
+        self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[Placement]]]
+    ) -> dict[tuple[WorkloadKey, Placement], Figure]:
+        """Workloads on placements of one GPU type, each on its own; what is known is looked up.
+
+        Raises:
+            ConfigError: no constants for the GPU.
+        """
+        found: dict[tuple[WorkloadKey, Placement], Figure] = {}
+        new: dict[WorkloadKey, tuple[OnGpu, Workload, list[Placement]]] = {}
+        for key, (workload, placements) in wanted.items():
+            missing = []
+            for place in placements:
+                known = self._figures.get((key, place))
+                if known is None:
+                    missing.append(place)
+                else:
+                    found[key, place] = known
+            if missing:
+                new[key] = (self.on(key, workload, missing[0].gpu), workload, missing)
+        if new:
+            computed = _computed(new)
+            if len(self._figures) > MOST_FIGURES:
+                self._figures.clear()
+            self._figures.update(computed)
+            found.update(computed)
+        return found
+
+    def _model(self, gpu: Gpu) -> KernelModel:
+        if gpu not in self._models:
+            found = estimator_for(gpu, "kernels", None)
+            assert isinstance(found, KernelModel)
+            self._models[gpu] = found
+        return self._models[gpu]
+
+
+def _computed(
+    wanted: Mapping[WorkloadKey, tuple[OnGpu, Workload, list[Placement]]],
+) -> dict[tuple[WorkloadKey, Placement], Figure]:
+    rows = list(wanted.items())
+    figures = figures_of([row[0] for _, row in rows], [row[2] for _, row in rows])
+    found = {}
+    for (key, (on, workload, places)), figure in zip(rows, figures, strict=True):
+        step_s, power_w = figure.step_s.tolist(), figure.power_w.tolist()
+        factors = {name: values.tolist() for name, values in figure.factors.items()}
+        for column, place in enumerate(places):
+            found[key, place] = Figure(
+                refused=_why_not(workload, place),
+                samples_s=workload.samples * place.gpus / step_s[column],
+                power_w=power_w[column] * place.gpus,
+                factors={name: values[column] for name, values in factors.items()},
+                source=on.source,
+            )
+    return found
+
+
+def _why_not(workload: Workload, placement: Placement) -> str:
+    """Why it does not run there; empty when it does."""
+    if workload.precision == "bf16" and "bf16" not in placement.gpu.matrix_flops:
+        return f"the {placement.gpu.product} has no bfloat16 units"
+    fit = fit_on(workload, placement.gpu, placement.gpus)
+    return "" if fit.fits else f"memory: {fit.words}"
+
+
+def _traced(key: WorkloadKey) -> Workload:
+    kind = JobKind(key.model, key.precision, sequence=key.sequence)
+    return workload_of(kind, key.batch)

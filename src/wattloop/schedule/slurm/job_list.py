@@ -1,0 +1,185 @@
+"""Every job that waits or runs, by one call of squeue.
+
+Columns have a fixed width in bytes, and so has a record: a job's name or comment may have line
+breaks, separators or any other character in it, and still only fills its own column. (`squeue
+--json` is as safe, but lists every ended job as well and takes ten times as long, ADR 0043.)
+"""
+
+import re
+from collections.abc import Mapping
+
+from wattloop.core.errors import SlurmError
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.gres import asked_gpus
+from wattloop.schedule.slurm.hostlist import expanded
+from wattloop.schedule.slurm.job_record import HAS_MACHINES, SlurmJob
+
+__all__ = ["listed_jobs", "read_jobs"]
+
+COLUMNS = {
+    "JobArrayID": ("JOBID", 256),
+    "State": ("STATE", 20),
+    "Reason": ("REASON", 64),
+    "UserName": ("USER", 64),
+    "Account": ("ACCOUNT", 64),
+    "Partition": ("PARTITION", 256),
+    "Reservation": ("RESERVATION", 64),
+    "tres-per-node": ("TRES_PER_NODE", 100),
+    "tres-per-job": ("TRES_PER_JOB", 100),
+    "tres-per-task": ("TRES_PER_TASK", 100),
+    "NumNodes": ("NODES", 12),
+    "NumTasks": ("TASKS", 12),
+    "NodeList": ("NODELIST", 1000),
+    "ReqNodes": ("REQ_NODES", 200),
+    "Feature": ("FEATURES", 200),
+    "SubmitTime": ("SUBMIT_TIME", 24),
+    "StartTime": ("START_TIME", 24),
+    "TimeLimit": ("TIME_LIMIT", 24),
+    "Deadline": ("DEADLINE", 24),
+    "PriorityLong": ("PRIORITY", 24),
+    "RestartCnt": ("RESTART_COUNT", 12),
+    "Requeue": ("REQUEUE", 12),
+    "OverSubscribe": ("OVER_SUBSCRIBE", 16),
+    "AdminComment": ("ADMIN_COMMENT", 1024),
+    "Name": ("NAME", 128),
+    "Command": ("COMMAND", 256),
+    "Comment": ("COMMENT", 1200),
+}
+"""What squeue calls a column -> its heading, and its width in bytes."""
+OLD_NAMES = {"AdminComment": "admin_comment"}
+"""In 22.05."""
+NOTHING = {"", "(null)", "N/A", "n/a", "None assigned", "NONE"}
+LIMIT = re.compile(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", re.ASCII)
+ARRAY = re.compile(r"(\d{1,18})_\[(.*?)\]?", re.ASCII | re.DOTALL)
+TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+KEY = re.compile(r"\d{1,18}(_\d{1,9})?", re.ASCII)
+MOST_TASKS = 200
+"""Waiting tasks of one array that are looked at; the rest follows as these start."""
+
+
+def listed_jobs(commands: SlurmCommands) -> list[SlurmJob]:
+    """Ask squeue.
+
+    Raises:
+        SlurmError: it does not answer, or its columns are others.
+    """
+    error = SlurmError("Slurm: squeue has other columns than those asked for")
+    for names in (OLD_NAMES, {}):
+        form = ",".join(f"{names.get(name, name)}:{width}" for name, (_, width) in COLUMNS.items())
+        text = commands.output("squeue", "--all", "-O", form)
+        try:
+            return read_jobs(text)
+        except SlurmError as found:
+            error = found
+    raise error
+
+
+def read_jobs(text: bytes) -> list[SlurmJob]:
+    """Jobs of what squeue printed, headings included.
+
+    Raises:
+        SlurmError: it is no such list.
+    """
+    size = sum(width for _, width in COLUMNS.values()) + 1
+    if len(text) < size or len(text) % size:
+        raise SlurmError("Slurm: squeue's list of jobs has not the form that was asked for")
+    headings = _cut(text[:size])
+    for name, (heading, _) in COLUMNS.items():
+        if not headings[name].startswith(heading[:3]):
+            raise SlurmError(f"Slurm: squeue shows {headings[name][:20]!r} for column {name}")
+    found: list[SlurmJob] = []
+    for begin in range(size, len(text), size):
+        found += _jobs(_cut(text[begin : begin + size]))
+    return found
+
+
+def _cut(record: bytes) -> dict[str, str]:
+    values, at = {}, 0
+    for name, (_, width) in COLUMNS.items():
+        value = record[at : at + width].decode("utf-8", "replace").rstrip(" ")
+        values[name] = "" if value in NOTHING else value
+        at += width
+    return values
+
+
+def _jobs(row: Mapping[str, str]) -> list[SlurmJob]:
+    match = ARRAY.fullmatch(row["JobArrayID"])
+    if match is not None:
+        return [_job(row, f"{match[1]}_{task}") for task in _tasks(match[2])]
+    return [_job(row, row["JobArrayID"])] if KEY.fullmatch(row["JobArrayID"]) else []
+
+
+def _job(row: Mapping[str, str], key: str) -> SlurmJob:
+    state, nodes = row["State"], max(_whole(row["NumNodes"]) or 1, 1)
+    per_node, in_all = asked_gpus(row["tres-per-node"]), asked_gpus(row["tres-per-job"])
+    per_task = asked_gpus(row["tres-per-task"])
+    tasks = _whole(row["NumTasks"]) or 1
+    gpus = in_all.number or per_node.number * nodes or per_task.number * tasks
+    submit_s = float(_whole(row["SubmitTime"]) or 0)
+    deadline_s = _whole(row["Deadline"])
+    return SlurmJob(
+        key=key,
+        state=state,
+        reason=row["Reason"],
+        user=row["UserName"],
+        name=row["Name"],
+        account=row["Account"],
+        partition=row["Partition"],
+        command=row["Command"],
+        comment=row["Comment"],
+        admin_comment=row["AdminComment"],
+        reservation=row["Reservation"],
+        gpus=gpus,
+        gpu_type=per_node.type_name or in_all.type_name or per_task.type_name,
+        gpus_per_node=per_node.number if not in_all.number else 0,
+        nodes=nodes,
+        placed=_placed(row["NodeList"], gpus) if state in HAS_MACHINES else (),
+        required_nodes=row["ReqNodes"],
+        features=row["Feature"],
+        submit_s=submit_s,
+        start_s=float(_whole(row["StartTime"]) or 0) if state != "PENDING" else 0.0,
+        time_limit_s=_limit_s(row["TimeLimit"]),
+        deadline_s=None if not deadline_s else max(deadline_s - submit_s, 0.0),
+        priority=_whole(row["PriorityLong"]),
+        restarts=_whole(row["RestartCnt"]) or 0,
+        may_requeue=row["Requeue"] != "0",
+        is_exclusive=row["OverSubscribe"] == "NO",
+    )
+
+
+def _placed(text: str, gpus: int) -> tuple[tuple[str, int], ...]:
+    """Nodes with the GPUs of the job on each; which ones of a node is Slurm's own business."""
+    try:
+        names = expanded(text)
+    except SlurmError:
+        return ()
+    if not names:
+        return ()
+    each, rest = divmod(gpus, len(names))
+    return tuple((name, each + (place < rest)) for place, name in enumerate(names))
+
+
+def _tasks(text: str) -> list[int]:
+    """`1-5:2,9%2` -> 1, 3, 5, 9; the first of them where there are many."""
+    found: list[int] = []
+    for piece in text.partition("%")[0].split(","):
+        match = TASKS.fullmatch(piece)
+        if match is not None:
+            first, last = int(match[1]), int(match[2] or match[1])
+            step = max(int(match[3] or 1), 1)
+            found += range(first, last + 1, step)[: MOST_TASKS - len(found)]
+    return found
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def _limit_s(text: str) -> float | None:
+    """`3-04:05:06`, `05:06`; None for UNLIMITED."""
+    match = LIMIT.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    found_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return float(found_s) if 0 < found_s < 365 * 86_400 else None

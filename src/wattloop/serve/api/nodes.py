@@ -1,0 +1,227 @@
+"""Nodes of the fleet: what they draw now, and what they deliver."""
+
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from wattloop.core.errors import ConfigError, RunSenseless
+from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, Piece, Taken, clock_of, unpack_batch
+from wattloop.fleet.delivery.options import NODE_NAME
+from wattloop.fleet.delivery.status import NodeStatus
+from wattloop.fleet.nodes import STALE_S, NodeBook, NodeNow
+from wattloop.serve.body import body_of
+from wattloop.serve.faults import FaultAnswer
+from wattloop.serve.house import House, InHouse
+from wattloop.serve.security import Asking, Writer, refuse
+from wattloop.serve.settling import settled
+from wattloop.store.arriving import Source
+from wattloop.store.ingest import NotYours, Received, Unexpected
+
+__all__ = ["NodeAnswer", "PowerAnswer", "node_answers", "power_answer", "router"]
+
+router = APIRouter(tags=["nodes"])
+
+HEAD_B = 512 * 1024
+Node = Annotated[str, Path(pattern=f"^{NODE_NAME.pattern}$")]
+
+
+class NodeAnswer(BaseModel):
+    """A node now: watts, seconds, and times of day in seconds since 1970."""
+
+    node: str
+    power_w: float | None
+    limit_w: float | None
+    without_limit: list[str]
+    power_by_domain_w: dict[str, float]
+    limit_by_domain_w: dict[str, float]
+    provenance: str
+    jobs: list[str]
+    faults: list[str]
+    age_s: float
+    stale: bool
+    heard_wall_s: float
+    clock_offset_s: float | None
+    refusal: str
+    refused_wall_s: float | None
+    version: str
+
+
+class NodesAnswer(BaseModel):
+    """All nodes that were ever heard of."""
+
+    wall_s: float
+    nodes: list[NodeAnswer]
+
+
+class PowerAnswer(BaseModel):
+    """Power of the fleet now: of nodes that were heard within `max_age_s`.
+
+    `power_w` is None when none was; `silent` names those that are missing from it.
+    """
+
+    wall_s: float
+    max_age_s: float
+    power_w: float | None
+    limit_w: float | None
+    oldest_s: float | None
+    provenance: list[str]
+    power_by_node_w: dict[str, float]
+    silent: list[str]
+
+
+class HeardAnswer(BaseModel):
+    """The server's time of day, and how far the node's clock is ahead of it."""
+
+    wall_s: float
+    clock_offset_s: float | None
+
+
+@router.get("/nodes")
+def nodes(house: InHouse) -> NodesAnswer:
+    """What every node said last."""
+    return NodesAnswer(wall_s=time.time(), nodes=node_answers(house.book))
+
+
+@router.get("/fleet/power")
+def fleet_power(
+    house: InHouse, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
+) -> PowerAnswer:
+    """What all nodes draw now, and who is missing."""
+    return power_answer(house.book, max_age_s)
+
+
+@router.post(
+    "/nodes/{node}/status",
+    dependencies=[Writer],
+    response_model=HeardAnswer,
+    responses={413: {"model": FaultAnswer}},
+)
+async def status(request: Request, house: InHouse, caller: Asking, node: Node) -> Any:
+    """A node says what it draws and which jobs it has: `{"wall_s": ..., "power_w": {...}, ...}`."""
+    if not caller.may_speak_for(node):
+        raise refuse(request, 403, f"may not speak for {node}")
+    body = await body_of(request, HEAD_B)
+    try:
+        said = json.loads(body)
+    except ValueError:
+        raise ConfigError("a status is an object in JSON") from None
+    found = NodeStatus.parse(said)
+    offset_s = house.book.heard(node, clock_of(said.get("wall_s")), found)
+    return JSONResponse({"wall_s": time.time(), "clock_offset_s": offset_s})
+
+
+@router.post(
+    "/nodes/{node}/delivery",
+    dependencies=[Writer],
+    response_class=JSONResponse,
+    responses={413: {"model": FaultAnswer}},
+)
+async def delivery(request: Request, house: InHouse, caller: Asking, node: Node) -> JSONResponse:
+    """Everything a node has to say in one request: see `wattloop.fleet.delivery.batch`."""
+    if not caller.may_speak_for(node):
+        raise refuse(request, 403, f"may not speak for {node}")
+    wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
+    found = None if said is None else NodeStatus.parse(said)
+    offset_s = house.book.heard(node, wall_s, found)
+    source = Source(node, offset_s, is_trusted=True)
+    answers: list[Taken] = []
+    if pieces:
+        taken = await run_in_threadpool(lambda: [_taken(house, p, source) for p in pieces])
+        whole = [t.run_id for t in taken if isinstance(t, _Whole)]
+        ended = await settled(house, whole)
+        answers = [_answered(t, ended) for t in taken]
+    for answer in answers:
+        if answer.refused:
+            refuse(request, 422, f"{answer.run_id}: {answer.refused}")
+    return JSONResponse(
+        {
+            "wall_s": time.time(),
+            "clock_offset_s": offset_s,
+            "pieces": [answer._asdict() for answer in answers],
+        }
+    )
+
+
+class _Whole(Taken):
+    """A piece that made its run complete."""
+
+
+def _taken(house: House, piece: Piece, source: Source) -> Taken:
+    """What becomes of one piece; that one makes no sense does not stop the others."""
+    try:
+        found = _take(house, piece, source)
+    except Unexpected as error:
+        return Taken(piece.run_id, error.offset)
+    except (NotYours, ConfigError, RunSenseless) as error:
+        return Taken(piece.run_id, 0, refused=str(error))
+    kind = _Whole if found.complete else Taken
+    return kind(piece.run_id, found.offset, found.ended)
+
+
+def _take(house: House, piece: Piece, source: Source) -> Received:
+    if piece.asks:
+        return house.ingest.received(piece.run_id, source)
+    return house.ingest.take(
+        piece.run_id,
+        piece.offset,
+        piece.data,
+        source,
+        final=piece.final,
+        restart=piece.restart,
+    )
+
+
+def _answered(taken: Taken, ended: dict[str, bool | str]) -> Taken:
+    said = ended.get(taken.run_id)
+    if isinstance(said, str):
+        return Taken(taken.run_id, taken.offset, refused=said)
+    return Taken(taken.run_id, taken.offset, taken.ended or bool(said), taken.refused)
+
+
+def node_answers(book: NodeBook) -> list[NodeAnswer]:
+    """What the page shows and the API says."""
+    return [_node(one) for one in book.now()]
+
+
+def _node(one: NodeNow) -> NodeAnswer:
+    said = one.status
+    return NodeAnswer(
+        node=one.node,
+        power_w=one.power_w,
+        limit_w=one.limit_w,
+        without_limit=list(one.without_limit),
+        power_by_domain_w=dict(said.power_w),
+        limit_by_domain_w=dict(said.limit_w),
+        provenance=said.provenance,
+        jobs=list(said.jobs),
+        faults=list(said.faults),
+        age_s=one.age_s,
+        stale=one.is_stale,
+        heard_wall_s=one.heard_wall_s,
+        clock_offset_s=one.clock_offset_s,
+        refusal=one.refusal,
+        refused_wall_s=one.refused_wall_s,
+        version=said.version,
+    )
+
+
+def power_answer(book: NodeBook, max_age_s: float = STALE_S) -> PowerAnswer:
+    """The sum over nodes that were heard lately."""
+    known = book.now()
+    heard = [n for n in known if n.age_s <= max_age_s and n.power_w is not None]
+    limits_w = [n.limit_w for n in heard if n.limit_w is not None]
+    return PowerAnswer(
+        wall_s=time.time(),
+        max_age_s=max_age_s,
+        power_w=sum(n.power_w or 0.0 for n in heard) if heard else None,
+        limit_w=sum(limits_w) if limits_w else None,
+        oldest_s=max((n.age_s for n in heard), default=None),
+        provenance=sorted({n.status.provenance for n in heard if n.status.provenance}),
+        power_by_node_w={n.node: n.power_w or 0.0 for n in heard},
+        silent=[n.node for n in known if n not in heard],
+    )

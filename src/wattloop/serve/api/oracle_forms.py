@@ -1,0 +1,167 @@
+"""Questions to the oracle service and its answers, as the OpenAPI document has them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.described.stated import Stated
+from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
+from wattloop.schedule.oracle_service.where import Where
+
+__all__ = ["BatchAnswer", "BatchQuestion", "JobQuestion", "SubmitAnswer"]
+
+MOST_ITEMS = 1_000
+MOST_CHOICES = 16
+
+Text = Annotated[str, Field(max_length=4_096)]
+Name = Annotated[str, Field(max_length=100)]
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class JobQuestion(_Closed):
+    """A job: a model with its sizes, or what a batch system knows of it."""
+
+    model: Name = Field("", description="A name of `wattloop predict models`; overrides comment.")
+    batch: list[Annotated[int, Field(ge=1, le=65_536)]] | Annotated[int, Field(ge=1, le=65_536)] = (
+        Field([], description="Samples per GPU and step; of several the best is taken.")
+    )
+    samples: Annotated[float, Field(ge=1, le=1e15)] | None = None
+    precision: Literal["", "fp32", "tf32", "bf16", "fp16"] = ""
+    seq: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    low_power: bool = False
+    deadline_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
+    comment: str = Field("", max_length=65_536, description="Of the job, with a tag `wattloop:`.")
+    name: Text = ""
+    user: Text = ""
+    account: Text = ""
+    partition: Text = ""
+    script: Text = ""
+    gpus: Annotated[int, Field(ge=0, le=4_096)] = Field(0, description="Asked for; 0 is any.")
+    gpu_type: Annotated[str, Field(max_length=60)] = ""
+    time_limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    def asked(self) -> AskedJob:
+        """As the service wants it."""
+        batches = (self.batch,) if isinstance(self.batch, int) else tuple(self.batch)
+        if len(batches) > MOST_CHOICES:
+            raise ConfigError(f"batch: at most {MOST_CHOICES} choices")
+        stated = Stated(
+            model=self.model,
+            batches=batches,
+            work=self.samples,
+            precision=self.precision,
+            sequence=self.seq,
+            low_power=self.low_power,
+            deadline_s=self.deadline_s,
+        )
+        submitted = SubmittedJob(
+            name=self.name,
+            user=self.user,
+            account=self.account,
+            partition=self.partition,
+            script=self.script,
+            comment=self.comment,
+            gpus=self.gpus,
+            gpu_type=self.gpu_type,
+            time_limit_s=self.time_limit_s,
+        )
+        return AskedJob(submitted, stated if self.model else None)
+
+
+class PlacementQuestion(_Closed):
+    """GPUs of one type."""
+
+    gpu: Annotated[str, Field(max_length=60)]
+    gpus: Annotated[int, Field(ge=1, le=4_096)] = 1
+    cap_w: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    gpus_per_node: Annotated[int, Field(ge=1, le=4_096)] = 8
+    network_gbit_s: Annotated[float, Field(gt=0, le=1e6)] = 200.0
+    spread: bool = False
+
+    def where(self) -> Where:
+        """As the service wants it."""
+        bytes_s = self.network_gbit_s * 1e9 / 8
+        return Where(self.gpu, self.gpus, self.cap_w, self.gpus_per_node, bytes_s, self.spread)
+
+
+class BatchQuestion(_Closed):
+    """Jobs and placements; all pairs unless some are named."""
+
+    jobs: Annotated[list[JobQuestion], Field(min_length=1, max_length=MOST_ITEMS)]
+    placements: Annotated[list[PlacementQuestion], Field(max_length=MOST_ITEMS)] = Field(
+        [], description="Without any: all that the server's fleet has."
+    )
+    pairs: (
+        Annotated[
+            list[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]],
+            Field(max_length=MOST_PAIRS),
+        ]
+        | None
+    ) = Field(None, description="[job, placement], counted from 0; all pairs unless given.")
+    objective: Literal["energy", "time", "edp"] = "energy"
+    wait_s: Annotated[float, Field(ge=0, le=30)] = Field(
+        5.0, description="How long models that were never traced may take in all."
+    )
+
+
+class ResultAnswer(BaseModel):
+    """One pair; with `error` it has no figures, and `later` says whether to ask again."""
+
+    result: int
+    job: int
+    placement: int
+    time_s: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    samples_s: float | None = None
+    batch: int | None = None
+    cap_w: float | None = None
+    intervals: dict[str, list[float] | None] | None = None
+    provenance: str | None = None
+    source: str | None = None
+    error: str | None = None
+    later: bool | None = None
+
+
+class JobAnswer(BaseModel):
+    """What was understood of a job, and the number of its best result."""
+
+    job: int
+    model: str | None
+    precision: str | None
+    samples: float | None
+    deadline_s: float | None
+    low_power: bool
+    source: str
+    notes: list[str]
+    refusals: list[str]
+    past: dict[str, Any] | None
+    best: int | None
+
+
+class SubmitAnswer(BaseModel):
+    """What is expected of a job, and lines for its user."""
+
+    energy_j: float | None
+    time_s: float | None
+    gpus: int
+    gpu: str
+    source: str
+    messages: list[str]
+    later: bool
+
+
+class BatchAnswer(BaseModel):
+    """Results in the order of the pairs."""
+
+    results: list[ResultAnswer]
+    jobs: list[JobAnswer]
+    placements: list[dict[str, Any]]
+    objective: str
+    confidence: float
+    scope: str

@@ -1,0 +1,111 @@
+"""The oracle as a service: many jobs on many placements in one question."""
+
+from typing import TypeVar
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.oracle_service.advice import submit_advice
+from wattloop.schedule.oracle_service.answer import to_dict
+from wattloop.serve.api.oracle_forms import (
+    BatchAnswer,
+    BatchQuestion,
+    JobQuestion,
+    SubmitAnswer,
+)
+from wattloop.serve.faults import FaultAnswer
+from wattloop.serve.house import InHouse
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["predict"])
+
+LARGEST_B = 4 * 2**20
+TOO_LARGE = 413
+SUBMIT_WAIT_S = 0.2
+"""So long a submission may wait for a model that was never asked for; it has no more to give."""
+Q = TypeVar("Q", bound=BaseModel)
+
+
+@router.post(
+    "/predict",
+    response_model=BatchAnswer,
+    responses={TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."}},
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": BatchQuestion.model_json_schema()}},
+        }
+    },
+)
+async def predict_batch(request: Request, house: InHouse) -> Response:
+    """Time, power and energy of every pair, with intervals, and the best placement of each job."""
+    body = await _whole(request)
+
+    def answered() -> bytes:
+        question = _read(body, BatchQuestion)
+        answer = house.oracle.answer(
+            [job.asked() for job in question.jobs],
+            [place.where() for place in question.placements],
+            question.pairs,
+            objective=question.objective,
+            wait_s=question.wait_s,
+        )
+        # written here: checking a thousand rows once more would take longer than computing them
+        return to_json(to_dict(answer), inf_nan_mode="null")
+
+    return Response(await run_in_threadpool(answered), media_type="application/json")
+
+
+@router.post(
+    "/predict/submit",
+    response_model=SubmitAnswer,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."},
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": JobQuestion.model_json_schema()}},
+        }
+    },
+)
+async def predict_submit(request: Request, house: InHouse) -> Response:
+    """What to tell the user of a job that is submitted; `Accept: text/plain` for plain lines."""
+    body = await _whole(request)
+    plain = request.headers.get("accept", "").startswith("text/plain")
+
+    def answered() -> Response:
+        job = _read(body, JobQuestion).asked().submitted
+        advice = submit_advice(house.oracle, job, wait_s=SUBMIT_WAIT_S)
+        if plain:
+            return Response(advice.to_text(), media_type="text/plain")
+        return Response(to_json(advice.to_dict()), media_type="application/json")
+
+    return await run_in_threadpool(answered)
+
+
+async def _whole(request: Request) -> bytes:
+    """The body, as long as it is not too large."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST_B:
+            raise HTTPException(TOO_LARGE, f"a question has at most {LARGEST_B} bytes")
+    return bytes(body)
+
+
+def _read(body: bytes, form: type[Q]) -> Q:
+    try:
+        return form.model_validate_json(body)
+    except ValidationError as error:
+        said = [
+            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}"
+            for one in error.errors(include_input=False, include_url=False)[:5]
+        ]
+        raise ConfigError("; ".join(said)) from None

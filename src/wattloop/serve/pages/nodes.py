@@ -1,0 +1,26 @@
+"""*Nodes*: what each node of the fleet draws now, against its limits."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from wattloop.serve.api.nodes import node_answers, power_answer
+from wattloop.serve.house import InHouse
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+JOBS_SHOWN = 8
+
+
+@router.get("/nodes")
+def nodes(request: Request, house: InHouse) -> HTMLResponse:
+    """Power now, age, jobs, clock and refusals, node by node."""
+    return house.page(
+        "nodes.html",
+        request,
+        power=power_answer(house.book),
+        nodes=node_answers(house.book),
+        refusals=house.refusals.count,
+        jobs_shown=JOBS_SHOWN,
+    )

@@ -1,0 +1,55 @@
+"""Every refusal, in the log and on the page of nodes: who, what, why.
+
+Floods are counted, not written.
+"""
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+
+from wattloop.fleet.nodes import NodeBook
+from wattloop.fleet.tokens import Caller
+
+__all__ = ["Refusals"]
+
+EVERY_S = 10.0
+MOST_KINDS = 1_000
+LONGEST = 200
+
+_log = logging.getLogger("wattloop.refusals")
+
+
+class Refusals:
+    """Notes refusals; one line of a kind and caller every ten seconds, with how many there were."""
+
+    def __init__(self, book: NodeBook) -> None:
+        self._book = book
+        self._guard = threading.Lock()
+        self._last: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self.count = 0
+        """All of them since the server started."""
+
+    def note(self, caller: Caller, address: str, what: str, why: str) -> None:
+        """Somebody was refused something."""
+        what, why = _line(what), _line(why)
+        if caller.node:
+            self._book.refused(caller.node, f"{what}: {why}")
+        now_s = time.monotonic()
+        with self._guard:
+            self.count += 1
+            key = (str(caller) + address, why[:40])
+            last_s, unsaid = self._last.get(key, (-EVERY_S, 0))
+            is_due = now_s - last_s >= EVERY_S
+            self._last[key] = (now_s, 0) if is_due else (last_s, unsaid + 1)
+            self._last.move_to_end(key)
+            while len(self._last) > MOST_KINDS:
+                self._last.popitem(last=False)
+        if is_due:
+            more = f" ({unsaid} more like it before)" if unsaid else ""
+            _log.warning("refused %s from %s: %s: %s%s", caller, address, what, why, more)
+
+
+def _line(text: str) -> str:
+    """What others wrote, in one line of a log."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST]

@@ -1,0 +1,90 @@
+"""What a server does while nobody asks: runs into the store, nodes kept, old things dropped."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wattloop.core.errors import StoreError
+from wattloop.measure.closing import close_journal
+from wattloop.serve.house import House
+from wattloop.store.fold import recover
+from wattloop.store.node_list import keep_nodes
+from wattloop.store.retention import apply_retention
+
+__all__ = ["Steward"]
+
+_log = logging.getLogger("wattloop.serve")
+
+
+@dataclass(slots=True)
+class _Duty:
+    do: Callable[[], object]
+    every_s: float
+    due_s: float = 0.0
+
+
+class Steward:
+    """A thread with duties; one that fails is tried again at its next turn."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        ingest, store = house.ingest, house.store
+        self._duties = [
+            _Duty(lambda: ingest.settle_all(search=True), 60.0),
+            _Duty(ingest.settle_all, 2.0),
+            _Duty(lambda: recover(store, close_journal), 5.0),
+            _Duty(ingest.abandoned, 30.0),
+            _Duty(self._keep_nodes, 10.0),
+        ]
+        if house.options.retain is not None:
+            self._duties.append(_Duty(self._retain, 3_600.0))
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="wattloop-steward", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the duty that is being done."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(10.0)
+        self._house.folding.shutdown(wait=True, cancel_futures=True)
+        try:
+            self._keep_nodes()
+        except StoreError as error:
+            _log.warning("nodes are not remembered: %s", error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            for duty in self._duties:
+                if time.monotonic() >= duty.due_s and not self._stop.is_set():
+                    self._do(duty)
+
+    def _do(self, duty: _Duty) -> None:
+        try:
+            duty.do()
+        except StoreError:
+            pass  # said by whoever noticed first; nothing is lost
+        except Exception:  # noqa: BLE001 - one odd run must not stop the others
+            _log.exception("a duty failed; it is tried again")
+        duty.due_s = time.monotonic() + duty.every_s
+
+    def _keep_nodes(self) -> None:
+        fresh = self._house.book.fresh()
+        try:
+            keep_nodes(self._house.store, fresh)
+        except StoreError:
+            self._house.book.unkept(fresh)
+            raise
+
+    def _retain(self) -> None:
+        policy = self._house.options.retain
+        assert policy is not None
+        dropped = apply_retention(self._house.store, policy, stop=self._stop)
+        if dropped.samples or dropped.levels or dropped.runs:
+            _log.warning("old runs, as --retain says: %s", dropped)

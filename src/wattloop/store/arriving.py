@@ -1,0 +1,202 @@
+"""A run that another machine sent: its texts are bounded, its clock corrected, its figures judged.
+
+Whoever holds a token may send anything: what would break a page, a total or a database is cut or
+dropped here, with a note.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.core.labels import Label
+from wattloop.core.records import WindowResult
+from wattloop.store.job_rows import AGENT_KIND, UNALLOCATED_KIND
+from wattloop.store.plausible import reasons_to_doubt
+from wattloop.store.runs import RunRecord
+from wattloop.store.text import plain
+
+__all__ = ["Source", "received_run"]
+
+SMALLEST_OFFSET_S = 2.0
+"""Clocks that differ by less are not corrected: the way of a request takes as long."""
+LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
+LONGEST_ID = 200
+MOST_TAGS, LONGEST_TAG = 64, 1_000
+MOST_PARTS, LONGEST_PART = 1_000, 4_000
+LARGEST_JSON_B = 256 * 1024
+MOST_FEEDS, MOST_SERIES = 64, 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who sends a run.
+
+    Attributes:
+        node: whose token it is; empty when the sender may send any node's.
+        clock_offset_s: how far its clock is ahead of ours; None when it was not measured.
+        is_trusted: may speak for whole jobs, as agents do: a job's energy is what they say.
+    """
+
+    node: str = ""
+    clock_offset_s: float | None = None
+    is_trusted: bool = False
+
+
+def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
+    """Make a record of another machine fit to be kept.
+
+    Raises:
+        ValueError, TypeError: it makes no sense at all.
+    """
+    _bound(record)
+    if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
+        record.kind = "command"
+    record.settings = {**record.settings, "store": ""}  # the sender's, which means nothing here
+    _correct_clock(record, source.clock_offset_s)
+    doubts = reasons_to_doubt(record, now_wall_s)
+    if doubts:
+        record.quarantine = "; ".join(doubts)[:LONGEST_PART]
+        record.counted = False
+        record.notes.append(
+            f"quarantined, in no total: {record.quarantine}; look at the node's sensors and clock"
+        )
+        record.accounting = None  # worked out from figures that cannot be
+        if record.result is not None:
+            record.result = WindowResult.from_dict(_finite(record.result.to_dict()))
+
+
+def _bound(record: RunRecord) -> None:
+    for name, most in LONGEST.items():
+        setattr(record, name, plain(getattr(record, name))[:most])
+    for name in ("machine_id", "boot_id", "kind"):
+        setattr(record, name, plain(getattr(record, name))[:LONGEST_ID])
+    for name in ("parent_run_id", "counted_by"):
+        value = getattr(record, name)
+        setattr(record, name, None if value is None else plain(value)[:LONGEST_ID])
+    record.started_wall_s = _number(record.started_wall_s, "started_wall_s")
+    record.started_s = _number(record.started_s, "started_s")
+    for name in ("ended_wall_s", "ended_s"):
+        value = getattr(record, name)
+        setattr(record, name, None if value is None else _number(value, name))
+    for name in ("pid", "exit_code", "signal"):
+        value = getattr(record, name)
+        fits = isinstance(value, int) and abs(value) < 2**31
+        setattr(record, name, value if fits else None)
+    record.counted = bool(record.counted)
+    record.tags = _texts(record.tags, MOST_TAGS, LONGEST_TAG)
+    record.job = _job(record.job)
+    if record.command is not None:
+        record.command = [plain(part)[:LONGEST_PART] for part in record.command[:MOST_PARTS]]
+    _check_feeds(record)
+    _drop_unless(record, "settings", _is_small, {})
+    _drop_unless(record, "missing", _is_small, [])
+    _drop_unless(record, "accounting", _is_accounting, None)
+
+
+def _job(job: Any) -> dict[str, Any] | None:
+    if not isinstance(job, Mapping) or not job:
+        return None
+    ranks = {
+        name: value if isinstance(value := job.get(name), int) else None
+        for name in ("rank", "local_rank", "world_size")
+    }
+    return {
+        "id": plain(job.get("id") or "")[:LONGEST_ID],
+        "kind": plain(job.get("kind") or "")[:40],
+        **ranks,
+        "scheduler": _texts(job.get("scheduler") or {}, MOST_TAGS, LONGEST_ID),
+    }
+
+
+def _texts(given: Any, most: int, longest: int) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError("tags and facts of a scheduler are objects")
+    pairs = list(given.items())[:most]
+    return {plain(key)[:LONGEST_ID]: plain(value)[:longest] for key, value in pairs}
+
+
+def _check_feeds(record: RunRecord) -> None:
+    series = [*(d for f in record.feeds for d in (*f["domains"], *(f.get("signals") or ())))]
+    if len(record.feeds) > MOST_FEEDS or len(series) > MOST_SERIES:
+        raise ValueError(f"more than {MOST_FEEDS} meters or {MOST_SERIES} series")
+    for one in series:
+        if not isinstance(one["name"], str) or len(one["name"]) > LONGEST_ID:
+            raise ValueError("a series has no name that could be shown")
+
+
+def _drop_unless(record: RunRecord, name: str, is_sound: Callable[[Any], bool], empty: Any) -> None:
+    value = getattr(record, name)
+    try:
+        if value is None or is_sound(value):
+            return
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    setattr(record, name, empty)
+    record.notes.append(f"its {name} made no sense and were left out")
+
+
+def _is_small(value: Any) -> bool:
+    return len(json.dumps(value, default=str)) <= LARGEST_JSON_B
+
+
+def _is_accounting(value: Any) -> bool:
+    """Whether lists and pages can show it."""
+    if not isinstance(value, dict) or len(json.dumps(value, allow_nan=False)) > LARGEST_JSON_B:
+        return False
+    known = {label.value for label in Label}
+    facility = value.get("facility") or {}
+    return (
+        set((value.get("labels") or {}).values()) <= known
+        and _is_number(facility.get("energy_j"))
+        and _is_number(value.get("carbon_g"))
+        and all(
+            all(isinstance(one[key], str) for key in ("code", "severity", "text"))
+            and one["code"].replace("_", "").isalnum()
+            for one in value.get("insights") or ()
+        )
+        and all(
+            all(_is_number(one[key]) for key in ("value", "power_w", "tdp_w"))
+            and all(isinstance(one[key], str) for key in ("name", "label", "basis", "provenance"))
+            for one in value.get("efficiencies") or ()
+        )
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if value is None:
+        return True
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+
+
+def _number(value: Any, name: str) -> float:
+    if value is None or not _is_number(value):
+        raise ValueError(f"{name} is no number")
+    return float(value)
+
+
+def _correct_clock(record: RunRecord, offset_s: float | None) -> None:
+    if offset_s is None or abs(offset_s) < SMALLEST_OFFSET_S:
+        return
+    record.clock_offset_s = offset_s
+    record.started_wall_s -= offset_s
+    if record.ended_wall_s is not None:
+        record.ended_wall_s -= offset_s
+    way = "ahead of" if offset_s > 0 else "behind"
+    record.notes.append(
+        f"its node's clock was {abs(offset_s):.1f} s {way} the server's; start and end are "
+        "corrected by that"
+    )
+
+
+def _finite(data: Any) -> Any:
+    """The same without infinities and NaN, which neither JSON nor a sum can hold."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if isinstance(data, dict):
+        cleaned = {key: _finite(value) for key, value in data.items()}
+        if "uncertainty_j" in cleaned and cleaned["uncertainty_j"] is None:
+            cleaned["uncertainty_j"] = 0.0
+        return cleaned
+    return [_finite(one) for one in data] if isinstance(data, list | tuple) else data

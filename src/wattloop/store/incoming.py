@@ -1,0 +1,191 @@
+"""Journals of other machines on this machine's disk, until they are in the store.
+
+`RUN.part` holds the bytes that came; `RUN.from` says who sends them, since when, and whether more
+will come. Whoever changes a part holds its lock, so several processes may do it.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from wattloop.core.errors import StoreUnwritable
+from wattloop.store.arriving import Source
+
+__all__ = ["Incoming", "Origin", "Part"]
+
+ROOM_B = 512 * 1024 * 1024
+"""So much stays free on the disk: the database may be on it, too."""
+LOOK_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What `RUN.from` says."""
+
+    node: str
+    clock_offset_s: float | None
+    first_wall_s: float
+    is_trusted: bool = False
+    final: bool = False
+
+    @property
+    def source(self) -> Source:
+        """Who sends it."""
+        return Source(self.node, self.clock_offset_s, self.is_trusted)
+
+
+class Part:
+    """A part that this process holds."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @property
+    def size_b(self) -> int:
+        """How much of it is there."""
+        return os.fstat(self._descriptor).st_size
+
+    def append(self, data: bytes) -> None:
+        """Durable when this returns; when the disk refuses, nothing has changed.
+
+        Raises:
+            StoreUnwritable: the disk is full, or broken.
+        """
+        before_b = self.size_b
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            os.fsync(self._descriptor)
+        except OSError as error:
+            os.ftruncate(self._descriptor, before_b)
+            raise StoreUnwritable(
+                f"{self.path.parent}: {error.strerror}; make room on the server's disk ('df -h')"
+            ) from error
+
+    def empty(self) -> None:
+        """Forget what came."""
+        os.ftruncate(self._descriptor, 0)
+        self._note().unlink(missing_ok=True)
+
+    def origin(self) -> Origin | None:
+        """Who sends it; None when nobody said."""
+        try:
+            return Origin(**json.loads(self._note().read_text("utf-8")))
+        except (OSError, TypeError, ValueError):
+            return None
+
+    def begin(self, source: Source) -> None:
+        """Say who sends it, before the first byte is there."""
+        self._write(Origin(source.node, source.clock_offset_s, time.time(), source.is_trusted))
+
+    def finish(self) -> Origin:
+        """No more will come."""
+        known = self.origin() or Origin("", None, time.time())
+        if not known.final:
+            known = replace(known, final=True)
+            self._write(known)
+        return known
+
+    def remove(self) -> None:
+        """It is in the store."""
+        self.path.unlink(missing_ok=True)
+        self._note().unlink(missing_ok=True)
+
+    def _note(self) -> Path:
+        return self.path.with_suffix(".from")
+
+    def _write(self, origin: Origin) -> None:
+        fresh = self._note().with_suffix(".from.new")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                json.dump(asdict(origin), file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._note())
+        except OSError as error:
+            raise StoreUnwritable(f"{self.path.parent}: {error.strerror}") from error
+
+
+class Incoming:
+    """The folder of parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._looked_s = -LOOK_EVERY_S
+        self._is_roomy = True
+
+    def path(self, run_id: str) -> Path:
+        """Where the bytes of a run are."""
+        return self.folder / f"{run_id}.part"
+
+    def parts(self) -> list[Path]:
+        """All that are on their way, in order of their runs."""
+        return sorted(self.folder.glob("*.part"))
+
+    def check_room(self) -> None:
+        """Refuse before the disk is full, which would harm more than this.
+
+        Raises:
+            StoreUnwritable: there is too little.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s > LOOK_EVERY_S:
+            self._looked_s = now_s
+            self._is_roomy = shutil.disk_usage(self.folder).free > ROOM_B
+        if not self._is_roomy:
+            raise StoreUnwritable(
+                f"{self.folder}: less than {ROOM_B // 1024**2} MiB are free; runs wait on their "
+                "nodes until there is room ('df -h')"
+            )
+
+    @contextmanager
+    def held(self, run_id: str, *, create: bool) -> Iterator[Part | None]:
+        """The part of a run, held until the block ends; None when it is not there."""
+        path = self.path(run_id)
+        if create:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        while True:
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                yield None
+                return
+            try:
+                _lock(descriptor)
+                if not _is_same(descriptor, path):
+                    continue  # folded and removed while we waited
+                yield Part(path, descriptor)
+                return
+            finally:
+                _leave(descriptor, path)
+
+
+def _lock(descriptor: int) -> None:
+    with suppress(OSError):  # a file system without locks: for one process, as is supported
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _leave(descriptor: int, path: Path) -> None:
+    """Let go; a part into which nothing came is not left behind."""
+    try:
+        if os.fstat(descriptor).st_size == 0 and _is_same(descriptor, path):
+            path.unlink(missing_ok=True)
+            path.with_suffix(".from").unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,39 @@
+"""What was last heard of each node, so that a server that starts knows whom to miss."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from wattloop.store.database import Store
+from wattloop.store.schema import nodes
+from wattloop.store.text import json_text
+
+__all__ = ["forget_node", "keep_nodes", "known_nodes"]
+
+
+def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:
+    """Remember nodes: name -> (when it was heard, what is known)."""
+    if not heard:
+        return
+    rows = [
+        {"node": node, "heard_wall_s": heard_s, "body": json_text(body)}
+        for node, (heard_s, body) in sorted(heard.items())
+    ]
+    with store.writing() as connection:
+        connection.execute(delete(nodes).where(nodes.c.node.in_(list(heard))))
+        connection.execute(insert(nodes), rows)
+
+
+def known_nodes(store: Store) -> dict[str, tuple[float, dict[str, Any]]]:
+    """What `keep_nodes` kept."""
+    with store.reading() as connection:
+        found = connection.execute(select(nodes.c.node, nodes.c.heard_wall_s, nodes.c.body))
+        return {node: (heard_s, json.loads(body)) for node, heard_s, body in found}
+
+
+def forget_node(store: Store, node: str) -> bool:
+    """A node that is no more; False when it was not known."""
+    with store.writing() as connection:
+        return connection.execute(delete(nodes).where(nodes.c.node == node)).rowcount > 0

@@ -1,0 +1,91 @@
+"""Promises of the log: one line each, turned over when full, readable by people."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.control.daemon.conftest import DaemonRig
+from wattloop.control.daemon.change_log import ChangeLog, read_log
+from wattloop.control.daemon.peer import Peer
+from wattloop.core.errors import ConfigError
+
+PEER = Peer(7, 1000, frozenset(), "alice", "python train.py")
+
+
+def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
+    """The newest lines are kept, the oldest go."""
+    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=1_000, kept=3)
+    for number in range(100):
+        log.write("set", PEER, lever="gpu:0/power_limit", before=1.0, after=float(number), why="")
+    log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "c.jsonl",
+        "c.jsonl.1",
+        "c.jsonl.2",
+        "c.jsonl.3",
+    ]
+    assert all(path.stat().st_size <= 1_000 for path in tmp_path.iterdir())
+    values = [line["after"] for line in read_log(tmp_path / "c.jsonl")]
+    assert values == [float(number) for number in range(100 - len(values), 100)]
+    assert len(values) >= 12
+    assert (tmp_path / "c.jsonl").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_full_disk_costs_lines_and_says_so(tmp_path: Path) -> None:
+    """Nothing fails; the next line that is written counts those that were not."""
+    log = ChangeLog(tmp_path / "c.jsonl")
+    good, log._descriptor = log._descriptor, os.open("/dev/full", os.O_WRONLY)
+    log.write("set", PEER)
+    log.write("set", PEER)
+    os.close(log._descriptor)
+    log._descriptor = good
+    log.write("set", PEER)
+    log.close()
+    (line,) = read_log(tmp_path / "c.jsonl")
+    assert line["lines_lost_before"] == 2
+
+
+def test_a_log_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
+    """A link there would let root write elsewhere."""
+    (tmp_path / "c.jsonl").symlink_to(tmp_path / "passwd")
+    with pytest.raises(ConfigError, match="the log cannot be written"):
+        ChangeLog(tmp_path / "c.jsonl")
+    with pytest.raises(ConfigError, match="no log there"):
+        list(read_log(tmp_path / "none.jsonl"))
+
+
+def test_the_command_shows_it(rig: DaemonRig) -> None:
+    """As a table and as JSON, by user, lever, or refusals only; a torn line is left out."""
+    log = ChangeLog(rig.folder / "c.jsonl")
+    log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, job="9", why="")
+    log.write("refused", PEER, lever="gpu:1/power_limit", why="\x1b[31mred")
+    log.write("default", lever="gpu:0/power_limit", before=700.0, after=630.0, why="cap of 90%")
+    log.close()
+    with (rig.folder / "c.jsonl").open("a") as file:
+        file.write('{"time": "2026')
+    words = ["control-daemon", "log", "--rules", str(rig.rules)]
+    shown = rig.wattloop(*words).stdout
+    assert "alice (job 9)" in shown and "?[31mred" in shown and "\x1b" not in shown
+    assert len(shown.splitlines()) == 4
+    done = rig.wattloop(*words, "--user", "alice", "--refused", "--json", "-")
+    (line,) = json.loads(done.stdout)
+    assert line["event"] == "refused"
+
+
+def test_check_says_what_rules_mean_here(rig: DaemonRig) -> None:
+    """Before a daemon is started with them; faults end with code 2 and no traceback."""
+    rig.rules.write_text(
+        rig.rules.read_text() + "default_cap: {cpu/power_limit: 90%, gpu/power_limit: 80%}\n"
+    )
+    done = rig.wattloop("control-daemon", "--rules", str(rig.rules), "--check")
+    assert done.returncode == 0, done.stderr
+    assert "gpu:1/power_limit: 300 to 350 W" in done.stdout
+    assert "default: gpu:0/power_limit at most 560 W (80%)" in done.stdout
+    assert "warning: cpu/power_limit fits no lever of this machine" in done.stdout
+    rig.rules.write_text("rulez: []\n")
+    bad = rig.wattloop("control-daemon", "--rules", str(rig.rules), "--check")
+    assert bad.returncode == 2
+    assert "rules.yaml:1: rulez: unknown field; did you mean 'rules'?" in bad.stderr
+    assert "Traceback" not in bad.stderr

@@ -1,0 +1,192 @@
+"""Promises against clients that mean no good: they are cut off and logged, others go on."""
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+
+from tests.control.conftest import eventually
+from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
+from wattloop.control.daemon.client import connect
+from wattloop.control.daemon.protocol import REQUEST_MOST_B, NotAllowed
+
+LIMIT = "gpu:0/power_limit"
+
+
+@contextmanager
+def line_to(daemon: DaemonRig) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(10)
+        line.connect(str(daemon.socket))
+        yield line
+
+
+def reply_to(daemon: DaemonRig, data: bytes) -> bytes:
+    """Everything that comes back until the daemon hangs up, or one line."""
+    with line_to(daemon) as line:
+        found = b""
+        try:
+            line.sendall(data)
+            while not found.endswith(b"\n"):
+                more = line.recv(1 << 16)
+                if not more:
+                    break
+                found += more
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\n",
+        b"\x00\xff\xfe\n",
+        b"[]\n",
+        b'{"v": 2, "id": 1, "do": "hello"}\n',
+        b'{"v": true, "id": 1, "do": "hello"}\n',
+        b'{"v": 1, "id": 1, "do": "set", "value": NaN}\n',
+        b"[" * 4_000 + b"\n",
+        b"x" * (REQUEST_MOST_B + 2) + b"\n",
+        b"x" * 100_000,
+    ],
+    ids=["http", "bytes", "list", "version", "bool", "nan", "deep", "long", "endless"],
+)
+def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes) -> None:
+    """Whoever speaks another language is told so, and let go."""
+    before = len(daemon.log("cut_off"))
+    with daemon.connect() as other:
+        other.set(LIMIT, 400.0)
+        reply = reply_to(daemon, data)
+        if reply:
+            assert json.loads(reply)["error"]["kind"] == "protocol"
+        assert eventually(lambda: len(daemon.log("cut_off")) == before + 1)
+        assert other.read(LIMIT) == 400.0 == daemon.limit_w()
+
+
+def test_wrong_requests_are_answered(daemon: DaemonRig) -> None:
+    """In our language but without sense: an error that says what is wrong."""
+    for fields, why in (
+        ({"do": "reboot"}, "'do' is one of hello, levers"),
+        ({"do": "set"}, "'lever' is a name"),
+        ({"do": "set", "lever": "x" * 1_000}, "'lever' is a name"),
+        ({"do": "set", "lever": LIMIT}, "'value' is missing"),
+        ({"do": "set", "lever": LIMIT, "value": [1]}, "'value' is a number"),
+        ({"do": "set", "lever": LIMIT, "value": True}, "neither a number"),
+        ({"do": "set", "lever": LIMIT, "value": 300, "for": 7}, "'for' is"),
+        ({"do": "set", "lever": LIMIT, "value": 300, "for": {"job": "\n"}}, "'for' is"),
+        ({"do": "release", "lever": 5}, "'lever' is a name"),
+        ({"do": "read", "lever": "../../etc"}, "no such lever"),
+    ):
+        reply = json.loads(
+            reply_to(daemon, json.dumps({"v": 1, "id": 3} | fields).encode() + b"\n")
+        )
+        assert (reply["id"], reply["ok"]) == (3, False)
+        assert why in reply["error"]["message"], fields
+    assert daemon.limit_w() == 700.0
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    message=some.dictionaries(
+        some.sampled_from(["v", "id", "do", "lever", "value", "for"]),
+        some.one_of(
+            some.sampled_from([1, "set", "release", "read", "levers", LIMIT, "low_power"]),
+            some.recursive(
+                some.none() | some.booleans() | some.integers() | some.text(max_size=20),
+                lambda inner: (
+                    some.lists(inner, max_size=3)
+                    | some.dictionaries(some.text(max_size=5), inner, max_size=3)
+                ),
+                max_leaves=5,
+            ),
+        ),
+    )
+)
+def test_no_message_breaks_the_daemon(daemon: DaemonRig, message: dict[str, object]) -> None:
+    """Whatever is sent, it answers or hangs up, and nothing stays set."""
+    reply = reply_to(daemon, json.dumps(message).encode() + b"\n")
+    assert json.loads(reply)["ok"] in (True, False)
+    assert b"the control daemon failed" not in reply
+
+
+def test_a_line_that_never_ends_is_not_waited_for(daemon: DaemonRig) -> None:
+    """A byte now and then does not keep a connection open."""
+    before = len(daemon.log("cut_off"))
+    with line_to(daemon) as line:
+        line.sendall(b'{"v": 1')
+        assert eventually(lambda: len(daemon.log("cut_off")) > before)
+        assert "not ended in 0.5 s" in daemon.log("cut_off")[-1]["why"]
+
+
+@needs_root
+def test_a_flood_is_cut_off_and_others_are_served(daemon: DaemonRig) -> None:
+    """Rate is counted per user: a second connection is no way around it."""
+
+    def flood() -> int:
+        sent = 0
+        for _ in range(3):
+            with connect(daemon.socket) as client:
+                while sent < 5_000:
+                    client.read(LIMIT)
+                    sent += 1
+        return sent
+
+    with pytest.raises(Exception, match=r"more requests than|gone|answers"):
+        as_user(NOBODY, flood)
+    assert "more requests than 50 a second" in daemon.log("cut_off")[-1]["why"]
+    with daemon.connect() as root:
+        assert root.set(LIMIT, 400.0).after == 400.0
+
+
+@needs_root
+def test_one_user_cannot_take_all_connections(daemon: DaemonRig) -> None:
+    """Root still gets in, and the user again when they let go."""
+
+    def many() -> str:
+        clients = []
+        try:
+            for _ in range(10):
+                clients.append(connect(daemon.socket))
+        except NotAllowed as error:
+            return f"{len(clients)} {error}"
+        return "all"
+
+    said = as_user(4_243, many)
+    assert said.startswith("4 ") and "more than 4 connections of user 4243" in said
+    assert daemon.log("turned_away")[-1]["uid"] == 4_243
+    daemon.connect().close()
+    assert eventually(lambda: as_user(4_243, many).startswith("4 "))
+
+
+def test_a_client_that_reads_nothing_is_cut_off(rig: DaemonRig) -> None:
+    """Replies do not pile up in the daemon's memory, and its thread ends."""
+    rig.rules.write_text(
+        rig.rules.read_text().replace("line_s", "requests_per_s: 100000, burst: 100000, line_s")
+    )
+    rig.start()
+    request = b'{"v":1,"id":1,"do":"levers"}\n' * 2_000
+    with line_to(rig) as line, rig.connect() as other:
+        line.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            for _ in range(1_000):
+                line.sendall(request)
+        assert other.read(LIMIT) == 700.0
+        assert eventually(lambda: bool(rig.log("cut_off")))
+        assert "not read" in rig.log("cut_off")[0]["why"]
+
+
+def test_random_bytes_from_many_at_once(daemon: DaemonRig) -> None:
+    """Seeded: 40 connections of noise around one that works."""
+    rng = random.Random(8)
+    with daemon.connect() as client:
+        for _ in range(40):
+            with line_to(daemon) as line:
+                line.sendall(rng.randbytes(rng.randrange(1, 2_000)) + b"\n")
+            client.set(LIMIT, float(rng.randrange(300, 700)))
+    assert eventually(lambda: daemon.limit_w() == 700.0)

@@ -1,0 +1,100 @@
+"""Promises for NVIDIA cards, whose driver lets only root set anything."""
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.control.conftest import eventually
+from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
+from wattloop.control.daemon.protocol import SOCKET_VARIABLE
+from wattloop.control.hold import hold
+from wattloop.control.registry import inventory, lever_named
+from wattloop.core.errors import LeverError
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+
+pytestmark = needs_root
+LIMIT = "gpu:0/power_limit"
+
+
+@pytest.fixture
+def cards(rig: DaemonRig) -> Iterator[StubNvml]:
+    """Two cards, in files that other users can read."""
+    folder = Path(tempfile.mkdtemp(prefix="wattloop-stub-"))
+    try:
+        stub = StubNvml(folder, gpus=2)
+    except NoCompiler as reason:
+        pytest.skip(str(reason))
+    with stub:
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o777)
+        for name in stub.environment.values():
+            if Path(name).is_file():
+                Path(name).chmod(0o666)
+        rig.extra |= {**stub.environment, "WATTLOOP_VIRTUAL_GPUS": "0"}
+        yield stub
+    shutil.rmtree(folder)
+
+
+def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
+    rig: DaemonRig, cards: StubNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own levers are refused by the driver; those of the daemon take their place."""
+    pytest.importorskip("pynvml")  # before we are a user who may not read where it lies
+    before = cards.settings(0)
+    rig.start()
+    monkeypatch.setenv(SOCKET_VARIABLE, str(rig.socket))
+
+    def act() -> tuple[list[str], float, str, str]:
+        levers = inventory(Host(), Settings()).levers
+        notes = [lever.state().note for lever in levers if lever.state().available]
+        lever = lever_named(levers, LIMIT)
+        with hold([lever]) as held:
+            held.set({LIMIT: 320.0})
+            shows = cards.settings(0).limit_w
+        local = lever_named(inventory(Host(), Settings(), remote=False).levers, LIMIT)
+        try:
+            hold([local]).__enter__()
+        except LeverError as error:
+            return notes, shows, str(error), lever.device
+        return notes, shows, "", lever.device
+
+    notes, shows, refusal, device = as_user(NOBODY, act)
+    assert len(notes) == 4  # power limit and SM clock of two cards
+    assert all("through the control daemon" in note for note in notes)
+    assert shows == 320.0
+    assert "only root" in refusal
+    assert device.startswith(f"daemon:{rig.socket}:nvidia:GPU-")
+    assert cards.settings(0) == before
+
+
+def test_locked_clocks_are_unlocked_when_the_client_is_killed(
+    rig: DaemonRig, cards: StubNvml
+) -> None:
+    """A setting that cannot be read back is put back all the same; a lost card is retried."""
+    before = cards.settings(1)
+    rig.start()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        client = rig.connect()
+        client.set("gpu:1/sm_clock", 1_200.0)
+        client.set("gpu:1/power_limit", 400.0)
+        os.write(writer, b"x")
+        signal.pause()
+    os.read(reader, 1)
+    assert cards.settings(1) != before
+    cards.inject(1, "lost")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert eventually(lambda: len(rig.log("not_restored")) == 2)
+    cards.inject(1, "heal")
+    assert eventually(lambda: cards.settings(1) == before)
+    assert eventually(lambda: len(rig.log("mended")) == 2)
+    assert eventually(lambda: not rig.journals())

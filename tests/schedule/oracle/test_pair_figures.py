@@ -1,0 +1,41 @@
+"""Many pairs at once are what `predict` says of each."""
+
+import pytest
+
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.placement import Placement
+from wattloop.schedule.jobs import JobKind
+from wattloop.schedule.oracle.pair_figures import OnGpu
+from wattloop.schedule.oracle.workloads import workload_of
+
+
+@pytest.mark.parametrize("name", ["h200", "a100-sxm-40"])
+@pytest.mark.parametrize(
+    ("model", "precision", "sequence"),
+    [("hf:resnet-50", "tf32", None), ("hf:albert-base-v2", "bf16", 256)],
+)
+def test_figures_and_intervals_are_those_of_predict(
+    name: str, model: str, precision: str, sequence: int | None
+) -> None:
+    """Time, power and all three intervals, calibrated or from the data sheet alone."""
+    gpu = gpu_named(name)
+    estimator = KernelModel.for_gpu(gpu)
+    workload = workload_of(JobKind(model, precision, sequence=sequence), 64)
+    placements = [
+        Placement(gpu, gpus, cap_w, gpus_per_node=4, network_bytes_s=25e9)
+        for gpus in (1, 4, 8)
+        for cap_w in (None, 0.5 * gpu.tdp_w, gpu.tdp_w)
+    ]
+    found = OnGpu(estimator, workload, gpu).figures(placements)
+    for number, placement in enumerate(placements):
+        one = estimator.predict(workload, placement)
+        assert found.step_s[number] == pytest.approx(one.step_s)
+        assert found.power_w[number] == pytest.approx(one.power_w)
+        for quantity, value, interval in (
+            ("time", one.step_s, one.step_interval),
+            ("power", one.power_w, one.power_interval),
+            ("energy", one.energy_j, one.energy_interval),
+        ):
+            assert interval is not None
+            assert value * found.factors[quantity][number] == pytest.approx(interval.high)

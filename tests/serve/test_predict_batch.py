@@ -1,0 +1,99 @@
+"""`POST /api/v1/predict`: documented, bounded, and never broken by one bad pair."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+
+from fastapi.testclient import TestClient
+
+from wattloop.serve.api.oracle_forms import BatchAnswer
+from wattloop.serve.api.predict_batch import LARGEST_B
+from wattloop.serve.app import create_app
+from wattloop.serve.options import ServeOptions
+
+JOB = {"model": "resnet-50", "batch": 64, "precision": "tf32", "samples": 1e6}
+PLACES = [{"gpu": "h200", "gpus": gpus, "cap_w": cap_w} for gpus in (1, 4) for cap_w in (500, 700)]
+
+
+def _ask(client: TestClient, question: Any, **how: Any) -> Any:
+    return client.post("/api/v1/predict", json=question, **how)
+
+
+def test_the_answer_is_as_documented(client: TestClient) -> None:
+    """Rows in the order of the pairs, a best one for each job, and every field of the document."""
+    found = _ask(client, {"jobs": [JOB, {"model": "x"}], "placements": PLACES})
+    assert found.status_code == 200
+    answer = BatchAnswer.model_validate(found.json())
+    assert [(row.job, row.placement) for row in answer.results] == [
+        (job, place) for job in range(2) for place in range(4)
+    ]
+    first = answer.results[0]
+    assert first.time_s and first.power_w and first.energy_j == first.time_s * first.power_w
+    assert first.intervals is not None and first.intervals["time_s"] is not None
+    low, high = first.intervals["time_s"]
+    assert low < first.time_s < high
+    assert answer.jobs[0].best is not None and answer.jobs[1].best is None
+    assert answer.results[4].error is not None and "unknown" in answer.results[4].error
+
+
+def test_named_pairs_alone_are_answered(client: TestClient) -> None:
+    """Two of four."""
+    found = _ask(client, {"jobs": [JOB], "placements": PLACES, "pairs": [[0, 3], [0, 1]]}).json()
+    assert [row["placement"] for row in found["results"]] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"jobs": []}, "jobs: List should have at least 1 item"),
+        ({"jobs": [JOB] * 1001}, "jobs: List should have at most 1000"),
+        ({"jobs": [{**JOB, "priority": 9}]}, "jobs.0.priority: Extra inputs"),
+        ({"jobs": [{**JOB, "samples": -1}]}, "jobs.0.samples"),
+        ({"jobs": [{**JOB, "batch": [1] * 17}], "placements": PLACES}, "at most 16 choices"),
+        ({"jobs": [JOB]}, "start it with --fleet"),
+        ({"jobs": [JOB], "placements": PLACES, "pairs": [[0, 9]]}, "there are 1 jobs"),
+        ([], "body: Input should be an object"),
+    ],
+)
+def test_senseless_questions_are_refused_in_words(
+    client: TestClient, question: Any, said: str
+) -> None:
+    """Status 422, and what is wrong where."""
+    found = _ask(client, question)
+    assert found.status_code == 422
+    assert said in found.json()["detail"]
+
+
+def test_a_question_too_large_is_not_read(client: TestClient) -> None:
+    """Status 413 as soon as the limit is passed."""
+    found = client.post("/api/v1/predict", content=b" " * (LARGEST_B + 1))
+    assert found.status_code == 413
+
+
+def test_text_of_any_kind_gets_an_answer(client: TestClient) -> None:
+    """Comments and names of users are data."""
+    texts = ["'; drop table runs; --", "$(reboot)", "\x00\x1b[2J", "wattloop:" + "x=" * 400, "💥"]
+    jobs = [{"comment": text, "name": text, "user": text, "time_limit_s": 60} for text in texts]
+    found = _ask(client, {"jobs": jobs, "placements": PLACES[:1]})
+    assert found.status_code == 200
+    assert [row["provenance"] for row in found.json()["results"]] == ["limit"] * len(texts)
+
+
+def test_a_fleet_answers_without_placements(place: Any) -> None:
+    """Its machines, by their names."""
+    options = ServeOptions(store=str(place), fleet="thesis")
+    with TestClient(create_app(options)) as client:
+        found = _ask(client, {"jobs": [{**JOB, "gpus": 2}]}).json()
+    assert {each["gpu"] for each in found["placements"]} == {"a100", "h100"}
+
+
+def test_from_elsewhere_the_token_is_needed(place: Any) -> None:
+    """As for everything that can be read."""
+    options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
+    question = {"jobs": [JOB], "placements": PLACES}
+    with TestClient(create_app(options)) as client:
+        assert _ask(client, question).status_code == 401
+        known = {"Authorization": "Bearer secret"}
+        assert _ask(client, question, headers=known).status_code == 200
