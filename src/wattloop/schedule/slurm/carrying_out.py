@@ -141,6 +141,9 @@ class CarryingOut:
             job = jobs.get(key)
             if job is not None and job.is_pending:
                 fields = {"ReservationName": "", **(opened.undo if opened is not None else {})}
+                if not job.required_nodes:
+                    # Refused for a job that has begun since we looked, which we want to know.
+                    fields.setdefault("ReqNodeList", "")
                 try:
                     self._client.update_job(update_words(key, fields))
                 except SlurmAway:

@@ -3,25 +3,45 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from wattloop.core.errors import SlurmAway, SlurmError
-from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.core.errors import SlurmAway, SlurmError, WattloopError
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.round_report import RoundReport
+from wattloop.schedule.slurm.settings import DriverSettings
 
-__all__ = ["Ended", "drive"]
+__all__ = ["Ended", "Steering", "drive"]
 
 T = TypeVar("T")
 LONGEST_WAIT_S = 15.0
 GIVE_UP_UNDOING_S = 30.0
 
 
-class Ended(RuntimeError):
+class Steering(Protocol):
+    """A driver, or an observer."""
+
+    policy: Policy
+    log: EventLog
+    settings: DriverSettings
+    faults: int
+
+    def begin(self) -> None:
+        """Before the first round."""
+
+    def round(self) -> RoundReport:
+        """One round."""
+
+    def step_back(self) -> None:
+        """After the last one."""
+
+
+class Ended(WattloopError):
     """The driver stepped back by itself; the message says why."""
 
 
 def drive(
-    driver: SlurmDriver,
+    driver: Steering,
     stop: threading.Event,
     *,
     rounds: int | None = None,
@@ -61,7 +81,7 @@ def drive(
         _undo(driver)
 
 
-def _patiently(driver: SlurmDriver, stop: threading.Event, do: Callable[[], T]) -> T | None:
+def _patiently(driver: Steering, stop: threading.Event, do: Callable[[], T]) -> T | None:
     """Do it as soon as Slurm answers; None when told to stop before."""
     wait_s, is_away = driver.settings.interval_s, False
     while not stop.is_set():
@@ -80,7 +100,7 @@ def _patiently(driver: SlurmDriver, stop: threading.Event, do: Callable[[], T]) 
     return None
 
 
-def _undo(driver: SlurmDriver) -> None:
+def _undo(driver: Steering) -> None:
     """Step back; where Slurm does not answer, the reservation ends by itself all the same."""
     give_up_s = time.monotonic() + GIVE_UP_UNDOING_S
     while True:
