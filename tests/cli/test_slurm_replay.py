@@ -35,9 +35,7 @@ def test_without_slurm_it_says_so(
         (["slurm-lab", "--interval", "0"], "--interval 0"),
     ],
 )
-def test_bad_input_is_said(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before Slurm is looked for: exit code 2 and a line that says what is allowed."""
     assert main(["slurm", "replay", *words]) == 2
     assert said in capsys.readouterr().err

@@ -184,6 +184,11 @@ class VirtualGpu:
         """True energy used between two moments of the clock."""
         return self.energy_j(end_s) - self.energy_j(begin_s)
 
+    def changes_s(self, begin_s: float, end_s: float) -> list[float]:
+        """When anything about the card changed between two moments of the clock."""
+        segments = self._timeline.segments(self.index)
+        return [each.start_s for each in segments if begin_s <= each.start_s <= end_s]
+
     def _check(self, what: str, value: float, low: float, high: float, unit: str) -> None:
         if not low <= value <= high:
             raise ConfigError(

@@ -12,7 +12,7 @@ from wattloop.schedule.slurm.replay.notes import Ran, read_notes
 from wattloop.schedule.slurm.replay.outcome import Figures, real_figures
 from wattloop.schedule.slurm.replay.plan import Plan
 from wattloop.schedule.slurm.replay.submit import sbatch_command, write_plan
-from wattloop.schedule.slurm.replay.watching import PowerSample, PowerWatch
+from wattloop.schedule.slurm.replay.watching import PowerSample, PowerWatch, exact_peak_w
 
 __all__ = ["Carried", "Progress", "carry_out"]
 
@@ -36,6 +36,7 @@ class Carried:
         samples: power of all GPUs.
         wall_s: how long it took.
         late_s: by how much submissions were late at most.
+        exact_peak_w: most that all GPUs drew at any moment, between samples too.
     """
 
     figures: Figures
@@ -44,6 +45,7 @@ class Carried:
     samples: tuple[PowerSample, ...]
     wall_s: float
     late_s: float
+    exact_peak_w: float
 
 
 def carry_out(
@@ -118,6 +120,7 @@ def carry_out(
         samples=tuple(samples),
         wall_s=end_s - begin_s,
         late_s=late_s,
+        exact_peak_w=exact_peak_w(cards, begin_s, end_s),
     )
 
 

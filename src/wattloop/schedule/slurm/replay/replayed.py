@@ -59,6 +59,7 @@ class Replayed:
             "latency": latency_dict(self.real.latency),
             "wall_s": self.real.wall_s,
             "submissions_late_s": self.real.late_s,
+            "exact_peak_w": self.real.exact_peak_w,
             "power_samples": len(self.real.samples),
             "power_samples_per_s": len(self.real.samples) / self.real.wall_s,
             "power": SAME_POWER,

@@ -12,10 +12,14 @@ from wattloop.core.records import Gap
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.meter import VirtualEnergy
 
-__all__ = ["PowerSample", "PowerWatch"]
+__all__ = ["PowerSample", "PowerWatch", "exact_peak_w"]
 
 PERIOD_S = 0.1
 """The cards' counters change ten times a second."""
+
+
+RAMPS_S = (0.0, 0.001, 0.003, 0.006, 0.012, 0.025)
+"""After a change cards need some milliseconds; they may cross meanwhile."""
 
 
 class PowerSample(NamedTuple):
@@ -90,3 +94,16 @@ class PowerWatch:
             self.gaps += 1
         elif not self._readings or tick_s > self._readings[-1][0]:
             self._readings.append((tick_s, sum(joules)))
+
+
+def exact_peak_w(cards: Mapping[str, Sequence[VirtualGpu]], begin_s: float, end_s: float) -> float:
+    """Most that all GPUs drew together, looked at after every change of any of them.
+
+    Virtual cards know their whole past: nothing between two samples is missed.
+    """
+    gpus = [gpu for each in cards.values() for gpu in each]
+    times_s = {begin_s, end_s}
+    for gpu in gpus:
+        changes = gpu.changes_s(begin_s, end_s)
+        times_s.update(at_s + ramp_s for at_s in changes for ramp_s in RAMPS_S)
+    return max(sum(gpu.power_w(at_s) for gpu in gpus) for at_s in times_s if at_s <= end_s)
