@@ -240,13 +240,14 @@ def _latencies(runs: list[Run]) -> Table:
 
 
 TEXT = """{jobs} jobs of the scenario `slurm-lab` (the thesis's three models, 2 nodes of 4 A100-40
-and 2 of 4 H100), {speedup:g} times faster than in the scenario, submitted to a real Slurm of 4 nodes on
-one machine. {power} `fifo` is `sched/builtin`, `stock backfill` is `sched/backfill`: both get every
-job as its user asks for it (one GPU count, drawn) and know its time limit only. `zeus` and `charon`
-steer the same Slurm through the driver of `wattloop slurm run`; they may choose the GPU type and
-the GPU count within a node. Time between looks of the backfill scheduler is 1 s instead of 30,
-as time is short here. The simulator gets the same jobs, arrivals, choices and beliefs, and the
-latencies of the table below, measured in the same replay.
+and 2 of 4 H100), {speedup:g} times faster than in the scenario, submitted to a real Slurm
+of 4 nodes on one machine. {power} `fifo` is `sched/builtin`, `stock backfill` is
+`sched/backfill`: both get every job as its user asks for it (one GPU count, drawn) and
+know its time limit only. `zeus` and `charon` steer the same Slurm through the driver of
+`wattloop slurm run`; they may choose the GPU type and the GPU count within a node. Time
+between looks of the backfill scheduler is 1 s instead of 30, as time is short here. The
+simulator gets the same jobs, arrivals, choices and beliefs, and the latencies of the
+table below, measured in the same replay.
 
 The machine has {cores} cores, and its load was {low:.1f} to {high:.1f} during the replays.
 """
