@@ -44,10 +44,6 @@ VERBS: dict[str, tuple[str, str]] = {
         "wattloop.cli.simulate",
         "Compare scheduling policies on a simulated GPU cluster; plan what to buy.",
     ),
-    "slurm": (
-        "wattloop.cli.slurm",
-        "Run policies on a real Slurm cluster; replay a scenario on it.",
-    ),
     "study": ("wattloop.cli.study", "Six steps from a need to a proven saving."),
     "card": ("wattloop.cli.card", "The energy card of a model: SVG, Markdown and JSON."),
     "check": (
@@ -56,6 +52,10 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "cap": ("wattloop.cli.cap", "Find the best GPU power cap with few probes."),
     "idle": ("wattloop.cli.idle", "Measure what this machine draws when it does nothing."),
+    "slurm": (
+        "wattloop.cli.slurm",
+        "Let a policy run a Slurm cluster: order, places, caps, a power budget.",
+    ),
     "agent": ("wattloop.cli.agent", "Energy per job on a node of a Slurm cluster."),
 }
 """Verb -> (module with a typer `app`, one line of help)."""

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.described.describe import Describer
 from wattloop.schedule.described.fleet_oracle import FleetOracle
@@ -79,7 +80,7 @@ def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site
         shared=shared_partitions(nodes, known, partitions),
         believed=Believed(describer, known.cluster, caps),
         oracle=oracle,
-        budget_w=_budget(request.budget),
+        budget_w=_budget(request.budget, known.cluster),
     )
 
 
@@ -97,13 +98,16 @@ def _oracle_spec(given: Any) -> OracleSpec:
         raise ConfigError(f"oracle: {error.errors()[0]['msg']}") from None
 
 
-def _budget(given: Any) -> Steps:
+def _budget(given: Any, cluster: Cluster) -> Steps:
     if given is None:
         return Steps.constant(float("inf"))
     try:
         found = budget_steps(given).steps
     except (StepsError, ValueError) as error:
         raise ConfigError(f"budget: {error}") from None
-    if not min(found.values) > 0:
-        raise ConfigError("budget: give watts above 0, such as 4500W or 4.5kW")
+    if not min(found.values) > cluster.idle_w:
+        raise ConfigError(
+            f"budget: {min(found.values):g} W is not above the {cluster.idle_w:.0f} W that the "
+            "nodes draw with nothing to do; no job could ever start (--gpus-only counts no hosts)"
+        )
     return found

@@ -1,0 +1,228 @@
+"""What `wattloop slurm run` does."""
+
+import getpass
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattloop.cli.output import say, write_json
+from wattloop.cli.slurm_view import Console, would_have_rows
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.assembly import SiteRequest, site_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.drive import Steering, drive
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.observer import SlurmObserver
+from wattloop.schedule.slurm.round_report import RoundReport
+from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.state import DriverState, default_state_path
+from wattloop.schedule.slurm.status_file import status_path, write_status
+
+if TYPE_CHECKING:
+    from wattloop.schedule.slurm.site import Site
+    from wattloop.store.database import Store
+
+__all__ = ["RunRequest", "execute"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRequest:
+    """Options as they were given; None means not given."""
+
+    policy: str
+    budget: str | None = None
+    partitions: tuple[str, ...] = ()
+    observe: bool = False
+    dry_run: bool = False
+    once: bool = False
+    interval_s: float = 1.0
+    lease_s: float = 20.0
+    cluster: str | None = None
+    gpus_only: bool = False
+    mapping: str | None = None
+    oracle: str = "analytic"
+    fleet: str | None = None
+    token_file: str | None = None
+    annotate: bool = False
+    standby: bool = True
+    state: str | None = None
+    log: str | None = None
+    store: str | None = None
+    config: str | None = None
+    json_file: str | None = None
+
+
+def execute(request: RunRequest) -> None:
+    """Drive, observe, or show one round's commands.
+
+    Raises:
+        WattloopError: something asked for is wrong, or the policy failed too often.
+    """
+    if request.observe and request.dry_run:
+        raise ConfigError("--observe goes on and on, --dry-run is one round; give one of them")
+    policy = policy_from(request.policy)
+    settings = DriverSettings(
+        interval_s=request.interval_s, lease_s=request.lease_s, standby=request.standby
+    )
+    state_path = user_path(request.state) if request.state else default_state_path()
+    looks_only = request.observe or request.dry_run
+    client, console = SlurmClient(), Console(quiet=request.dry_run)
+    log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
+    with _store(request) as store:
+        site = site_from(client, _site_request(request, store), policy)
+        console.introduce(site, policy.name, looks_only=looks_only)
+        log = EventLog(None if request.dry_run and not request.log else log_path, console.tell)
+        with _readings(request, site, log) as readings:
+            steering: SlurmDriver | SlurmObserver
+            if looks_only:
+                steering = SlurmObserver(
+                    client, site, policy, log=log, settings=settings, readings=readings
+                )
+            else:
+                state = DriverState.load(state_path)
+                state.hold()
+                steering = SlurmDriver(
+                    client,
+                    site,
+                    policy,
+                    state=state,
+                    log=log,
+                    settings=settings,
+                    owner=getpass.getuser(),
+                    readings=readings,
+                )
+            reports = _Reports(request, steering, state_path, console)
+            with _stopping() as stop:
+                rounds = 1 if request.once or request.dry_run else None
+                drive(steering, stop, rounds=rounds, on_round=reports.add)
+        _finish(request, steering, reports)
+        log.close()
+
+
+class _Reports:
+    """Rounds as they come: for the console, the status file and `--json`."""
+
+    def __init__(
+        self, request: RunRequest, steering: Steering, state_path: Path, console: Console
+    ) -> None:
+        self._console, self._steering = console, steering
+        self._path = None if request.dry_run else status_path(state_path)
+        self._mode = "observe" if request.observe else "drive"
+        self._started_s = time.time()
+        self.rounds = 0
+        self.last: RoundReport | None = None
+
+    def add(self, report: RoundReport) -> None:
+        self.rounds += 1
+        self.last = report
+        self._console.round(report)
+        if self._path is not None:
+            write_status(self._path, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "mode": self._mode,
+            "policy": self._steering.policy.name,
+            "pid": os.getpid(),
+            "started_s": self._started_s,
+            "rounds": self.rounds,
+            "events": dict(self._steering.log.counts),
+            "last": None if self.last is None else self.last.to_dict(),
+        }
+
+
+def _finish(request: RunRequest, steering: SlurmDriver | SlurmObserver, reports: _Reports) -> None:
+    """What is left to show after the last round."""
+    data = reports.to_dict()
+    if isinstance(steering, SlurmObserver):
+        data["would_have"] = [row.to_dict() for row in steering.table.rows.values()]
+        data["commands"] = [list(words) for words in steering.commands]
+        if request.dry_run and request.json_file != "-":
+            for words in steering.commands:
+                sys.stdout.write(shlex.join(words) + "\n")
+            if not steering.commands:
+                say("wattloop: nothing to do in this round")
+        elif request.json_file != "-":
+            would_have_rows(steering.table)
+    if request.json_file is not None:
+        write_json(data, request.json_file)
+
+
+def _site_request(request: RunRequest, store: "Store | None") -> SiteRequest:
+    return SiteRequest(
+        partitions=request.partitions,
+        cluster=request.cluster,
+        gpus_only=request.gpus_only,
+        mapping=request.mapping,
+        oracle=request.oracle,
+        budget=request.budget,
+        store=store,
+    )
+
+
+@contextmanager
+def _store(request: RunRequest) -> "Iterator[Store | None]":
+    """Past runs, where the operator names a store."""
+    if request.store is None and request.config is None:
+        yield None
+        return
+    from wattloop.cli.chosen import settings_of
+    from wattloop.store.database import open_store
+
+    store = open_store(settings_of(request.config, store=request.store).store_location)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _readings(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Any]:
+    """Power that nodes report to the fleet's server."""
+    if request.fleet is None:
+        if request.token_file is not None:
+            raise ConfigError("--token-file is for --fleet URL; give that as well")
+        yield dict
+        return
+    from wattloop.schedule.slurm.fleet_power import FleetPower
+
+    token = _token(request.token_file)
+    with FleetPower(request.fleet, token, site.known, log) as power:
+        yield power.readings
+
+
+def _token(name: str | None) -> str:
+    if name is None:
+        return os.environ.get("WATTLOOP_TOKEN", "")
+    try:
+        return user_path(name).read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"--token-file {name}: {error.strerror}") from None
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Set when somebody asks us to stop; the second time is no different."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
