@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,22 @@ def test_a_run_that_goes_on_is_listed_first(client: TestClient) -> None:
     """And has a page before it has a result."""
     assert "Going on now" in client.get("/").text
     assert client.get(f"/api/v1/runs/{LIVE}").json()["status"] == "running"
+
+
+def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
+    """Power by domain as it is written, and an end; what is over has no stream."""
+    with filled(tmp_path) as store:
+        store.live.end({"type": "end", "time_s": 5.0, "wall_s": 1e9 + 5, "status": "finished"})
+        store.live.sync()
+        with TestClient(create_app(ServeOptions(store=str(store.path)))) as client:
+            answer = client.get(f"/api/v1/runs/{LIVE}/live")
+            document = client.get("/api/v1/openapi.json").json()
+            assert client.get(f"/api/v1/runs/{RUN}/live").status_code == 404
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    samples, end = answer.text.strip().split("\n\n")
+    rows = json.loads(samples.removeprefix("event: samples\ndata: "))
+    assert {row["domain"] for row in rows} == {"gpu:0", "gpu:1"}
+    assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
+    assert end == "event: end\ndata: {}"
+    said = document["paths"]["/api/v1/runs/{run_id}/live"]["get"]["responses"]["200"]
+    assert list(said["content"]) == ["text/event-stream"]

@@ -97,3 +97,17 @@ def test_from_elsewhere_the_token_is_needed(place: Any) -> None:
         assert _ask(client, question).status_code == 401
         known = {"Authorization": "Bearer secret"}
         assert _ask(client, question, headers=known).status_code == 200
+
+
+def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
+    """The same figures; lines for programs without a reader of JSON."""
+    job = {"comment": "wattloop:model=resnet-50,precision=tf32,batch=64,samples=1e6", "gpus": 2}
+    with TestClient(create_app(ServeOptions(store=str(place), fleet="thesis"))) as client:
+        client.app.state.house.oracle.warm_up()  # type: ignore[attr-defined] # Starlette's own
+        found = client.post("/api/v1/predict/submit", json=job).json()
+        plain = client.post("/api/v1/predict/submit", json=job, headers={"Accept": "text/plain"})
+        broken = client.post("/api/v1/predict/submit", json={"gpus": -1})
+    assert found["energy_j"] > 0 and found["source"] == "comment"
+    assert f"energy_j={found['energy_j']:.0f}\n" in plain.text
+    assert plain.headers["content-type"].startswith("text/plain")
+    assert broken.status_code == 422

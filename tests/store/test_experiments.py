@@ -1,12 +1,15 @@
 """Experiments in stores that were there before them. What every store does is in the contract."""
 
+import json
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
+from wattloop.core.errors import StoreError
 from wattloop.store import place
 from wattloop.store.database import open_store
 from wattloop.store.experiments import (
@@ -16,6 +19,7 @@ from wattloop.store.experiments import (
     new_experiment_id,
 )
 from wattloop.store.runs import RunRecord, insert_run, list_runs
+from wattloop.store.schema import trials
 from wattloop.store.trial_records import begin_trial, read_trials
 
 
@@ -75,3 +79,27 @@ def test_identifiers_sort_by_time_and_differ() -> None:
     first, second = (new_experiment_id("sweep", 1_794_700_000.0) for _ in range(2))
     assert first != second
     assert first[:-5] == second[:-5] == "sweep-20261114-234640"
+
+
+@pytest.mark.parametrize("value", ["half a pair: \ud800", float("inf"), 2**70, 0.1 + 0.2])
+def test_what_json_writes_is_read_as_it_was(tmp_path: Path, value: object) -> None:
+    """The quick parser refuses some of what a trial may hold; none of it is lost or changed."""
+    body = json.dumps({"key": "k", "number": 0, "settings": {"value": value}})
+    with open_store(tmp_path / "runs.db") as store:
+        create_experiment(store, Experiment(experiment_id="e", kind="sweep"))
+        begin_trial(store, "e", "k", {})
+        with store.writing() as connection:
+            connection.execute(update(trials).values(body=body))
+        (trial,) = read_trials(store, "e")
+    assert trial.settings == {"value": value}
+
+
+def test_a_trial_that_is_no_object_is_named(tmp_path: Path) -> None:
+    """A body that something else wrote is an error with the trial's key, not a traceback."""
+    with open_store(tmp_path / "runs.db") as store:
+        create_experiment(store, Experiment(experiment_id="e", kind="sweep"))
+        begin_trial(store, "e", "k", {})
+        with store.writing() as connection:
+            connection.execute(update(trials).values(body="[1, 2]"))
+        with pytest.raises(StoreError, match=r"trial 'k' of e cannot be read"):
+            read_trials(store, "e")

@@ -112,19 +112,15 @@ def pareto_front(
 
 def on_front(costs: Floats) -> NDArray[np.bool_]:
     """Which rows nothing dominates; less is better in every column."""
-    front = np.ones(len(costs), dtype=bool)
-    # what dominates a row comes before it in this order, so one look at those kept is enough
-    order = np.lexsort(costs.T[::-1])
-    kept = np.empty_like(costs)
-    count = 0
-    for n in order:
-        earlier = kept[:count]
-        beaten = (earlier <= costs[n]).all(axis=1) & (earlier < costs[n]).any(axis=1)
-        if beaten.any():
-            front[n] = False
-        else:
-            kept[count] = costs[n]
-            count += 1
+    front = np.zeros(len(costs), dtype=bool)
+    # what dominates a row comes before it in this order, so the first of those left is on the front
+    left = np.lexsort(costs.T[::-1])
+    while len(left):
+        first, left = left[0], left[1:]
+        front[first] = True
+        others = costs[left]
+        beaten = (others >= costs[first]).all(axis=1) & (others > costs[first]).any(axis=1)
+        left = left[~beaten]
     return front
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from wattloop.analyze.columns import is_identifier, is_parameter_name, is_result_name
@@ -93,8 +94,14 @@ def table_of(
     """
     if not rows:
         raise ConfigError(f"{name}: no rows to analyse")
-    header = dict.fromkeys(column for row in rows for column in row)
-    columns = {column: _plain_column([row.get(column) for row in rows]) for column in header}
+    headers = dict.fromkeys(tuple(row) for row in rows)
+    if len(headers) == 1:  # as of every search: a column is read at once, not cell by cell
+        cells = zip(*(row.values() for row in rows), strict=True)
+        found = dict(zip(*headers, cells, strict=True))
+    else:
+        header = dict.fromkeys(chain.from_iterable(headers))
+        found = {column: tuple([row.get(column) for row in rows]) for column in header}
+    columns = {column: _plain_column(values) for column, values in found.items()}
     return _table(name, columns, parameters, results, source, directions or {})
 
 
@@ -214,12 +221,12 @@ def _number(cell: str) -> float | int:
         return float(cell)
 
 
-def _plain_column(values: list[Any]) -> tuple[Value, ...]:
+def _plain_column(values: tuple[Any, ...]) -> tuple[Value, ...]:
     """Only what is not plain already is looked at one by one: ten thousand rows have many cells."""
     kinds = set(map(type, values))
     numbers = kinds <= PLAIN and not any(map(math.isnan, filter(None, values)))
     if numbers or kinds <= {str, bool, type(None)}:
-        return tuple(values)
+        return values
     return tuple(_plain(value) for value in values)
 
 

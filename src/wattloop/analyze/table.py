@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -127,14 +128,14 @@ class Table:
 
     def keep(self, wanted: Sequence[bool] | NDArray[np.bool_], reason: str) -> "Table":
         """Only some of the rows; the others are counted under `reason`."""
-        chosen = [number for number, want in enumerate(wanted) if want]
-        if len(chosen) == len(self):
+        chosen = [bool(want) for want in wanted]
+        if all(chosen):
             return self
-        gone = Counter(self.left_out) + Counter({reason: len(self) - len(chosen)})
+        gone = Counter(self.left_out) + Counter({reason: chosen.count(False)})
         return replace(
             self,
-            columns={c: tuple(v[n] for n in chosen) for c, v in self.columns.items()},
-            names=tuple(self.names[n] for n in chosen),
+            columns={c: tuple(compress(v, chosen)) for c, v in self.columns.items()},
+            names=tuple(compress(self.names, chosen)),
             left_out=dict(gone),
         )
 

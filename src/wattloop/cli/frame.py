@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "report": ("wattloop.cli.report", "Write a report on a run as one HTML file or a PDF."),
     "runs": ("wattloop.cli.runs", "List, show, compare, export and import measured runs."),
     "serve": ("wattloop.cli.serve", "Show everything in a browser: the dashboard."),
+    "fleet": ("wattloop.cli.fleet", "Tokens of nodes and readers; drop what is old."),
     "set": ("wattloop.cli.set", "Set power limits, clocks or a governor while a program runs."),
     "control-daemon": (
         "wattloop.cli.control_daemon",

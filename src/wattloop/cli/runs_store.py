@@ -94,12 +94,15 @@ def _exists(location: str) -> bool:
 
 def _recover(store: "Store") -> None:
     """Fold what nobody holds; a store that is busy can still be looked at."""
+    waiting = sum(1 for _ in store.journals.glob("*.journal"))
+    if not waiting:  # the usual case: what folds them need not be loaded
+        return
+    if store.read_only:
+        say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
+        return
     from wattloop.measure.closing import close_journal
     from wattloop.store.fold import recover
 
-    waiting = sum(1 for _ in store.journals.glob("*.journal")) if store.read_only else 0
-    if waiting:
-        say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
     try:
         for folded in recover(store, close_journal):
             if folded.note:

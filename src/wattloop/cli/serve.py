@@ -11,6 +11,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, StorePlace
 from wattloop.cli.output import say
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
 
 __all__ = ["app"]
 
@@ -36,6 +37,20 @@ def serve(
             metavar="FILE", help="Machines and rules that /api/v1/predict answers for by itself."
         ),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WATTLOOP_TOKENS",
+            metavar="FILE",
+            help="Further secrets by role and node; see 'wattloop fleet tokens'.",
+        ),
+    ] = None,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGES", help="Drop what is older, hourly: samples=30d,levels=1y,runs=forever."
+        ),
+    ] = None,
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
@@ -50,6 +65,7 @@ def serve(
         ) from None
     from wattloop.serve.options import ServeOptions
     from wattloop.serve.warm import warm_up
+    from wattloop.store.retention import Retention
 
     options = ServeOptions(
         store=settings_of(config, store=store).store_location,
@@ -57,6 +73,8 @@ def serve(
         port=port,
         token=token or "",
         fleet=fleet or "",
+        tokens=None if tokens is None else user_path(tokens),
+        retain=None if retain is None else Retention.parse(retain),
     )
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):

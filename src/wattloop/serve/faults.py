@@ -7,6 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from wattloop.core.errors import (
     ConfigError,
@@ -23,6 +24,7 @@ __all__ = ["API_ROOT", "FAULTS", "FaultAnswer", "add_fault_handlers"]
 API_ROOT = "/api/v1"
 RETRY_S = "5"
 """When somebody may ask again whom the store could not answer."""
+NOT_BY_THIS_METHOD = 405
 
 
 class FaultAnswer(BaseModel):
@@ -37,7 +39,7 @@ FAULTS: dict[int | str, dict[str, Any]] = {
         401: "The token is missing or wrong.",
         403: "This server takes nothing.",
         404: "There is no such thing.",
-        405: "Not by this method.",
+        NOT_BY_THIS_METHOD: "Not by this method; the header `Allow` says by which.",
         421: "Not served under this name.",
         422: "The question makes no sense; the answer says why.",
         503: "The store cannot be read now.",
@@ -67,7 +69,20 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _answer(request, error.status_code, str(error.detail), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == NOT_BY_THIS_METHOD:
+        headers["Allow"] = ", ".join(_methods(request))
+    return _answer(request, error.status_code, str(error.detail), headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """All that an address knows: each of its routes knows only its own."""
+    fitting = (
+        route
+        for route in request.app.router.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    )
+    return sorted({method for route in fitting for method in route.methods or ()})
 
 
 async def _senseless(request: Request, error: Exception) -> Response:

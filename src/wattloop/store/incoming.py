@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,11 +18,12 @@ from pathlib import Path
 from wattloop.core.errors import StoreUnwritable
 from wattloop.store.arriving import Source
 
-__all__ = ["Incoming", "Origin", "Part"]
+__all__ = ["TAIL_B", "Incoming", "Origin", "Part"]
 
 ROOM_B = 512 * 1024 * 1024
 """So much stays free on the disk: the database may be on it, too."""
 LOOK_EVERY_S = 5.0
+TAIL_B = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class Part:
     def size_b(self) -> int:
         """How much of it is there."""
         return os.fstat(self._descriptor).st_size
+
+    def tail(self) -> int:
+        """Checksum of its last bytes."""
+        begin = max(0, self.size_b - TAIL_B)
+        return zlib.crc32(os.pread(self._descriptor, TAIL_B, begin))
 
     def append(self, data: bytes) -> None:
         """Durable when this returns; when the disk refuses, nothing has changed.

@@ -60,11 +60,13 @@ class Received:
         offset: where the next piece begins.
         ended: the run is complete and in the store.
         complete: all of it is here, and it waits for the store.
+        tail: checksum of the last 4 KiB before `offset`; only where it was asked for.
     """
 
     offset: int
     ended: bool
     complete: bool = False
+    tail: int | None = None
 
 
 class Ingest:
@@ -91,7 +93,8 @@ class Ingest:
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:
                 self._check_owner(run_id, part, source)
-                return Received(part.size_b, ended=False, complete=self._is_complete(run_id, part))
+                complete = self._is_complete(run_id, part)
+                return Received(part.size_b, ended=False, complete=complete, tail=part.tail())
         return Received(0, ended=self._is_kept(run_id, source))
 
     def take(

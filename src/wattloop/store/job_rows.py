@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AGENT_KIND", "UNALLOCATED_KIND", "fill_jobs", "job_key_of", "refresh_job_in"]
 
-AGENT_KIND = "job"
+AGENT_KIND = "slurm"
 """Kind of the runs that a node's agent writes. Where a job has any, they are its energy; what the
 user's own program measured within it is shown beside them and not added."""
 UNALLOCATED_KIND = "unallocated"
 """Kind of the runs that hold what a node used for no job."""
 AT_ONCE = 500
+LONGEST_KEY = 200
 _WORST_LAST = [*RunStatus]
 _COLUMNS = (
     *(runs.c.run_id, runs.c.job_id, runs.c.name, runs.c.status, runs.c.kind, runs.c.host),
@@ -42,10 +43,13 @@ _COLUMNS = (
 
 def job_key_of(record: "RunRecord") -> str:
     """The job that a run belongs to: the batch system's where it is part of one, else itself."""
-    facts = (record.job or {}).get("scheduler")
-    if isinstance(facts, Mapping) and facts.get("scheduler") and facts.get("job"):
-        cluster = record.tags.get("cluster") or facts.get("cluster") or ""
-        return plain(f"{facts['scheduler']}:{cluster}:{facts['job']}")[:200]
+    job = record.job or {}
+    facts = job.get("scheduler")
+    if isinstance(facts, Mapping):
+        scheduler = facts.get("scheduler") or (job.get("kind") == "slurm" and "slurm")
+        if scheduler and facts.get("job"):
+            cluster = record.tags.get("cluster") or facts.get("cluster") or ""
+            return plain(f"{scheduler}:{cluster}:{facts['job']}")[:LONGEST_KEY]
     return record.run_id
 
 

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.tune.bench import Bench, BenchParts
 from wattloop.tune.device_groups import device_groups
-from wattloop.tune.engines.ray_slots import slots_asked
+from wattloop.tune.engines.ray_words import slots_asked
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_record import SearchRecord
 from wattloop.tune.spec import SearchSpec

@@ -1,16 +1,17 @@
 """The best power cap, found inside a segment in ordinary steps of its training."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from wattloop.characterize.cap_callback import CapTuner
-from wattloop.characterize.cap_finder import Choice
 from wattloop.characterize.cap_pilot import PilotRules, State
 from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
-from wattloop.measure.session import Session
 from wattloop.tune.levers import LeverBoard
 from wattloop.tune.progress import CapFound
 from wattloop.tune.segment import CapSearch
+
+if TYPE_CHECKING:
+    from wattloop.characterize.cap_finder import Choice
+    from wattloop.measure.session import Session
 
 __all__ = ["CapWatch", "NoCap", "Steps", "watch_for"]
 
@@ -68,10 +69,12 @@ class CapWatch:
         self,
         search: CapSearch,
         board: LeverBoard,
-        session: Session,
+        session: "Session",
         settings: Settings,
         rules: PilotRules | None = None,
     ) -> None:
+        from wattloop.characterize.cap_callback import CapTuner  # few searches look for a cap
+
         plan = board.cap_plan(search)
         self._stepped = False
         self._tuner = CapTuner(
@@ -128,7 +131,7 @@ class CapWatch:
 def watch_for(
     search: CapSearch | None,
     board: LeverBoard,
-    session: Session,
+    session: "Session",
     settings: Settings,
     rules: PilotRules | None,
 ) -> Steps:
@@ -141,6 +144,6 @@ def watch_for(
         return NoCap(str(error))
 
 
-def _half_width(choice: Choice) -> float:
+def _half_width(choice: "Choice") -> float:
     gain, loss = choice.energy_gain_pct, choice.time_loss_pct
     return max(gain.high - gain.low, loss.high - loss.low) / 200

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattloop.characterize.cap_levers import CapPlan, cap_plan
 from wattloop.characterize.cap_visible import job_gpus
-from wattloop.control.hold import Hold, hold
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.names import levers_named
 from wattloop.control.registry import find_levers
@@ -16,6 +16,9 @@ from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.tune.segment import CAP_LEVER, CapSearch
 from wattloop.tune.space import Space
+
+if TYPE_CHECKING:
+    from wattloop.control.hold import Hold
 
 __all__ = ["GPUS", "LeverBoard", "cannot_be_set", "gpu_variables"]
 
@@ -113,7 +116,7 @@ class LeverBoard:
                 name = f"gpu:{gpus}/{name.partition('/')[2]}"
         return levers_named(levers, name)
 
-    def _hold(self, names: Sequence[str]) -> Hold:
+    def _hold(self, names: Sequence[str]) -> "Hold":
         """Levers of these names held, with all that the space may need."""
         if self.held is not None and all(name in self.held.levers for name in names):
             return self.held
@@ -123,6 +126,8 @@ class LeverBoard:
             wanted |= self.held.levers
         for group in [*groups, *([POWER_LIMIT] if self._caps else [])]:
             wanted |= {lever.name: lever for lever in self._group(group)}
+        from wattloop.control.hold import hold  # few searches set anything
+
         self._stack.close()
         taken = hold(list(wanted.values()), directory=self._directory)
         self.held = self._stack.enter_context(taken)

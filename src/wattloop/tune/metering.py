@@ -1,12 +1,14 @@
 """The energy of a segment: a measured run of its own, in the scope of the search."""
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import RunStatus, Scope, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.session import Session
+
+if TYPE_CHECKING:
+    from wattloop.measure.session import Session
 
 __all__ = ["Joules", "SegmentMeter", "scope_of", "scoped", "widest"]
 
@@ -41,6 +43,8 @@ class SegmentMeter:
         command: Sequence[str] | None = None,
         in_process: bool = True,
     ) -> None:
+        from wattloop.measure.session import Session  # not by those who only read what it wrote
+
         self.session = Session.open(
             settings,
             name=name,
@@ -87,7 +91,7 @@ class SegmentMeter:
         self.session.close(status, **facts)
 
 
-def scope_of(session: Session) -> str | None:
+def scope_of(session: "Session") -> str | None:
     """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory."""
     return _widest({channel.domain.scope for channel in session.channels})
 

@@ -180,9 +180,9 @@ class Real(Parameter):
     def nearest(self, value: float) -> float:
         """The allowed value that is nearest."""
         within = float(min(max(value, self.low), self.high))
-        count = self.count
-        if self.step is None or count is None:
+        if self.step is None:
             return within
+        count = self.count or 1
         return self._at(min(round((within - self.low) / self.step), count - 1))
 
     def checked(self, value: Value) -> Value:

@@ -12,7 +12,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, set_experiment_status
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
-from wattloop.tune.engines.ray_slots import slots_asked
+from wattloop.tune.engines.ray_words import slots_asked
 from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.listening import Listener
 from wattloop.tune.problem import Problem

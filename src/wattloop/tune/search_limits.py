@@ -36,10 +36,11 @@ class Spent:
     def after(self, progress: Progress) -> "Spent":
         """With one more segment."""
         repeated_j, idle_j = progress.repeated_j or 0.0, progress.idle_j or 0.0
-        return replace(
-            self,
+        return Spent(  # not by dataclasses.replace, for the same reason as in `Past.after`
             energy_j=self.energy_j + (progress.energy_j or 0.0) + repeated_j + idle_j,
             time_s=self.time_s + progress.time_s + progress.repeated_s,
+            elapsed_s=self.elapsed_s,
+            candidates=self.candidates,
             repeated_j=self.repeated_j + repeated_j,
             idle_j=self.idle_j + idle_j,
             segments=self.segments + 1,

@@ -7,6 +7,7 @@ to where it was by doing them again, also where several segments were under way 
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ class SearchRecord:
                 numbered += self._events(record, story)
             except (KeyError, TypeError, ValueError) as error:
                 raise unreadable(record.key, error) from None
-        story.events = [event for _, event in sorted(numbered, key=lambda pair: pair[0])]
+        story.events = [event for _, event in sorted(numbered, key=itemgetter(0))]
         story.told = [(e.segment, e.progress) for e in story.events if e.progress is not None]
         return story
 

@@ -1,6 +1,7 @@
 """A search as a table: one row per configuration, a column per parameter and per result."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from wattloop.store.database import Store
@@ -30,13 +31,14 @@ def rows_of(candidates: Sequence[CandidateResult]) -> list[dict[str, Any]]:
     parameters = parameter_columns(candidates)
     taken = {*RESULTS, *parameters.values()}
     metrics = {name: None for c in candidates for name in c.metrics if name not in taken}
+    results = RESULTS[2:-1]
+    values_of = attrgetter(*results)
     rows = []
     for c in candidates:
         row: dict[str, Any] = {"candidate": c.candidate, "number": c.number}
         for name, column in parameters.items():
             row[column] = c.parameters.get(name, c.levers.get(name))
-        for name in RESULTS[2:-1]:
-            row[name] = getattr(c, name)
+        row.update(zip(results, values_of(c), strict=True))
         row["message"] = "; ".join(c.messages)
         for name in metrics:
             row[name] = c.metrics.get(name)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from wattloop.control.lever import Setting
@@ -41,7 +42,7 @@ class Space:
         self._independent = not any(p.when or isinstance(p, Linked) for p in parameters.values())
         self._check_conditions()
 
-    @property
+    @cached_property
     def hardware(self) -> tuple[str, ...]:
         """Parameters that are levers, or the number of GPUs."""
         return tuple(name for name, p in self.parameters.items() if p.lever)
@@ -80,7 +81,8 @@ class Space:
 
     def sample(self, rng: "np.random.Generator") -> Configuration:
         """A random configuration."""
-        return self._resolved({name: p.draw(rng) for name, p in self.parameters.items()})
+        drawn = {name: p.draw(rng) for name, p in self.parameters.items()}
+        return drawn if self._independent else self._resolved(drawn)
 
     def complete(self, values: Mapping[str, Value]) -> Configuration:
         """`values` with linked and fixed parameters added and inactive ones left out.
@@ -226,4 +228,4 @@ class Space:
 
 def configuration_key(configuration: Mapping[str, Value]) -> str:
     """The same text for the same configuration: `batch_size=64 optimizer='adam'`."""
-    return " ".join(f"{name}={value!r}" for name, value in sorted(configuration.items()))
+    return " ".join([f"{name}={configuration[name]!r}" for name in sorted(configuration)])

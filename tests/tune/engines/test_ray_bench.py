@@ -21,7 +21,7 @@ from wattloop.core.settings import Settings, settings_from
 from wattloop.tune.api import search
 from wattloop.tune.bench import Past
 from wattloop.tune.engines.ray_bench import RayBench
-from wattloop.tune.engines.ray_slots import slots_asked
+from wattloop.tune.engines.ray_words import slots_asked
 from wattloop.tune.function_bench import FunctionBench
 from wattloop.tune.parameters import Choice
 from wattloop.tune.progress import Status

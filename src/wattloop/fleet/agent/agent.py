@@ -162,10 +162,11 @@ class Agent:
             _log.warning("job %s: its %s was before the node's boot", event.job, event.kind)
             return
         open_run = self.book.of_job(event.job)
+        # The epilog of a job that is requeued counts the restart already; its prolog did not.
         restart = event.facts.get("restart", "")
         same = open_run is not None and open_run.plan.facts.get("restart", "") == restart
         if event.kind == "end":
-            if open_run is None or not same:
+            if open_run is None:
                 _log.warning("job %s ended, but its beginning was never seen", event.job)
                 return
             code = event.facts.get("exit", "")

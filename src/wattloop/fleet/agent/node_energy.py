@@ -14,7 +14,7 @@ from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
-from wattloop.measure.spans import BRIDGE_S
+from wattloop.measure.spans import BRIDGE_S, Span
 
 __all__ = ["NodeEnergy"]
 
@@ -35,14 +35,18 @@ class NodeEnergy:
     def __init__(self, context: Context) -> None:
         self._clock = context.clock
         self._inventory = detect(context, explain=False)
-        self.missing: list[Missing] = self._inventory.missing()
+        devices = context.settings.devices
+        self.missing: list[Missing] = [
+            part
+            for part in self._inventory.missing()
+            if not devices or part.name.partition(":")[0] in {d.partition(":")[0] for d in devices}
+        ]
         self.feeds = [
             MeterFeed(PlausibleMeter(meter, context.clock), context.clock, i)
             for i, meter in enumerate(self._inventory.meters)
         ]
         self.channels: dict[str, Channel] = {
-            channel.domain.name: channel
-            for channel in channels_of(self.feeds, context.settings.devices)
+            channel.domain.name: channel for channel in channels_of(self.feeds, devices)
         }
         used = {id(c.feed) for c in self.channels.values()}
         used |= {id(c.shape_feed) for c in self.channels.values() if c.shape_feed is not None}
@@ -106,7 +110,7 @@ class NodeEnergy:
 
     def take(self, name: str, until_s: float) -> float:
         """Joules of a domain since the last call; corrections of what was too much come later."""
-        span = self.channels[name].between(self._anchors_s[name], until_s)
+        span = self._between(name, self._anchors_s[name], until_s)
         if span is None:
             return 0.0
         more_j = max(0.0, span.energy_j - self._counted_j[name])
@@ -115,13 +119,12 @@ class NodeEnergy:
 
     def hole_s(self, name: str, begin_s: float, end_s: float) -> float:
         """Seconds in which nobody knows what the domain used."""
-        span = self.channels[name].between(begin_s, end_s)
+        span = self._between(name, begin_s, end_s)
         return 0.0 if span is None else (1 - span.covered) * (end_s - begin_s)
 
     def sigma_j(self, name: str, begin_s: float, end_s: float) -> float:
         """How sure the sensor's energy of a time is, as far as this process has seen it."""
-        begin_s = max(begin_s, self._anchors_s[name])
-        span = self.channels[name].between(begin_s, end_s) if end_s > begin_s else None
+        span = self._between(name, max(begin_s, self._anchors_s[name]), end_s)
         return 0.0 if span is None else span.sigma_j
 
     def keep_memory_small(self, now_s: float) -> None:
@@ -144,7 +147,7 @@ class NodeEnergy:
             if track is None or channel.feed.meter.name in OWN_ZERO or not track.times_s:
                 continue
             counted_j = self._counted_j[name]
-            span = channel.between(self._anchors_s[name], track.times_s[-1])
+            span = self._between(name, self._anchors_s[name], track.times_s[-1])
             kept[name] = {
                 "meter": channel.feed.meter.name,
                 "raw_j": track.last_raw_j,
@@ -201,6 +204,9 @@ class NodeEnergy:
                 fresh.feed(*present)
             with feed.lock:
                 feed.tracks[i] = fresh
+
+    def _between(self, name: str, begin_s: float, end_s: float) -> Span | None:
+        return self.channels[name].between(begin_s, end_s) if end_s > begin_s else None
 
     def _note_gap(self, time_s: float, domain: str, gap: Gap) -> None:
         self.reasons[domain] = gap.reason

@@ -57,11 +57,12 @@ class Service:
                 agent.on_step = lambda: self._tell(agent, sender)
                 agent.work(self.stop)
             finally:
-                agent.stop()
+                # They take a journal that nobody holds for a finished one, so they end first.
                 if sender is not None:
                     sender.stop()
                 if folding is not None:
                     folding.stop()
+                agent.stop()
 
     def _delivery(self) -> Delivery:
         deliver = self.site.config.deliver

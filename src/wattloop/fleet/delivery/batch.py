@@ -54,12 +54,17 @@ class Taken(NamedTuple):
         offset: where the next one begins.
         ended: the run is in the store.
         refused: why it will never be taken; empty when it was.
+        complete: all of it is there, and waits for the store.
+        tail: checksum of the bytes before `offset`, where it was asked for: a machine that lost
+            its power may have less than it sent, and other bytes in their place.
     """
 
     run_id: str
     offset: int
     ended: bool = False
     refused: str = ""
+    complete: bool = False
+    tail: int | None = None
 
 
 def pack_batch(wall_s: float, status: dict[str, Any] | None, pieces: Sequence[Piece]) -> bytes:

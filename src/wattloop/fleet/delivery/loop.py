@@ -59,7 +59,8 @@ def deliver(
             roomy_s = 0.0
             while not stop.is_set():
                 if time.monotonic() >= roomy_s:
-                    _say(make_room(sender.outbox, options.limit_b), options, report)
+                    made = make_room(sender.outbox, options.limit_b, options.final_after_s)
+                    _say(made, options, report)
                     roomy_s = time.monotonic() + ROOM_EVERY_S
                 try:
                     done = sender.round(status)

@@ -25,6 +25,8 @@ class DeliveryOptions:
             connection, so that a new secret needs no restart).
         every_s: how often to send what is new.
         limit_b: how much may wait on disk; see `room` for what goes first.
+        final_after_s: a journal without an end that nobody holds or writes for so long is closed
+            for good; until then a restarted agent may go on with it.
         timeout_s: how long an answer may take.
         ca_file: certificates that an https server is checked against; the system's by default.
     """
@@ -36,6 +38,7 @@ class DeliveryOptions:
     token_file: Path | None = None
     every_s: float = 1.0
     limit_b: int = 2 * 1024**3
+    final_after_s: float = 600.0
     timeout_s: float = 30.0
     ca_file: Path | None = None
 

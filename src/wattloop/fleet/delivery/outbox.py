@@ -1,14 +1,23 @@
 """A folder of journals: those that end, those that grow, and those that nobody wants."""
 
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from wattloop.store.frames import frames_in
+from wattloop.store.holding import held
+from wattloop.store.incoming import TAIL_B
+from wattloop.store.ingest import LARGEST_PIECE_B
 from wattloop.store.journal import journal_is_live
 
-__all__ = ["REFUSED", "THINNED", "Outbox", "Waiting"]
+__all__ = ["DIED", "REFUSED", "THINNED", "Outbox", "Waiting"]
 
+DIED = ".died"
+"""Suffix of a journal whose writer is gone for good: nobody may go on with it."""
 THINNED = ".thinned"
+SUFFIXES = (".journal", DIED, THINNED)
 REFUSED = "refused"
 
 
@@ -24,12 +33,50 @@ class Waiting(NamedTuple):
         """Whether its samples were dropped to make room."""
         return self.path.suffix == THINNED
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody may go on with it."""
+        return self.path.suffix in (DIED, THINNED)
+
     def is_growing(self) -> bool:
         """Whether its writer still holds it."""
-        return not self.is_thinned and journal_is_live(self.path)
+        return not self.is_closed and journal_is_live(self.path)
 
-    def read(self, offset: int, most_b: int) -> bytes:
-        """The next bytes; none when it is gone."""
+    def idle_s(self) -> float:
+        """How long ago something was written to it."""
+        return time.time() - self.path.stat().st_mtime
+
+    def close(self) -> "Waiting":
+        """Its writer is gone for good: from now on an agent begins a run anew instead."""
+        target = self.path.with_suffix(DIED)
+        with held(self.path) as refusal:
+            if refusal is None:
+                self.path.replace(target)
+                return self._replace(path=target)
+        return self
+
+    def frames(self, offset: int, most_b: int) -> bytes:
+        """The next whole frames; half of one may be cut off by a writer that goes on.
+
+        An offset within a frame, from a server that was killed while it wrote, is gone on from.
+        """
+        data = self._read(offset, most_b)
+        end = _last_end(data)
+        if end == 0 and len(data) == most_b:
+            data = self._read(offset, LARGEST_PIECE_B)
+            end = _last_end(data)
+        if end == 0 and data and offset:
+            ends = [at for _, _, at in frames_in(self._read(0, offset + most_b))]
+            end = max((at - offset for at in ends if at > offset), default=0)
+        return data[:end]
+
+    def has_tail(self, offset: int, checksum: int) -> bool:
+        """Whether the bytes before an offset are those that the server has there."""
+        begin = max(0, offset - TAIL_B)
+        data = self._read(begin, offset - begin)
+        return len(data) == offset - begin and zlib.crc32(data) == checksum
+
+    def _read(self, offset: int, most_b: int) -> bytes:
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
@@ -47,19 +94,19 @@ class Outbox:
     def waiting(self) -> list[Waiting]:
         """Oldest first: identifiers of runs sort by their beginning."""
         found: dict[str, Waiting] = {}
-        for path in sorted(self._files()):
+        for path in sorted(self._files(), key=lambda p: (p.stem, SUFFIXES.index(p.suffix))):
             try:
                 size_b = path.stat().st_size
             except FileNotFoundError:
                 continue
             if size_b:
-                # of both, `.thinned` sorts last and is the one that counts
+                # of several, `.thinned` sorts last and is the one that counts
                 found[path.stem] = Waiting(path.stem, path, size_b)
         return list(found.values())
 
     def remove(self, run_id: str) -> None:
         """It is in the store."""
-        for suffix in (".journal", THINNED):
+        for suffix in SUFFIXES:
             (self.folder / f"{run_id}{suffix}").unlink(missing_ok=True)
 
     def set_aside(self, waiting: Waiting, reason: str) -> Path:
@@ -77,5 +124,12 @@ class Outbox:
         return sorted((p for p in found if p.is_file()), key=lambda p: p.stat().st_mtime)
 
     def _files(self) -> Iterator[Path]:
-        yield from self.folder.glob("*.journal")
-        yield from self.folder.glob(f"*{THINNED}")
+        for suffix in SUFFIXES:
+            yield from self.folder.glob(f"[!.]*{suffix}")
+
+
+def _last_end(data: bytes) -> int:
+    end = 0
+    for _, _, end in frames_in(data):  # noqa: B007 - the last one counts
+        pass
+    return end

@@ -29,8 +29,11 @@ class Made(NamedTuple):
     lost: int = 0
 
 
-def make_room(outbox: Outbox, limit_b: int) -> Made:
-    """Give up the least valuable until no more than `limit_b` wait."""
+def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> Made:
+    """Give up the least valuable until no more than `limit_b` wait.
+
+    Journals that somebody wrote to within `idle_s` are left alone: an agent may go on with them.
+    """
     waiting = outbox.waiting()
     aside = outbox.refused()
     used_b = sum(one.size_b for one in waiting) + sum(path.stat().st_size for path in aside)
@@ -43,7 +46,9 @@ def make_room(outbox: Outbox, limit_b: int) -> Made:
         used_b -= path.stat().st_size
         path.unlink(missing_ok=True)
         refused += 1
-    finished = [one for one in waiting if not one.is_growing()]
+    finished = [
+        one for one in waiting if one.is_closed or (one.idle_s() > idle_s and not one.is_growing())
+    ]
     for one in finished:
         if used_b <= limit_b:
             break

@@ -56,6 +56,7 @@ class Sender:
         self._offsets: dict[str, int] = {}
         self._paused: dict[str, tuple[float, float]] = {}
         """Complete at the server but not in its store, or refused: when to ask again, the pause."""
+        self._differing: set[str] = set()
 
     def round(self, status: Callable[[], NodeStatus | None] | None = None) -> Progress:
         """Send what is new, once through the folder or as much as fits a request.
@@ -108,14 +109,22 @@ class Sender:
         offset = self._offsets.get(name)
         if offset is None and not one.is_thinned:
             return Piece(one.run_id, 0)
-        if offset is None:
-            offset = 0  # whatever the server has is of the journal before it was thinned
-        growing = one.is_growing()  # before reading: what is written later comes next time
-        data = one.read(offset, most_b)
-        final = not growing and len(data) < most_b
+        offset = offset or 0  # of a thinned one, whatever the server has is of what it was before
+        data = one.frames(offset, most_b)
+        final = one.is_closed and len(data) < most_b
         if not data and not final:
+            self._close_if_left(one)
             return None
-        return Piece(one.run_id, offset, data, final, one.is_thinned and offset == 0)
+        restart = offset == 0 and (one.is_thinned or name in self._differing)
+        return Piece(one.run_id, offset, data, final, restart)
+
+    def _close_if_left(self, one: Waiting) -> None:
+        """All of it is sent and it has no end: after a while nobody will go on with it."""
+        try:
+            if one.idle_s() > self.options.final_after_s and not one.is_growing():
+                one.close()
+        except FileNotFoundError:
+            pass
 
     def _settle(self, one: Waiting, piece: Piece, answer: Taken) -> Progress:
         name = one.path.name
@@ -131,13 +140,19 @@ class Sender:
                 return Progress()
             self.outbox.remove(one.run_id)
             return Progress(sent_b=len(piece.data), stored=1)
-        self._offsets[name] = answer.offset
-        sent_b = min(max(0, answer.offset - piece.offset), len(piece.data))
-        if (piece.final or name in self._paused) and answer.offset >= one.size_b:
-            self._pause(name)  # the server has it whole and will put it into its store
-            return Progress(sent_b=sent_b)
+        if answer.complete:
+            self._pause(name)  # it is safe there, and comes into the store when that is back
+            return Progress(sent_b=len(piece.data))
         self._paused.pop(name, None)
-        return Progress(sent_b=sent_b, more=answer.offset < one.size_b)
+        self._offsets[name] = answer.offset
+        if answer.tail is not None and not one.has_tail(answer.offset, answer.tail):
+            _log.warning("%s: the server has other bytes than this node; sent anew", name)
+            self._differing.add(name)
+            self._offsets[name] = 0
+        elif answer.offset:
+            self._differing.discard(name)
+        sent_b = min(max(0, answer.offset - piece.offset), len(piece.data))
+        return Progress(sent_b=sent_b, more=self._offsets[name] < one.size_b and bool(sent_b))
 
     def _pause(self, name: str) -> None:
         _, pause_s = self._paused.get(name, (0.0, ASK_AGAIN_S / 2))
@@ -149,7 +164,14 @@ def _answers(said: Any, pieces: list[Piece]) -> list[Taken]:
     """The server's answers, one for each piece."""
     try:
         found = [
-            Taken(str(a["run_id"]), int(a["offset"]), bool(a["ended"]), str(a.get("refused") or ""))
+            Taken(
+                str(a["run_id"]),
+                int(a["offset"]),
+                bool(a["ended"]),
+                str(a.get("refused") or ""),
+                bool(a.get("complete")),
+                None if a.get("tail") is None else int(a["tail"]),
+            )
             for a in said["pieces"]
         ]
     except (LookupError, TypeError, ValueError):

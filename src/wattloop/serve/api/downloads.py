@@ -23,7 +23,11 @@ TYPES = {
 }
 
 
-@router.get("/{run_id}/download", response_class=FileResponse)
+@router.get(
+    "/{run_id}/download",
+    response_class=FileResponse,
+    responses={200: {"content": {kind: {} for kind in TYPES.values()}}},
+)
 def download(
     house: InHouse,
     run_id: str,

@@ -25,7 +25,14 @@ router = APIRouter(prefix="/runs", tags=["runs"])
 POLL_S = 0.5
 
 
-@router.get("/{run_id}/live", response_class=StreamingResponse)
+EVENTS = "text/event-stream"
+
+
+@router.get(
+    "/{run_id}/live",
+    response_class=StreamingResponse,
+    responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
+)
 async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
     """Events `samples` with rows of power as they are written, and `end` when the run is over."""
     found = await asyncio.to_thread(live_journal, house.store, run_id)
@@ -38,7 +45,7 @@ async def live(request: Request, house: InHouse, run_id: str) -> StreamingRespon
         raise RunNotFound(f"run {run_id!r} is not going on") from None
     return StreamingResponse(
         _events(request, record, tail, path),
-        media_type="text/event-stream",
+        media_type=EVENTS,
         headers={"Cache-Control": "no-store"},
     )
 

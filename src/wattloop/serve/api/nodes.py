@@ -132,8 +132,7 @@ async def delivery(request: Request, house: InHouse, caller: Asking, node: Node)
     answers: list[Taken] = []
     if pieces:
         taken = await run_in_threadpool(lambda: [_taken(house, p, source) for p in pieces])
-        whole = [t.run_id for t in taken if isinstance(t, _Whole)]
-        ended = await settled(house, whole)
+        ended = await settled(house, [t.run_id for t in taken if t.complete])
         answers = [_answered(t, ended) for t in taken]
     for answer in answers:
         if answer.refused:
@@ -147,10 +146,6 @@ async def delivery(request: Request, house: InHouse, caller: Asking, node: Node)
     )
 
 
-class _Whole(Taken):
-    """A piece that made its run complete."""
-
-
 def _taken(house: House, piece: Piece, source: Source) -> Taken:
     """What becomes of one piece; that one makes no sense does not stop the others."""
     try:
@@ -159,8 +154,8 @@ def _taken(house: House, piece: Piece, source: Source) -> Taken:
         return Taken(piece.run_id, error.offset)
     except (NotYours, ConfigError, RunSenseless) as error:
         return Taken(piece.run_id, 0, refused=str(error))
-    kind = _Whole if found.complete else Taken
-    return kind(piece.run_id, found.offset, found.ended)
+    tail = found.tail if piece.asks else None
+    return Taken(piece.run_id, found.offset, found.ended, "", found.complete, tail)
 
 
 def _take(house: House, piece: Piece, source: Source) -> Received:
@@ -180,7 +175,7 @@ def _answered(taken: Taken, ended: dict[str, bool | str]) -> Taken:
     said = ended.get(taken.run_id)
     if isinstance(said, str):
         return Taken(taken.run_id, taken.offset, refused=said)
-    return Taken(taken.run_id, taken.offset, taken.ended or bool(said), taken.refused)
+    return taken._replace(ended=taken.ended or bool(said))
 
 
 def node_answers(book: NodeBook) -> list[NodeAnswer]:

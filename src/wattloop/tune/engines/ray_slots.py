@@ -1,7 +1,6 @@
 """Slots of a Ray cluster: bundles of devices that are held for a whole search."""
 
 import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from wattloop.core.settings import Settings
 from wattloop.tune.engines.ray_worker import Lap, Place, PlaceFacts, WorkerTraining
 from wattloop.version import __version__
 
-__all__ = ["Bundle", "Slot", "connected", "first_line", "reserved", "room", "slots_asked"]
+__all__ = ["Bundle", "Slot", "connected", "first_line", "reserved", "room"]
 
 REMEDY = "pip install 'wattloop[ray]'"
 RESERVE_S = 60.0
@@ -74,24 +73,6 @@ class Slot:
         self.trainings.clear()
         self.ray.wait([self.place.close.remote()], timeout=CLOSE_S)
         self.ray.kill(self.place)
-
-
-def slots_asked(text: str) -> tuple[int | None, int] | None:
-    """How many slots, and how many GPUs each: `ray`, `ray:4`, `ray:4x2`; None for other words.
-
-    Raises:
-        ConfigError: it begins with `ray` and goes on otherwise.
-    """
-    if not text.startswith("ray"):
-        return None
-    found = re.fullmatch(r"ray(?::([1-9]\d*)(?:x([1-9]\d*))?)?", text)
-    if found is None:
-        raise ConfigError(
-            f"parallel {text}: write 'ray' for every GPU of the cluster, 'ray:4' for four of them, "
-            "or 'ray:4x2' for four trainings on two GPUs each"
-        )
-    count, gpus = found.groups()
-    return None if count is None else int(count), int(gpus or 1)
 
 
 def connected(address: str | None) -> Any:

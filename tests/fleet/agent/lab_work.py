@@ -1,0 +1,26 @@
+"""What jobs of these tests do: load the virtual GPUs that Slurm gave them, for some time.
+
+python lab_work.py SECONDS LOAD
+"""
+
+import os
+import sys
+import time
+
+from wattloop.virtual.machine import shared_gpus
+from wattloop.virtual.owner import this_process
+
+
+def main(seconds: float, load: float) -> None:
+    given = os.environ.get("SLURM_JOB_GPUS") or os.environ.get("SLURM_STEP_GPUS", "")
+    numbers = [int(number) for number in given.split(",") if number]
+    cards = shared_gpus(max(numbers, default=-1) + 1)
+    for number in numbers:
+        cards[number].load(load, owner=this_process())
+    time.sleep(seconds)
+    for number in numbers:
+        cards[number].load(0.0)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,185 @@
+"""Promises of the agent on a real Slurm: two nodes of four virtual GPUs, jobs that share them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.characterize.conftest import ENTRY_POINTS
+from wattloop.core.clock import RealClock
+from wattloop.fleet.agent.hooks import install_hooks
+from wattloop.measure.closing import close_journal
+from wattloop.measure.jobs import job_energy
+from wattloop.store.database import open_store
+from wattloop.store.jobs import find_job_members, stored_journal
+from wattloop.store.journal import read_journal
+from wattloop.store.runs import RunRecord, list_runs
+from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
+from wattloop.virtual.machine import shared_gpus
+
+pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "never")
+
+SRC = Path(__file__).parents[3] / "src"
+WORK = Path(__file__).with_name("lab_work.py")
+NODES = ("n1", "n2")
+
+
+class Fleet:
+    """A Slurm with hooks, and an agent per node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        info = folder / "site" / "wattloop-0.dist-info"
+        info.mkdir(parents=True)
+        (info / "entry_points.txt").write_text(ENTRY_POINTS)
+        prolog, epilog = install_hooks(folder / "hooks", f"{folder}/agents/{{node}}")
+        self.config = folder / "agent.yaml"
+        self.config.write_text(
+            f"folder: {folder}/agents/{{node}}\n"
+            "virtual_gpus: 4\ndevices: gpu\ncpus: 8\ninterval_s: 0.5\ncluster: lab\n"
+        )
+        self.lab = SlurmLab(folder, nodes=2, gpus=4, cpus=8, prolog=prolog, epilog=epilog)
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_agent(self, node: str) -> None:
+        command = [sys.executable, "-m", "wattloop", "agent", "run"]
+        with (self.folder / f"{node}.log").open("ab") as log:
+            self.agents[node] = subprocess.Popen(
+                [*command, "--config", str(self.config), "--node", node],
+                env={**self.lab.environment_of(node), **self.python},
+                stdout=log,
+                stderr=log,
+            )
+        state = self.folder / "agents" / node / "state.json"
+        before = state.stat().st_mtime_ns if state.exists() else 0
+        self.lab.wait(
+            lambda: state.exists() and state.stat().st_mtime_ns != before, f"no agent on {node}"
+        )
+
+    def kill_agent(self, node: str, number: int = signal.SIGKILL) -> None:
+        agent = self.agents.pop(node)
+        agent.send_signal(number)
+        agent.wait()
+
+    @property
+    def python(self) -> dict[str, str]:
+        path = f"{SRC}:{self.folder / 'site'}"
+        return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+    def submit(self, seconds: float, *options: str, load: float = 0.9) -> int:
+        python = f"PYTHONPATH={SRC} {sys.executable} {WORK} {seconds} {load}"
+        return self.lab.submit(f"srun sh -c '{python}'", *options)
+
+    def runs(self, node: str) -> list[RunRecord]:
+        with open_store(self.folder / "agents" / node / "runs.db") as store:
+            return list_runs(store)
+
+    def of_job(self, number: int, nodes: tuple[str, ...] = NODES) -> list[RunRecord]:
+        return [r for n in nodes for r in self.runs(n) if r.job and r.job["id"] == str(number)]
+
+    def wait_for_runs(self, number: int, count: int = 1) -> list[RunRecord]:
+        self.lab.wait(lambda: len(self.of_job(number)) >= count, f"no run of job {number}", 20.0)
+        return self.of_job(number)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    found = Fleet(tmp_path_factory.mktemp("fleet"))
+    with found.lab:
+        for node in NODES:
+            found.start_agent(node)
+        yield found
+        for node in list(found.agents):
+            found.kill_agent(node, signal.SIGTERM)
+
+
+def gpu_j(record: RunRecord) -> float:
+    assert record.result is not None
+    return record.result.gpu_energy_j or 0.0
+
+
+def true_j(fleet: Fleet, node: str, begin_s: float, end_s: float) -> float:
+    cards = shared_gpus(4, RealClock(), fleet.lab.environment_of(node))
+    return sum(card.true_energy_j(begin_s, end_s) for card in cards)
+
+
+def test_jobs_that_share_a_node_and_its_rest_add_up_though_the_agent_is_killed(
+    fleet: Fleet,
+) -> None:
+    """Energy of every job, exact by GPU; parts of the node within 1% of the truth, twice killed."""
+    pin = ("-w", "n1")
+    jobs = {
+        fleet.submit(4.0, "--gres=gpu:1", "-c2", *pin): 1,
+        fleet.submit(3.0, "--gres=gpu:2", "-c2", "-J", "two cards", *pin): 2,
+    }
+    short = fleet.submit(1.0, "--gres=gpu:1", "-c1", *pin)
+    time.sleep(1.5)
+    fleet.kill_agent("n1")
+    time.sleep(1.0)
+    fleet.start_agent("n1")
+    time.sleep(0.7)
+    fleet.kill_agent("n1")
+    fleet.start_agent("n1")
+    found = {number: fleet.wait_for_runs(number)[0] for number in (*jobs, short)}
+    fleet.kill_agent("n1", signal.SIGTERM)  # a last row for what no job used
+    journals = [read_journal(p) for p in (fleet.folder / "agents/n1/journals").glob("*.journal")]
+    rest = next(j for j in journals if j is not None and j.header["kind"] == "unallocated")
+    end = close_journal(rest)
+    fleet.start_agent("n1")
+
+    for number, cards in jobs.items():
+        assert found[number].status == "finished"
+        assert found[number].result is not None
+        assert len(found[number].result.domains) == cards
+    assert found[list(jobs)[1]].name == "two cards"
+    assert found[list(jobs)[1]].job["scheduler"]["cluster"].startswith("lab")  # type: ignore[index]  # asserted above
+    parts_j = sum(gpu_j(r) for r in fleet.runs("n1")) + sum(
+        d["energy_j"] for d in end["result"]["domains"]
+    )
+    whole_j = true_j(fleet, "n1", rest.header["started_s"], end["time_s"])
+    assert parts_j == pytest.approx(whole_j, rel=0.01)
+    # a busy A100 draws three times what an idle one does
+    assert gpu_j(found[short]) > 0.5 * gpu_j(found[list(jobs)[0]]) / 4
+
+
+def test_a_job_on_two_nodes_is_one_job_with_a_run_on_each(fleet: Fleet) -> None:
+    """Same job in both agents' stores; `measure.jobs` adds them up."""
+    number = fleet.submit(1.0, "--gres=gpu:1", "-N2", "-n2", "-c1")
+    records = fleet.wait_for_runs(number, 2)
+    assert sorted(record.host for record in records) == list(NODES)
+    stores = {n: fleet.folder / "agents" / n / "runs.db" for n in NODES}
+    total = 0.0
+    for node, path in stores.items():
+        with open_store(path) as store:
+            members = find_job_members(store, str(number))
+            energy = job_energy(members.name, members.records, lambda r: stored_journal(store, r))
+            assert [n.host for n in energy.nodes] == [node]
+            total += energy.energy_j or 0.0
+    assert total == pytest.approx(sum(map(gpu_j, records)), rel=0.01)
+
+
+def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet) -> None:
+    """Tasks of an array are jobs of their own; a requeued job has two runs."""
+    array = fleet.submit(0.3, "--array=1-2", "-c1")
+    again = fleet.submit(1.0, "-c1", "--requeue", "-w", "n2")
+    fleet.lab.wait_for_state(again, "RUNNING")
+    time.sleep(0.5)
+    fleet.lab.run("scontrol", "requeue", str(again))
+    fleet.lab.wait(lambda: fleet.lab.job_state(again) == "PENDING", "not requeued")
+    time.sleep(2.0)  # within the second of its end Slurm takes the job's credential for revoked
+    fleet.lab.run("scontrol", "update", f"JobId={again}", "StartTime=now")
+    assert len(fleet.wait_for_runs(again, 2)) == 2
+    tasks = [
+        r
+        for n in NODES
+        for r in fleet.runs(n)
+        if r.job and r.job["scheduler"].get("array_job") == str(array)
+    ]
+    assert sorted(r.job["scheduler"]["array_task"] for r in tasks if r.job) == ["1", "2"]
+    assert json.dumps(os.listdir(fleet.folder / "agents/n2/events")) == "[]"
