@@ -6,7 +6,7 @@
 - `store_contract`  what every store must keep
 - `strategy_contract`, `synthetic_bench`   what every strategy must keep, and trainings to try it on
 - `policy_contract`, `synthetic_cluster`   what every policy must keep, and clusters to try it on
-- `slurm_lab`       a real Slurm with several nodes and fake GPUs; `slurm_conf` is its configuration
+- `slurm_lab`, `slurm_files`, `slurm_conf`   a real Slurm with several nodes and fake GPUs
 - `postgres_lab`    a PostgreSQL that can be killed and started again
 - `process_keeper`, `free_ports`   no process of a lab outlives it; labs do not meet on a port
 - `virtual_runs`    stored runs of virtual cards that follow a script, in no time

@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +19,12 @@ from typing import Self
 from wattloop.core.errors import CommandError, ConfigError
 from wattloop.testing.free_ports import PortBlock
 from wattloop.testing.process_keeper import ProcessKeeper
-from wattloop.testing.slurm_conf import (
-    NodeLine,
-    gres_conf,
-    shell_exports,
-    slurm_conf,
-    write_script,
-)
+from wattloop.testing.slurm_conf import NodeLine
+from wattloop.testing.slurm_files import PATH, LabFiles, daemon_command
 
 __all__ = ["SlurmLab", "why_no_slurm"]
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "munged")
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 PATIENCE_S = 60.0
 
 
@@ -107,7 +100,18 @@ class SlurmLab:
         self._keeper = ProcessKeeper("slurm", (f"SLURM_CLUSTER_NAME=lab{self.port}",))
         self.folder = self._keeper.folder
         try:
-            self._write()
+            LabFiles(
+                folder=self.folder,
+                port=self.port,
+                nodes=self.nodes,
+                hooks=self._hooks,
+                lua=self._lua,
+                extra=self._extra,
+                variables={
+                    node: {**self._keeper.environment, **self._variables_of(node)}
+                    for node in self.node_names
+                },
+            ).write()
             self.start("munged")
             self.start("slurmctld")
             for node in self.node_names:
@@ -267,66 +271,18 @@ class SlurmLab:
         return {k: v.format(node=node, folder=self.folder) for k, v in given.items()}
 
     def _spawn(self, name: str) -> None:
-        folder = self.folder
-        nodes = self.node_names
-        if name == "munged":
-            program, options = name, [
-                "--foreground", "--force", f"--socket={folder}/munge.socket",
-                f"--key-file={folder}/munge/key", f"--pid-file={folder}/munge/pid",
-                f"--log-file={folder}/log/munged.log", f"--seed-file={folder}/munge/seed",
-            ]  # fmt: skip
-        else:
-            program, options = ("slurmd", ["-N", name]) if name in nodes else (name, [])
-            options = ["-D", "-f", str(folder / "slurm.conf"), *options]
+        folder, is_node = self.folder, name in self.node_names
+        program, *options = daemon_command(folder, name, is_node=is_node)
         with (folder / "log" / f"{name}.out").open("ab") as out:
             self._processes[name] = subprocess.Popen(
                 [_find(program) or program, *options],
-                env=self.environment_of(name) if name in nodes else self.environment,
+                env=self.environment_of(name) if is_node else self.environment,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
             )
-
-    def _write(self) -> None:
-        folder = self.folder
-        for name in ("state", "spool", "log", "dev", "munge", "virtual", "hooks", "environment"):
-            (folder / name).mkdir()
-        (folder / "munge").chmod(0o700)
-        (folder / "munge" / "key").write_bytes(os.urandom(128))
-        (folder / "munge" / "key").chmod(0o600)
-        for number in range(max(node.gpus for node in self.nodes)):
-            path = folder / "dev" / f"nvidia{number}"
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-        for node in self.node_names:
-            state = folder / "virtual" / f"{node}.state"
-            state.touch()
-            state.chmod(0o666)  # jobs of every user load the node's virtual cards
-            variables = {**self._keeper.environment, **self._variables_of(node)}
-            (folder / "environment" / node).write_text(shell_exports(variables), "utf-8")
-        if self._lua is not None:
-            (folder / "job_submit.lua").write_text(self._lua, "utf-8")
-        (folder / "gres.conf").write_text(gres_conf(folder, self.nodes), "utf-8")
-        text = slurm_conf(folder, self.port, self.nodes, self._hook_lines(), self._extra)
-        (folder / "slurm.conf").write_text(text, "utf-8")
-
-    def _hook_lines(self) -> dict[str, str]:
-        """Slurm starts hooks and jobs with next to no environment; these give them the node's."""
-        of_node = f"{self.folder}/environment/$SLURMD_NODENAME"
-        hooks = self.folder / "hooks"
-        task = write_script(hooks / "task", f'#!/bin/sh\nexec cat "{of_node}"\n')
-        lines = {"TaskProlog": str(task)}
-        for name, program in self._hooks.items():
-            if program is not None:
-                text = f'#!/bin/sh\n. "{of_node}"\nexport SLURM_CONF={self.folder}/slurm.conf\n'
-                text += f'export PATH={PATH}\nexec "{program.absolute()}" "$@"\n'
-                lines[name] = str(write_script(hooks / name.lower(), text))
-        if self._hooks["Prolog"] is not None:
-            lines["PrologFlags"] = "Alloc"  # on every node of the job, before its first task
-        if self._lua is not None:
-            lines["JobSubmitPlugins"] = "lua"
-        return lines
 
 
 def _find(program: str) -> str | None:

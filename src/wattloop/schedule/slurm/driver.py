@@ -154,10 +154,11 @@ class SlurmDriver:
             *self._wanted(live, found),
         ]
         kept = {each.key for each, _ in wanted}
+        kept.update(live.jobs[number].key for number in live.coming)
         stale = [
             key
             for key, each in self.state.opened.items()
-            if each.why == "standby" and key not in kept
+            if each.why in ("standby", "start") and key not in kept
         ]
         if stale:
             self._carrying_out.close(stale, snapshot.by_key)

@@ -89,16 +89,17 @@ def live_view(
         set_aside: job -> until when it is not offered, as Slurm would not start it.
     """
     known, believed, oracle = site.known, site.believed, site.oracle
-    waiting = [job for job in snapshot.waiting if set_aside.get(job.key, 0.0) <= now_s]
-    listed = sorted(
-        [*waiting, *snapshot.coming, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
-    )
-    cluster, rows = known.cluster, _Rows(oracle)
     seats = Seats(known)
     seated = {job.key: seats.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
+    coming_jobs, late = _seated(snapshot.coming, opened, seats, seated)
+    waiting = [job for job in (*snapshot.waiting, *late) if set_aside.get(job.key, 0.0) <= now_s]
+    listed = sorted(
+        [*waiting, *coming_jobs, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
+    )
+    cluster, rows = known.cluster, _Rows(oracle)
     places: dict[int, Nodes] = {}
     waits, coming = set[int](), set[int]()
-    keys_waiting, keys_coming = {j.key for j in waiting}, {j.key for j in snapshot.coming}
+    keys_waiting, keys_coming = {j.key for j in waiting}, {j.key for j in coming_jobs}
     for number, job in enumerate(listed):
         said = believed.of(job)
         deadline_s = job.submit_s + said.deadline_s
@@ -108,9 +109,7 @@ def live_view(
             continue
         if job.key in keys_coming:
             coming.add(number)
-            nodes = seats.reserve(opened[job.key].nodes, opened[job.key].gpus)
-        else:
-            nodes = seated[job.key]
+        nodes = seated[job.key]
         places[number] = nodes
         gpus = sum(mask.bit_count() for _, mask in nodes) or max(job.gpus, 1)
         type_index = cluster.node_types[nodes[0][0]] if nodes else 0
@@ -168,6 +167,30 @@ def live_view(
         now_s=now_s,
     )
     return LiveView(view, listed, machines, frozenset(coming), untouchable)
+
+
+def _seated(
+    jobs: Sequence[SlurmJob],
+    opened: Mapping[str, Opened],
+    seats: Seats,
+    seated: dict[str, Nodes],
+) -> tuple[list[SlurmJob], list[SlurmJob]]:
+    """Jobs about to start that have their GPUs, and those whose GPUs another got before them.
+
+    The latter wait again: Slurm would start older jobs on those GPUs for ever.
+    """
+    coming: list[SlurmJob] = []
+    late: list[SlurmJob] = []
+    for job in jobs:
+        wanted = opened.get(job.key)
+        nodes = seats.reserve(wanted.nodes, wanted.gpus) if wanted is not None else ()
+        if wanted is not None and sum(mask.bit_count() for _, mask in nodes) == wanted.gpus:
+            seated[job.key] = nodes
+            coming.append(job)
+        else:
+            seats.give(nodes)
+            late.append(job)
+    return coming, late
 
 
 def _offered(

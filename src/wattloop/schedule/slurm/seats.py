@@ -38,6 +38,11 @@ class Seats:
                 left -= mask.bit_count()
         return tuple(found)
 
+    def give(self, nodes: Nodes) -> None:
+        """GPUs that are free after all."""
+        for node, mask in nodes:
+            self.taken[node] &= ~mask
+
     def _take(self, node: int, gpus: int) -> int:
         size = self._known.cluster.node_groups[node].gpus_per_node
         had, mask = self.taken.get(node, 0), 0
