@@ -54,7 +54,7 @@ def main() -> None:
     rounds = 10 if args.quick else 100
     with (
         tempfile.TemporaryDirectory(prefix="wattloop-oracle-service-") as folder,
-        serving(Path(folder)) as base,
+        serving(Path(folder)) as (base, _),
         httpx.Client(base_url=base, timeout=120) as client,
     ):
         first_ms, answer = asked_ms(client, question())
@@ -127,11 +127,11 @@ def traced_ms(client: httpx.Client) -> float:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """A server of this checkout with a cache of its own."""
+def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server of this checkout with a cache of its own: its address, and its process."""
     command = [sys.executable, "-m", "wattloop.cli.main", "serve", "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--fleet", "thesis", "--store", str(folder / "runs.db")],
+        [*command, "--cluster", "thesis", "--store", str(folder / "runs.db")],
         stderr=subprocess.PIPE,
         text=True,
         env={
@@ -145,7 +145,7 @@ def serving(folder: Path) -> Iterator[str]:
         for line in process.stderr:
             found = re.search(r"http://[\d.:]+", line)
             if found:
-                yield found[0]
+                yield found[0], process
                 return
         raise SystemExit("the server did not start")
     finally:

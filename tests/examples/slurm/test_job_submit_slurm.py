@@ -34,7 +34,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         (folder / "fleet.yaml").write_text(FLEET)
-        words = ["serve", "--port", "0", "--fleet", str(folder / "fleet.yaml")]
+        words = ["serve", "--port", "0", "--cluster", str(folder / "fleet.yaml")]
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT / "src"),
