@@ -2,7 +2,7 @@
 job_submit.lua: tell users what their job is expected to use, and tag it.
 
 Slurm's controller runs this for every job that is submitted (JobSubmitPlugins=lua, this file beside
-slurm.conf). For jobs that ask for GPUs it asks `wattloop serve --fleet FILE` what to expect, prints
+slurm.conf). For jobs that ask for GPUs it asks `wattloop serve --cluster FILE` what to expect, prints
 the answer to the user and writes it into AdminComment:
 
     wattloop:{"predicted_j":4320000,"predicted_s":7800,"predicted_by":"comment"}

@@ -52,7 +52,7 @@ def test_named_pairs_alone_are_answered(client: TestClient) -> None:
         ({"jobs": [{**JOB, "priority": 9}]}, "jobs.0.priority: Extra inputs"),
         ({"jobs": [{**JOB, "samples": -1}]}, "jobs.0.samples"),
         ({"jobs": [{**JOB, "batch": [1] * 17}], "placements": PLACES}, "at most 16 choices"),
-        ({"jobs": [JOB]}, "start it with --fleet"),
+        ({"jobs": [JOB]}, "start it with --cluster"),
         ({"jobs": [JOB], "placements": PLACES, "pairs": [[0, 9]]}, "there are 1 jobs"),
         ([], "body: Input should be an object"),
     ],
@@ -83,7 +83,7 @@ def test_text_of_any_kind_gets_an_answer(client: TestClient) -> None:
 
 def test_a_fleet_answers_without_placements(place: Any) -> None:
     """Its machines, by their names."""
-    options = ServeOptions(store=str(place), fleet="thesis")
+    options = ServeOptions(store=str(place), cluster="thesis")
     with TestClient(create_app(options)) as client:
         found = _ask(client, {"jobs": [{**JOB, "gpus": 2}]}).json()
     assert {each["gpu"] for each in found["placements"]} == {"a100", "h100"}
@@ -102,7 +102,7 @@ def test_from_elsewhere_the_token_is_needed(place: Any) -> None:
 def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
     """The same figures; lines for programs without a reader of JSON."""
     job = {"comment": "wattloop:model=resnet-50,precision=tf32,batch=64,samples=1e6", "gpus": 2}
-    with TestClient(create_app(ServeOptions(store=str(place), fleet="thesis"))) as client:
+    with TestClient(create_app(ServeOptions(store=str(place), cluster="thesis"))) as client:
         client.app.state.house.oracle.warm_up()  # type: ignore[attr-defined] # Starlette's own
         found = client.post("/api/v1/predict/submit", json=job).json()
         plain = client.post("/api/v1/predict/submit", json=job, headers={"Accept": "text/plain"})

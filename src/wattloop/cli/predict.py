@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone
 from wattloop.cli.output import check_target
 from wattloop.cli.predict_inspect import inspect_command
+from wattloop.cli.predict_job import job_command
 from wattloop.cli.predict_lists import gpus_command, models_command
 from wattloop.cli.predict_options import (
     Accumulate,
@@ -169,6 +170,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
 for name, looking in (
     ("inspect", inspect_command),
+    ("job", job_command),
     ("models", models_command),
     ("gpus", gpus_command),
 ):

@@ -31,11 +31,13 @@ def serve(
             envvar="WATTLOOP_TOKEN", help="Secret for writing, and for readers from elsewhere."
         ),
     ] = None,
-    fleet: Annotated[
+    cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Machines and rules that /api/v1/predict answers for by itself."
-        ),
+        typer.Option(metavar="FILE", help="Machines that /api/v1/predict answers for by itself."),
+    ] = None,
+    mapping: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Which jobs train what, by their names."),
     ] = None,
     tokens: Annotated[
         str | None,
@@ -72,7 +74,8 @@ def serve(
         host=host,
         port=port,
         token=token or "",
-        fleet=fleet or "",
+        cluster=cluster or "",
+        mapping=mapping or "",
         tokens=None if tokens is None else user_path(tokens),
         retain=None if retain is None else Retention.parse(retain),
     )

@@ -64,7 +64,8 @@ class House:
         self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
         self.oracle = OracleService(
-            load_fleet(options.fleet) if options.fleet else None, History(store)
+            load_fleet(options.cluster, options.mapping) if options.cluster else None,
+            History(store),
         )
         # one: packing a run is work for a processor, which pages and pieces need more
         self.folding = ThreadPoolExecutor(1, thread_name_prefix="wattloop-fold")

@@ -19,7 +19,8 @@ class ServeOptions:
         store: path or URL of the store.
         host, port: where to listen.
         token: what a caller must know to write, and on any address but this machine's to read.
-        fleet: file of the fleet whose machines the oracle service answers for; empty for none.
+        cluster: file or name of the machines the oracle service answers for; empty for none.
+        mapping: file of rules that say which jobs train what; empty for none.
         tokens: file of further tokens, by role and node; see `wattloop fleet tokens`.
         retain: what is dropped when it is old, on a timer; nothing by default.
     """
@@ -28,7 +29,8 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8765
     token: str = ""
-    fleet: str = ""
+    cluster: str = ""
+    mapping: str = ""
     tokens: Path | None = None
     retain: Retention | None = None
 

@@ -34,7 +34,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         (folder / "fleet.yaml").write_text(FLEET)
-        words = ["serve", "--port", "0", "--fleet", str(folder / "fleet.yaml")]
+        words = ["serve", "--port", "0", "--cluster", str(folder / "fleet.yaml")]
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT / "src"),
@@ -151,6 +151,21 @@ def test_users_cannot_write_admin_comment(lab: SlurmLab) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert _admin_comment(lab, job) == before != ""
+
+
+def test_predict_job_explains_a_job_of_slurms(lab: SlurmLab, tmp_path: Path) -> None:
+    """`predict job --slurm N` says what is believed of it, and why."""
+    job, _ = _submit(lab, "--gpus=2", f"--comment={TAG},caps=0.7|1")
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    words = ["predict", "job", "--cluster", str(tmp_path / "fleet.yaml"), "--slurm", job]
+    environment = {**lab.environment, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "wattloop", *words, "--store", str(tmp_path / "runs.db")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "resnet-50 tf32: known from comment" in done.stderr
+    assert len(re.findall(r"^2 x a100 ", done.stdout, re.M)) == 2
 
 
 def test_without_the_service_jobs_are_submitted_as_they_are(

@@ -106,5 +106,5 @@ def test_text_is_one_line_each_and_plain(service: OracleService) -> None:
 
 def test_without_a_fleet_there_is_no_advice() -> None:
     """The error says what to start it with."""
-    with pytest.raises(ConfigError, match="--fleet"):
+    with pytest.raises(ConfigError, match="--cluster"):
         submit_advice(OracleService(), SubmittedJob(gpus=1), wait_s=0.0)

@@ -156,7 +156,7 @@ def test_without_placements_the_fleet_answers() -> None:
 def test_senseless_questions_are_refused(service: OracleService) -> None:
     """Too many pairs, pairs of nothing, nowhere to run."""
     jobs = [AskedJob(stated=RESNET)]
-    with pytest.raises(ConfigError, match="start it with --fleet"):
+    with pytest.raises(ConfigError, match="start it with --cluster"):
         service.answer(jobs, [])
     with pytest.raises(ConfigError, match="there are 1 jobs, 1 placements"):
         service.answer(jobs, [H200], [(0, 1)])

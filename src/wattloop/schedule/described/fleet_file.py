@@ -43,17 +43,22 @@ class Fleet:
         return FleetOracle.of(self.cluster, self.spec, self.rules.workloads)
 
 
-def load_fleet(name: str) -> Fleet:
-    """The fleet of a YAML file, or a shipped cluster by its name.
+def load_fleet(name: str, mapping: str = "") -> Fleet:
+    """The fleet of a YAML file, the file of a cluster alone, or a shipped cluster by its name.
+
+    Args:
+        name: of the file or cluster.
+        mapping: a file of rules, instead of the one that the fleet's file names.
 
     Raises:
         ConfigError: `FILE:LINE: field: what is wrong and what is allowed`, one line per fault.
     """
+    rules = load_rules(mapping) if mapping else Rules()
     if not name.endswith((".yaml", ".yml")):
-        return Fleet(load_cluster(name), OracleSpec())
+        return Fleet(load_cluster(name), OracleSpec(), rules)
     source = read_lined(name)
-    if "groups" in source.data:  # a file of a cluster alone
-        return Fleet(cluster_from(source.data, source, name=Path(name).stem), OracleSpec())
+    if "groups" in source.data:
+        return Fleet(load_cluster(name), OracleSpec(), rules)
     try:
         spec = _FleetSpec.model_validate(source.data)
     except ValidationError as error:
@@ -64,7 +69,8 @@ def load_fleet(name: str) -> Fleet:
         if isinstance(spec.cluster, Mapping)
         else load_cluster(_beside(spec.cluster, folder))
     )
-    rules = load_rules(_beside(spec.rules, folder)) if spec.rules else Rules()
+    if spec.rules and not mapping:
+        rules = load_rules(_beside(spec.rules, folder))
     return Fleet(cluster, spec.oracle.located(folder), rules)
 
 

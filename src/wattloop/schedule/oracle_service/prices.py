@@ -13,7 +13,12 @@ from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.described.described_job import EstimateSource
 from wattloop.schedule.described.history import PastRuns
 from wattloop.schedule.oracle_service.priced_job import PricedJob
-from wattloop.schedule.oracle_service.workload_prices import Figure, WorkloadKey, WorkloadPrices
+from wattloop.schedule.oracle_service.workload_prices import (
+    Figure,
+    Spot,
+    WorkloadKey,
+    WorkloadPrices,
+)
 
 __all__ = ["COSTS", "Price", "Prices"]
 
@@ -86,47 +91,50 @@ class Prices:
     ) -> list[Price]:
         """A price for each pair; a place that is a text is no place, and says why."""
         found: list[Price | None] = [None] * len(pairs)
-        asked: list[tuple[int, WorkloadKey, Placement]] = []
+        asked: list[tuple[int, WorkloadKey, Spot]] = []
+        spots: dict[tuple[int, float | None], Spot] = {}
         for at, (number, where) in enumerate(pairs):
             job, place = jobs[number], places[where]
             refused = place if isinstance(place, str) else _refused(job, place)
             if refused or isinstance(place, str):
                 found[at] = Price(error=refused)
                 continue
-            if place.cap_w is None and job.cap_share is not None:
-                cap_w = max(job.cap_share * place.gpu.tdp_w, place.gpu.cap_min_w)
-                place = replace(place, cap_w=cap_w)
+            spot = spots.get((where, job.cap_share))
+            if spot is None:
+                spot = self._kept.spot(_capped(place, job.cap_share))
+                spots[where, job.cap_share] = spot
             if not job.keys:
-                found[at] = _by_time(job, place)
-            asked += [(at, key, place) for key in job.keys]
+                found[at] = _by_time(job, spot.placement)
+            for key in job.keys:
+                asked.append((at, key, spot))
         figures = self._figures(asked)
-        for at, key, place in asked:
-            price = _price(figures[key, place], key, place, jobs[pairs[at][0]].work)
+        for at, key, spot in asked:
+            price = _price(figures[key, spot], key, spot, jobs[pairs[at][0]].work)
             kept = found[at]
             found[at] = price if kept is None else _better(kept, price, objective)
         return [price or Price(error="no price") for price in found]
 
     def _figures(
-        self, asked: Sequence[tuple[int, WorkloadKey, Placement]]
-    ) -> dict[tuple[WorkloadKey, Placement], Figure | Price]:
+        self, asked: Sequence[tuple[int, WorkloadKey, Spot]]
+    ) -> dict[tuple[WorkloadKey, Spot], Figure | Price]:
         """Each that is asked for, once; a price in its place says why there is none."""
-        found: dict[tuple[WorkloadKey, Placement], Figure | Price] = {}
-        by_gpu: dict[str, dict[WorkloadKey, dict[Placement, None]]] = {}
-        for _, key, place in asked:
-            by_gpu.setdefault(place.gpu.name, {}).setdefault(key, {})[place] = None
+        found: dict[tuple[WorkloadKey, Spot], Figure | Price] = {}
+        by_gpu: dict[str, dict[WorkloadKey, dict[Spot, None]]] = {}
+        for _, key, spot in asked:
+            by_gpu.setdefault(spot.placement.gpu.name, {}).setdefault(key, {})[spot] = None
         for by_key in by_gpu.values():
-            wanted: dict[WorkloadKey, tuple[Workload, Sequence[Placement]]] = {}
+            wanted: dict[WorkloadKey, tuple[Workload, Sequence[Spot]]] = {}
             for key, own in by_key.items():
                 workload = self._workload(key)
                 if isinstance(workload, Price):
-                    found |= {(key, place): workload for place in own}
+                    found |= {(key, spot): workload for spot in own}
                 else:
                     wanted[key] = (workload, list(own))
             try:
                 found |= self._kept.figures(wanted)
             except ConfigError as error:
                 refused = Price(error=str(error))
-                found |= {(key, place): refused for key in wanted for place in by_key[key]}
+                found |= {(key, spot): refused for key in wanted for spot in by_key[key]}
         return found
 
     def _workload(self, key: WorkloadKey) -> Workload | Price:
@@ -142,7 +150,14 @@ class Prices:
         return self._workloads[key]
 
 
-def _price(figure: Figure | Price, key: WorkloadKey, place: Placement, work: float | None) -> Price:
+def _capped(place: Placement, share: float | None) -> Placement:
+    """With the limit that a job asks for, where the placement has none."""
+    if place.cap_w is not None or share is None:
+        return place
+    return replace(place, cap_w=max(share * place.gpu.tdp_w, place.gpu.cap_min_w))
+
+
+def _price(figure: Figure | Price, key: WorkloadKey, spot: Spot, work: float | None) -> Price:
     if isinstance(figure, Price):
         return figure
     if figure.refused:
@@ -152,7 +167,7 @@ def _price(figure: Figure | Price, key: WorkloadKey, place: Placement, work: flo
         power_w=figure.power_w,
         samples_s=figure.samples_s,
         batch=key.batch,
-        cap_w=place.cap_w,
+        cap_w=spot.placement.cap_w,
         factors=figure.factors,
         provenance="predicted",
         source=figure.source,

@@ -93,7 +93,7 @@ class OracleService:
         if self._fleet is None:
             raise ConfigError(
                 "placements: none are given, and the server knows no machines; give some, or "
-                "start it with --fleet FILE"
+                "start it with --cluster FILE"
             )
         return self._fleet
 

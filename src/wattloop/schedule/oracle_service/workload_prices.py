@@ -15,7 +15,7 @@ from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
 from wattloop.schedule.oracle.workloads import workload_of
 
-__all__ = ["Figure", "WorkloadKey", "WorkloadPrices"]
+__all__ = ["Figure", "Spot", "WorkloadKey", "WorkloadPrices"]
 
 MOST_WORKLOADS = 300
 """Kept in memory, some megabytes each; the user's cache folder has more."""
@@ -56,6 +56,15 @@ class Figure(NamedTuple):
     source: str
 
 
+class Spot:
+    """A placement that is one and the same object in every question: a key that is quick."""
+
+    __slots__ = ("placement",)
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+
 class WorkloadPrices:
     """Traces once, then answers any number of placements."""
 
@@ -63,7 +72,8 @@ class WorkloadPrices:
         self._workloads: Prepared[WorkloadKey, Workload] = Prepared(_traced, most=MOST_WORKLOADS)
         self._models: dict[Gpu, KernelModel] = {}
         self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, OnGpu]] = {}
-        self._figures: dict[tuple[WorkloadKey, Placement], Figure] = {}
+        self._spots: dict[Placement, Spot] = {}
+        self._figures: dict[tuple[WorkloadKey, Spot], Figure] = {}
         self._lock = Lock()
 
     def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
@@ -92,30 +102,36 @@ class WorkloadPrices:
                 known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
             return known[1]
 
+    def spot(self, placement: Placement) -> Spot:
+        """Its key."""
+        return self._spots.setdefault(placement, Spot(placement))
+
     def figures(
-        self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[Placement]]]
-    ) -> dict[tuple[WorkloadKey, Placement], Figure]:
+        self, wanted: Mapping[WorkloadKey, tuple[Workload, Sequence[Spot]]]
+    ) -> dict[tuple[WorkloadKey, Spot], Figure]:
         """Workloads on placements of one GPU type, each on its own; what is known is looked up.
 
         Raises:
             ConfigError: no constants for the GPU.
         """
-        found: dict[tuple[WorkloadKey, Placement], Figure] = {}
-        new: dict[WorkloadKey, tuple[OnGpu, Workload, list[Placement]]] = {}
-        for key, (workload, placements) in wanted.items():
+        found: dict[tuple[WorkloadKey, Spot], Figure] = {}
+        new: dict[WorkloadKey, tuple[OnGpu, Workload, list[Spot]]] = {}
+        for key, (workload, spots) in wanted.items():
             missing = []
-            for place in placements:
-                known = self._figures.get((key, place))
+            for spot in spots:
+                known = self._figures.get((key, spot))
                 if known is None:
-                    missing.append(place)
+                    missing.append(spot)
                 else:
-                    found[key, place] = known
+                    found[key, spot] = known
             if missing:
-                new[key] = (self.on(key, workload, missing[0].gpu), workload, missing)
+                on = self.on(key, workload, missing[0].placement.gpu)
+                new[key] = (on, workload, missing)
         if new:
             computed = _computed(new)
             if len(self._figures) > MOST_FIGURES:
                 self._figures.clear()
+                self._spots.clear()
             self._figures.update(computed)
             found.update(computed)
         return found
@@ -129,19 +145,24 @@ class WorkloadPrices:
 
 
 def _computed(
-    wanted: Mapping[WorkloadKey, tuple[OnGpu, Workload, list[Placement]]],
-) -> dict[tuple[WorkloadKey, Placement], Figure]:
+    wanted: Mapping[WorkloadKey, tuple[OnGpu, Workload, list[Spot]]],
+) -> dict[tuple[WorkloadKey, Spot], Figure]:
     rows = list(wanted.items())
-    figures = figures_of([row[0] for _, row in rows], [row[2] for _, row in rows])
+    places = [[spot.placement for spot in spots] for _, (_, _, spots) in rows]
+    figures = figures_of([row[0] for _, row in rows], places)
     found = {}
-    for (key, (on, workload, places)), figure in zip(rows, figures, strict=True):
+    for (key, (on, workload, spots)), figure in zip(rows, figures, strict=True):
         step_s, power_w = figure.step_s.tolist(), figure.power_w.tolist()
         factors = {name: values.tolist() for name, values in figure.factors.items()}
-        for column, place in enumerate(places):
-            found[key, place] = Figure(
-                refused=_why_not(workload, place),
-                samples_s=workload.samples * place.gpus / step_s[column],
-                power_w=power_w[column] * place.gpus,
+        refused: dict[int, str] = {}
+        for column, spot in enumerate(spots):
+            gpus = spot.placement.gpus
+            if gpus not in refused:
+                refused[gpus] = _why_not(workload, spot.placement)
+            found[key, spot] = Figure(
+                refused=refused[gpus],
+                samples_s=workload.samples * gpus / step_s[column],
+                power_w=power_w[column] * gpus,
                 factors={name: values[column] for name, values in factors.items()},
                 source=on.source,
             )

@@ -11,7 +11,7 @@ from wattloop.schedule.described.timed import timed_model
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.slurm.job_record import SlurmJob
 
-__all__ = ["Believed"]
+__all__ = ["Believed", "submitted"]
 
 MOST_KEPT = 20_000
 AGAIN = "is being predicted"
@@ -62,21 +62,7 @@ class Believed:
         return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
 
     def _described(self, job: SlurmJob) -> DescribedJob:
-        found = self._describer.describe(
-            SubmittedJob(
-                job_id=job.key,
-                name=job.name,
-                user=job.user,
-                account=job.account,
-                partition=job.partition,
-                script=job.command,
-                comment=job.comment,
-                gpus=job.gpus,
-                gpu_type=job.gpu_type,
-                time_limit_s=job.time_limit_s,
-                deadline_s=job.deadline_s,
-            )
-        )
+        found = self._describer.describe(submitted(job))
         kind = found.kind
         if kind is None or not job.gpus:
             return replace(found, kind=None)
@@ -89,6 +75,23 @@ class Believed:
                 kind, gpus=_counts(job, kind), batches=kind.batches[:1], caps=caps, may_spread=False
             ),
         )
+
+
+def submitted(job: SlurmJob) -> SubmittedJob:
+    """A job of Slurm's as its user submitted it."""
+    return SubmittedJob(
+        job_id=job.key,
+        name=job.name,
+        user=job.user,
+        account=job.account,
+        partition=job.partition,
+        script=job.command,
+        comment=job.comment,
+        gpus=job.gpus,
+        gpu_type=job.gpu_type,
+        time_limit_s=job.time_limit_s,
+        deadline_s=job.deadline_s,
+    )
 
 
 def _counts(job: SlurmJob, kind: JobKind) -> tuple[int, ...]:

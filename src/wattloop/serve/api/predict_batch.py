@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
@@ -17,6 +17,7 @@ from wattloop.serve.api.oracle_forms import (
     JobQuestion,
     SubmitAnswer,
 )
+from wattloop.serve.body import body_of
 from wattloop.serve.faults import FaultAnswer
 from wattloop.serve.house import InHouse
 
@@ -44,7 +45,7 @@ Q = TypeVar("Q", bound=BaseModel)
 )
 async def predict_batch(request: Request, house: InHouse) -> Response:
     """Time, power and energy of every pair, with intervals, and the best placement of each job."""
-    body = await _whole(request)
+    body = await body_of(request, LARGEST_B)
 
     def answered() -> bytes:
         question = _read(body, BatchQuestion)
@@ -77,7 +78,7 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
 )
 async def predict_submit(request: Request, house: InHouse) -> Response:
     """What to tell the user of a job that is submitted; `Accept: text/plain` for plain lines."""
-    body = await _whole(request)
+    body = await body_of(request, LARGEST_B)
     plain = request.headers.get("accept", "").startswith("text/plain")
 
     def answered() -> Response:
@@ -88,16 +89,6 @@ async def predict_submit(request: Request, house: InHouse) -> Response:
         return Response(to_json(advice.to_dict()), media_type="application/json")
 
     return await run_in_threadpool(answered)
-
-
-async def _whole(request: Request) -> bytes:
-    """The body, as long as it is not too large."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_B:
-            raise HTTPException(TOO_LARGE, f"a question has at most {LARGEST_B} bytes")
-    return bytes(body)
 
 
 def _read(body: bytes, form: type[Q]) -> Q:
