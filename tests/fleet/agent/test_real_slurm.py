@@ -1,7 +1,5 @@
 """Promises of the agent on a real Slurm: two nodes of four virtual GPUs, jobs that share them."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -137,15 +135,14 @@ def test_jobs_that_share_a_node_and_its_rest_add_up_though_the_agent_is_killed(
         assert found[number].status == "finished"
         assert found[number].result is not None
         assert len(found[number].result.domains) == cards
-    assert found[list(jobs)[1]].name == "two cards"
-    assert found[list(jobs)[1]].job["scheduler"]["cluster"].startswith("lab")  # type: ignore[index]  # asserted above
+    assert found[max(jobs)].name == "two cards"
+    assert found[max(jobs)].job["scheduler"]["cluster"].startswith("lab")  # type: ignore[index]  # asserted above
     parts_j = sum(gpu_j(r) for r in fleet.runs("n1")) + sum(
         d["energy_j"] for d in end["result"]["domains"]
     )
     whole_j = true_j(fleet, "n1", rest.header["started_s"], end["time_s"])
     assert parts_j == pytest.approx(whole_j, rel=0.01)
-    # a busy A100 draws three times what an idle one does
-    assert gpu_j(found[short]) > 0.5 * gpu_j(found[list(jobs)[0]]) / 4
+    assert gpu_j(found[short]) > 0.1 * gpu_j(found[min(jobs)])
 
 
 def test_a_job_on_two_nodes_is_one_job_with_a_run_on_each(fleet: Fleet) -> None:
@@ -182,4 +179,4 @@ def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet
         if r.job and r.job["scheduler"].get("array_job") == str(array)
     ]
     assert sorted(r.job["scheduler"]["array_task"] for r in tasks if r.job) == ["1", "2"]
-    assert json.dumps(os.listdir(fleet.folder / "agents/n2/events")) == "[]"
+    assert not list((fleet.folder / "agents/n2/events").iterdir())

@@ -204,6 +204,10 @@ class JobRun:
         self.flush(now_s)
         self._journal.release()
 
+    def abandon(self) -> None:
+        """Drop the journal as it is, in a process that shall not write any more."""
+        self._journal.abandon()
+
     def _take(self, time_s: float, account: Account, gaps: Mapping[str, str]) -> None:
         values: list[float | Gap] = []
         for domain in self.feed.domains:

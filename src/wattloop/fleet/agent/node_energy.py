@@ -56,6 +56,8 @@ class NodeEnergy:
         self._anchors_s: dict[str, float] = {}
         self._counted_j: dict[str, float] = {}
         """What was handed out of each curve so far, so that no joule is handed out twice."""
+        self.unseen_s = (0.0, 0.0)
+        """The time before this agent in which no other ran."""
         self.reasons: dict[str, str] = {}
         """Why a domain cannot be read now."""
         for feed in self.feeds:
@@ -127,6 +129,13 @@ class NodeEnergy:
         span = self._between(name, max(begin_s, self._anchors_s[name]), end_s)
         return 0.0 if span is None else span.sigma_j
 
+    def unseen_j(self, name: str, edge_s: float) -> float:
+        """How far energy may be off that was split at an instant nobody looked at."""
+        begin_s, end_s = self.unseen_s
+        span = self._between(name, begin_s, end_s) if begin_s < edge_s < end_s else None
+        share = (edge_s - begin_s) / (end_s - begin_s) if span is not None else 0.0
+        return 0.0 if span is None else span.energy_j * max(share, 1 - share)
+
     def keep_memory_small(self, now_s: float) -> None:
         """Thin out what is old."""
         for feed in self.feeds:
@@ -182,6 +191,7 @@ class NodeEnergy:
             self._counted_j[name] = 0.0
         for index, (until_s, read_s, values) in seeds.items():
             self._seed(self.feeds[index], until_s, read_s, values)
+            self.unseen_s = (until_s, self._clock.now_s())
         return taken
 
     def _seed(
@@ -196,8 +206,10 @@ class NodeEnergy:
                for t in feed.tracks]  # fmt: skip
         for i, (before_j, raw_j) in values.items():
             fresh = CounterTrack(feed.domains[i], feed.tracks[i].ticks)
-            fresh.feed(until_s, before_j)
-            if read_s > until_s:
+            # A track takes a reading for half a period old; this one is exact at `until_s`.
+            first_s = until_s + feed.domains[i].update_period_s / 2
+            fresh.feed(first_s, before_j)
+            if read_s > first_s:
                 fresh.feed(read_s, raw_j)
             present = now[i]
             if present is not None and not math.isnan(present[1]):

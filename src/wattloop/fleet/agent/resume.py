@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wattloop.core.records import WindowResult
 from wattloop.fleet.agent.job_run import JobRun
 from wattloop.fleet.agent.ledger import Account, Ledger
 from wattloop.fleet.agent.shares import NOBODY
+from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.state import AgentState, KeptRun
 from wattloop.measure.closing import close_journal
 from wattloop.measure.session import new_run_id
 from wattloop.store.journal import JournalWriter, read_journal
-
-if TYPE_CHECKING:
-    from wattloop.fleet.agent.agent import Agent
 
 __all__ = ["end_as_died", "resumed"]
 
@@ -27,34 +24,34 @@ NOTICED_S = 2.0
 _log = logging.getLogger("wattloop.agent")
 
 
-def resumed(agent: Agent, state: AgentState | None) -> float:
-    """Bring an agent to where the last one was; returns from when on there is energy to share."""
-    site, sensors, book = agent.site, agent.sensors, agent.book
+def resumed(sharing: Sharing, state: AgentState | None) -> None:
+    """Bring a node's sharing to where the last agent was."""
+    site, sensors, book = sharing.site, sharing.sensors, sharing.book
     now_s = site.clock.now_s()
     same_boot = state is not None and state.boot_id == site.host.boot_id and state.until_s <= now_s
     if state is None or not same_boot:
         sensors.start(now_s)
-        agent.ledger = Ledger(agent.layout, sensors.handed_out_s())
+        sharing.ledger = Ledger(sharing.layout, sensors.handed_out_s())
         _end_strays(
             site.journals, "the node was restarted" if state else "its agent's state is lost"
         )
         if state is not None:
-            agent.idle.take_up(state.idle)
+            sharing.idle.take_up(state.idle)
         nobody = book.open_nobody(now_s)
-        nobody.first_row(agent.account_of(nobody))
-        return now_s
+        nobody.first_row(sharing.account_of(nobody))
+        sharing.until_s = now_s
+        return
     taken = set(sensors.take_up(state.sensors))
     sensors.start(now_s)
-    agent.ledger = Ledger(agent.layout, sensors.handed_out_s())
-    agent.idle.take_up(state.idle)
-    agent.remember(state.handled)
+    sharing.ledger = Ledger(sharing.layout, sensors.handed_out_s())
+    sharing.idle.take_up(state.idle)
     gap_s = now_s - state.until_s
     for kept in state.runs:
-        run = _taken_up(agent, kept, gap_s, state.until_s)
+        run = _taken_up(sharing, kept, gap_s, state.until_s)
         if run is None:
             continue
-        for name in set(agent.layout.domains) - taken:
-            run.begin_anew(name, agent.account_of(run).energy_j.get(name, 0.0))
+        for name in set(sharing.layout.domains) - taken:
+            run.begin_anew(name, sharing.account_of(run).energy_j.get(name, 0.0))
         if gap_s > NOTICED_S:
             run.plan.note(
                 f"no agent ran for {gap_s:.0f} s of it; energy of that time is known from counters "
@@ -64,9 +61,9 @@ def resumed(agent: Agent, state: AgentState | None) -> float:
     _end_strays(site.journals, "its agent's state is lost", besides=open_ids)
     if book.nobody is None:
         nobody = book.open_nobody(state.until_s)
-        nobody.first_row(agent.account_of(nobody))
+        nobody.first_row(sharing.account_of(nobody))
     _log.info("went on with %d jobs after %.1f s", len(book.runs), gap_s)
-    return state.until_s
+    sharing.until_s = state.until_s
 
 
 def end_as_died(path: Path, why: str) -> bool:
@@ -84,15 +81,15 @@ def end_as_died(path: Path, why: str) -> bool:
     return True
 
 
-def _taken_up(agent: Agent, kept: KeptRun, gap_s: float, until_s: float) -> JobRun | None:
+def _taken_up(sharing: Sharing, kept: KeptRun, gap_s: float, until_s: float) -> JobRun | None:
     """An open run; None for one that ended just before the state was to say so."""
-    plan, book = kept.plan, agent.book
-    path = agent.site.journals / f"{plan.run_id}.journal"
+    plan, book = kept.plan, sharing.book
+    path = sharing.site.journals / f"{plan.run_id}.journal"
     complete = kept.journal and _is_complete(path)
     if complete and (plan.ended_s is not None or not plan.job):
         return None
     account = Account.from_state(kept.account)
-    too_long = gap_s > LONG_S and agent.site.config.deliver is not None
+    too_long = gap_s > LONG_S and sharing.site.config.deliver is not None
     second = kept.journal and (too_long or complete)
     if second:
         # Its first part is closed, here or by whoever folded it; this is the second.
@@ -101,11 +98,11 @@ def _taken_up(agent: Agent, kept: KeptRun, gap_s: float, until_s: float) -> JobR
         plan.run_id = new_run_id(plan.started_wall_s + (until_s - plan.started_s))
         plan.started_wall_s += until_s - plan.started_s
         plan.started_s = until_s
-        path = agent.site.journals / f"{plan.run_id}.journal"
+        path = sharing.site.journals / f"{plan.run_id}.journal"
     run = book.open(plan) if plan.job else book.open_nobody(plan.started_s, plan)
-    agent.ledger.open(plan.run_id if plan.job else NOBODY, account)
+    sharing.ledger.open(plan.run_id if plan.job else NOBODY, account)
     if plan.job:
-        agent.cpu.begin(plan.run_id, until_s, kept.cpu_s)
+        sharing.cpu.begin(plan.run_id, until_s, kept.cpu_s)
     if not run.go_on(path, kept.offsets_j) or not kept.journal:
         # A journal that was begun just before the state was to say so has no row yet.
         run.first_row(account if second else Account())

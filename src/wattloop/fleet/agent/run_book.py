@@ -229,6 +229,8 @@ class RunBook:
             shared = self._layout.is_shared(name) and not plan.whole
             share = plan.cpus / self._site.cpus if shared and plan.job else 1.0
             energy_j = abs(account.energy_j.get(name, 0.0))
+            edges_s = (plan.started_s, end_s) if plan.job else ()
+            sensor_j += sum(self._sensors.unseen_j(name, edge_s) for edge_s in edges_s)
             doubts[name] = min(sensor_j * share, energy_j)
             if shared:
                 doubts[name] += account.doubt_j(name)

@@ -89,14 +89,14 @@ class Service:
 
 def node_status(agent: Agent, faults: list[str]) -> NodeStatus:
     """What the node says of itself now."""
-    layout = agent.layout
-    watts = {n: w for n, w in agent.sensors.power_w().items() if w >= 0}
+    layout = agent.sharing.layout
+    watts = {n: w for n, w in agent.sharing.sensors.power_w().items() if w >= 0}
     whole = {n: w for n, w in watts.items() if layout.is_node(n)}
     parts = {n: w for n, w in watts.items() if n in layout.counted}
     shown = whole or parts
     limits = {
         name.removesuffix("/power_limit"): value
-        for name, value in agent.sensors.signals().items()
+        for name, value in agent.sharing.sensors.signals().items()
         if name.endswith("/power_limit") and value > 0
     }
     provenances = [layout.domains[name].provenance for name in shown]
