@@ -1,6 +1,8 @@
 """Promises of the daemon to clients that behave: leases, who holds what, what is logged."""
 
+import json
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -177,6 +179,35 @@ def test_a_forked_child_neither_uses_nor_prolongs_a_lease(daemon: DaemonRig) -> 
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_lease_ends_with_the_process_that_asked_for_it(daemon: DaemonRig) -> None:
+    """Also of a program that lets its children keep the connection."""
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(str(daemon.socket))
+        line.sendall(
+            json.dumps({"v": 1, "id": 1, "do": "set", "lever": LIMIT, "value": 400}).encode()
+        )
+        line.sendall(b"\n")
+        line.recv(1_000)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(writer, str(child).encode())
+        os._exit(0)
+    os.waitpid(parent, 0)
+    child = int(os.read(reader, 100))
+    try:
+        assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
+        assert eventually(lambda: daemon.log("released")[-1]["why"] == "the client ended")
+    finally:
+        os.kill(child, 9)
         os.close(reader)
         os.close(writer)
 
