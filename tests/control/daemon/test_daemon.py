@@ -1,6 +1,8 @@
 """Promises of the daemon to clients that behave: leases, who holds what, what is logged."""
 
+import json
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,8 +25,8 @@ def test_a_lease_lasts_as_long_as_its_connection(daemon: DaemonRig) -> None:
         assert daemon.limit_w() == 400.0 == client.read(LIMIT)
         assert client.set(LIMIT, "50%") == Change(400.0, 350.0)
         assert len(daemon.journals()) == 1
-    assert eventually(lambda: not daemon.journals())
-    assert daemon.limit_w() == DEFAULT_W
+    assert eventually(lambda: bool(daemon.log("released")))
+    assert daemon.limit_w() == DEFAULT_W and not daemon.journals()
     first, second = daemon.log("set")[-2:]
     assert (first["lever"], first["before"], first["after"]) == (LIMIT, DEFAULT_W, 400.0)
     assert (first["pid"], first["uid"], first["user"]) == (os.getpid(), 0, "root")
@@ -123,8 +125,10 @@ def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
         user = pool.submit(as_user, NOBODY, act)
         os.read(ready[0], 1)
         with daemon.connect() as agent:
-            assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY) == Change(DEFAULT_W, 500.0)
-            os.write(go[1], b"x")
+            try:
+                assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY) == Change(DEFAULT_W, 500.0)
+            finally:
+                os.write(go[1], b"x")
             assert "gpu:0 is held by root" in user.result() and "for job 3" in user.result()
             assert daemon.limit_w() == 500.0
     line = next(line for line in daemon.log("released") if "taken over" in line["why"])
@@ -175,6 +179,35 @@ def test_a_forked_child_neither_uses_nor_prolongs_a_lease(daemon: DaemonRig) -> 
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_lease_ends_with_the_process_that_asked_for_it(daemon: DaemonRig) -> None:
+    """Also of a program that lets its children keep the connection."""
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(str(daemon.socket))
+        line.sendall(
+            json.dumps({"v": 1, "id": 1, "do": "set", "lever": LIMIT, "value": 400}).encode()
+        )
+        line.sendall(b"\n")
+        line.recv(1_000)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(writer, str(child).encode())
+        os._exit(0)
+    os.waitpid(parent, 0)
+    child = int(os.read(reader, 100))
+    try:
+        assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
+        assert eventually(lambda: daemon.log("released")[-1]["why"] == "the client ended")
+    finally:
+        os.kill(child, 9)
         os.close(reader)
         os.close(writer)
 

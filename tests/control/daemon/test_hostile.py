@@ -43,21 +43,21 @@ def reply_to(daemon: DaemonRig, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "why"),
     [
-        b"GET / HTTP/1.1\n",
-        b"\x00\xff\xfe\n",
-        b"[]\n",
-        b'{"v": 2, "id": 1, "do": "hello"}\n',
-        b'{"v": true, "id": 1, "do": "hello"}\n',
-        b'{"v": 1, "id": 1, "do": "set", "value": NaN}\n',
-        b"[" * 4_000 + b"\n",
-        b"x" * (REQUEST_MOST_B + 2) + b"\n",
-        b"x" * 100_000,
+        (b"GET / HTTP/1.1\n", "not JSON"),
+        (b"\x00\xff\xfe\n", "not JSON"),
+        (b"[]\n", "not a JSON object"),
+        (b'{"v": 2, "id": 1, "do": "hello"}\n', "version '2'"),
+        (b'{"v": true, "id": 1, "do": "hello"}\n', "version 'True'"),
+        (b'{"v": 1, "id": 1, "do": "set", "value": NaN}\n', "not JSON"),
+        (b"[" * 4_000 + b"\n", "not JSON"),
+        (b"x" * (REQUEST_MOST_B + 2) + b"\n", "more than 4096 bytes"),
+        (b"x" * 100_000, "more than 4096 bytes"),
     ],
     ids=["http", "bytes", "list", "version", "bool", "nan", "deep", "long", "endless"],
 )
-def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes) -> None:
+def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes, why: str) -> None:
     """Whoever speaks another language is told so, and let go."""
     before = len(daemon.log("cut_off"))
     with daemon.connect() as other:
@@ -66,6 +66,7 @@ def test_rubbish_is_cut_off_and_logged(daemon: DaemonRig, data: bytes) -> None:
         if reply:
             assert json.loads(reply)["error"]["kind"] == "protocol"
         assert eventually(lambda: len(daemon.log("cut_off")) == before + 1)
+        assert why in daemon.log("cut_off")[-1]["why"]
         assert other.read(LIMIT) == 400.0 == daemon.limit_w()
 
 

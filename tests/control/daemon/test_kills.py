@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -19,8 +21,19 @@ SEED = 20_260_308
 KILLS = 12
 
 
-def setting_forever(rig: DaemonRig, seed: int) -> int:
-    """A child that sets and releases levers of one GPU as fast as it goes; its number."""
+@contextmanager
+def setting_forever(rig: DaemonRig, *seeds: int) -> Iterator[None]:
+    """Children that set and release levers of one GPU each as fast as they go, until killed."""
+    pids = [_child(rig, seed) for seed in seeds]
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _child(rig: DaemonRig, seed: int) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -53,11 +66,8 @@ def test_a_killed_client_loses_its_lease(rig: DaemonRig) -> None:
     rig.rules.write_text(rig.rules.read_text().replace("line_s", "burst: 100000, line_s"))
     rig.start()
     for number in range(KILLS):
-        pids = [setting_forever(rig, 2 * number), setting_forever(rig, 2 * number + 1)]
-        time.sleep(rng.uniform(0.0, 0.15))
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        with setting_forever(rig, 2 * number, 2 * number + 1):
+            time.sleep(rng.uniform(0.0, 0.15))
         assert eventually(lambda: at_default(rig)), f"seed {SEED}, kill {number}"
     assert len(rig.log("set")) > KILLS
     assert not rig.log("not_restored") and not rig.log("note")
@@ -69,13 +79,10 @@ def test_what_a_killed_daemon_had_set_is_restored(rig: DaemonRig) -> None:
     rig.write_rules("default_cap: -10%\n" + RULES.replace("line_s", "burst: 100000, line_s"))
     for number in range(3):
         rig.start()
-        pids = [setting_forever(rig, 2 * number), setting_forever(rig, 2 * number + 1)]
-        time.sleep(rng.uniform(0.0, 0.3))
-        assert rig.end(signal.SIGKILL) == -signal.SIGKILL
-        assert eventually(lambda: at_default(rig)), f"seed {SEED}, kill {number}"
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        with setting_forever(rig, 2 * number, 2 * number + 1):
+            time.sleep(rng.uniform(0.0, 0.3))
+            assert rig.end(signal.SIGKILL) == -signal.SIGKILL
+            assert eventually(lambda: at_default(rig)), f"seed {SEED}, kill {number}"
     rig.start()
     assert eventually(lambda: rig.limit_w() == 630.0)
     assert rig.end() == 0
