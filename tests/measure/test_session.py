@@ -11,7 +11,8 @@ from wattloop.core.records import Missing, RunStatus
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
-from wattloop.measure.session import Session, new_run_id
+from wattloop.measure.run_id import new_run_id
+from wattloop.measure.session import Session
 from wattloop.store.journal import journal_is_live, read_journal
 
 from .conftest import Machine

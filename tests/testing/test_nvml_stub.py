@@ -1,5 +1,6 @@
 """The stub's truth must be the truth, or every accuracy test built on it lies."""
 
+import ctypes
 import itertools
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+from wattloop.testing.nvml_stub import NoCompiler, StubNvml, build
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
@@ -149,3 +150,11 @@ def test_a_plain_import_of_pynvml_finds_the_stub(folder):
         )
         assert out.stdout.split() == [b"3"], "dlopen by soname returns the loaded library"
     assert not Path(stub.state_path).exists()
+
+
+def test_only_what_nvml_has_is_seen_from_outside(folder):
+    """Names that the files of the stub share are plain ones, which a program may have too."""
+    library = ctypes.CDLL(str(build(folder)))
+    assert hasattr(library, "nvmlInit_v2")
+    plain = ("now_s", "fault", "shared", "uniform", "change")
+    assert [name for name in plain if hasattr(library, name)] == []

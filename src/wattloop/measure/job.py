@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "Job", "job_from_environment", "scheduler_facts"]
+__all__ = [
+    "JOB_VARIABLE",
+    "RUN_VARIABLE",
+    "Job",
+    "enter_job",
+    "job_from_environment",
+    "leave_job",
+    "scheduler_facts",
+]
 
 JOB_VARIABLE = "WATTLOOP_JOB"
 """Names the job whose devices somebody already counts; set for every measured child."""
@@ -51,6 +59,19 @@ def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | 
         if job_id:
             return Job(job_id, kind, *ranks, scheduler=scheduler)
     return None
+
+
+def enter_job(run_id: str) -> None:
+    """What this process starts from now on is part of this run."""
+    os.environ[JOB_VARIABLE] = run_id
+    os.environ[RUN_VARIABLE] = run_id
+
+
+def leave_job(run_id: str) -> None:
+    """What this process starts from now on is no longer part of this run."""
+    for variable in (JOB_VARIABLE, RUN_VARIABLE):
+        if os.environ.get(variable) == run_id:
+            del os.environ[variable]
 
 
 def scheduler_facts(environment: Mapping[str, str]) -> dict[str, str]:

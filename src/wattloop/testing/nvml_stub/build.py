@@ -18,20 +18,20 @@ class NoCompiler(WattloopError):
 
 
 def build(folder: Path) -> Path:
-    """Path of the library in `folder`, compiled unless one as new as its source is there."""
+    """Path of the library in `folder`, compiled unless one as new as its sources is there."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise NoCompiler("no C compiler (cc, gcc, clang) on PATH; install one, such as 'gcc'")
     library = folder / LIBRARY_NAME
-    sources = [SOURCES / "nvml_stub.c", SOURCES / "nvml_stub.h"]
-    newest = max(source.stat().st_mtime for source in sources)
+    sources = sorted(SOURCES.glob("*.c"))
+    newest = max(source.stat().st_mtime for source in (*sources, *SOURCES.glob("*.h")))
     if library.exists() and library.stat().st_mtime >= newest:
         return library
     folder.mkdir(parents=True, exist_ok=True)
     # Processes may build at the same time; the rename makes the last one win whole.
     partial = folder / f"{LIBRARY_NAME}.{os.getpid()}"
     flags = ["-O2", "-std=gnu11", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY_NAME}"]
-    command = [compiler, *flags, "-o", str(partial), str(sources[0]), "-lm"]
+    command = [compiler, *flags, "-o", str(partial), *map(str, sources), "-lm"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise NoCompiler(f"{' '.join(command)} failed:\n{result.stderr}")

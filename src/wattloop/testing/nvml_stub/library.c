@@ -1,0 +1,142 @@
+/* A stand-in for libnvidia-ml.so.1: beginning, end, and which cards there are. */
+#include "inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+nvml_return nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (stub_attach(getenv("WATTLOOP_NVML_STUB_STATE")) != 0) return DRIVER_NOT_LOADED;
+    if (shared->init_error != 0) return (nvml_return)shared->init_error;
+    init_count++;
+    return OK;
+}
+
+nvml_return nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+nvml_return nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+nvml_return nvmlShutdown(void) {
+    if (init_count <= 0) return UNINITIALIZED;
+    if (shared->shutdown_delay_s > 0) usleep((useconds_t)(shared->shutdown_delay_s * 1e6));
+    init_count--;
+    return OK;
+}
+
+const char *nvmlErrorString(nvml_return code) {
+    switch (code) {
+    case OK: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NO_PERMISSION: return "Insufficient Permissions";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case GPU_IS_LOST: return "GPU is lost";
+    case RESET_REQUIRED: return "GPU requires reset";
+    case VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch.";
+    default: return "Unknown Error";
+    }
+}
+
+static nvml_return text(char *out, unsigned length, const char *value) {
+    if (strlen(value) >= length) return INSUFFICIENT_SIZE;
+    strcpy(out, value);
+    return OK;
+}
+
+nvml_return nvmlSystemGetDriverVersion(char *out, unsigned length) {
+    return init_count > 0 ? text(out, length, shared->driver_version) : UNINITIALIZED;
+}
+
+nvml_return nvmlSystemGetNVMLVersion(char *out, unsigned length) {
+    return text(out, length, "12.stub");
+}
+
+nvml_return nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 13000;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetCount_v2(unsigned *count) {
+    if (init_count <= 0) return UNINITIALIZED;
+    *count = (unsigned)shared->gpu_count;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_device *device) {
+    if (init_count <= 0) return UNINITIALIZED;
+    if (index >= (unsigned)shared->gpu_count) return INVALID_ARGUMENT;
+    if (shared->gpus[index].handle_error != 0) return (nvml_return)shared->gpus[index].handle_error;
+    *device = &shared->gpus[index];
+    return fault(*device, 0);
+}
+
+nvml_return nvmlDeviceGetHandleByUUID(const char *uuid, nvml_device *device) {
+    unsigned i;
+    if (init_count <= 0) return UNINITIALIZED;
+    for (i = 0; i < (unsigned)shared->gpu_count; i++)
+        if (strcmp(uuid, shared->gpus[i].uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+    return NOT_FOUND;
+}
+
+nvml_return nvmlDeviceGetName(nvml_device g, char *out, unsigned length) {
+    CHECK(g, 0);
+    return text(out, length, g->name);
+}
+
+nvml_return nvmlDeviceGetUUID(nvml_device g, char *out, unsigned length) {
+    CHECK(g, 0);
+    return text(out, length, g->uuid);
+}
+
+nvml_return nvmlDeviceGetIndex(nvml_device g, unsigned *index) {
+    CHECK(g, 0);
+    *index = (unsigned)(g - shared->gpus);
+    return OK;
+}
+
+nvml_return nvmlDeviceGetCudaComputeCapability(nvml_device g, int *major, int *minor) {
+    CHECK(g, 0);
+    *major = (int)g->compute_major;
+    *minor = (int)g->compute_minor;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetArchitecture(nvml_device g, unsigned *architecture) {
+    CHECK(g, 0);
+    *architecture = (unsigned)g->architecture;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetMigMode(nvml_device g, unsigned *current, unsigned *pending) {
+    CHECK(g, 0);
+    if (g->mig_mode < 0) return NOT_SUPPORTED;
+    *current = *pending = (unsigned)g->mig_mode;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetVirtualizationMode(nvml_device g, unsigned *mode) {
+    CHECK(g, 0);
+    *mode = (unsigned)g->virtualization_mode;
+    return OK;
+}
+
+struct processes;
+
+static nvml_return no_processes(nvml_device g, unsigned *count) {
+    CHECK(g, 0);
+    *count = 0;
+    return OK;
+}
+
+nvml_return nvmlDeviceGetComputeRunningProcesses_v3(nvml_device g, unsigned *n, struct processes *p) {
+    (void)p;
+    return no_processes(g, n);
+}
+
+nvml_return nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device g, unsigned *n, struct processes *p) {
+    (void)p;
+    return no_processes(g, n);
+}
