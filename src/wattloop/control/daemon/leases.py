@@ -68,7 +68,7 @@ class Leases:
         return done
 
     def take_over(self, seat: Seat, lease: Lease, rules: Rules) -> None:
-        """End the lease of a user on a device that a trusted client wants; not another's trusted."""
+        """End a user's lease on a device that a trusted client wants; not another trusted one's."""
         other = seat.lease
         if other is None or other is lease or rules.trusts(other.peer):
             return

@@ -12,7 +12,7 @@ from wattloop.fleet.agent.shares import NOBODY
 from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.state import AgentState, KeptRun
 from wattloop.measure.closing import close_journal
-from wattloop.measure.session import new_run_id
+from wattloop.measure.run_id import new_run_id
 from wattloop.store.journal import JournalWriter, read_journal
 
 __all__ = ["end_as_died", "resumed"]

@@ -19,7 +19,7 @@ from wattloop.fleet.agent.share_domains import nobody_domain, share_domain
 from wattloop.fleet.agent.shares import Layout, Occupant
 from wattloop.fleet.agent.site import Site
 from wattloop.measure.accounting.summary import account as accounted
-from wattloop.measure.session import new_run_id
+from wattloop.measure.run_id import new_run_id
 
 __all__ = ["RunBook"]
 
