@@ -27,7 +27,8 @@ def test_a_wide_job_runs_on_all_its_nodes(tmp_path: Path) -> None:
     """Its program is started once on each."""
     command = sbatch_command(small_plan([(0, 10)], gpus=4), 0, tmp_path)
     assert {"--nodes=2", "--gres=gpu:2"} <= set(command)
-    assert command[-1].startswith("--wrap=srun --ntasks-per-node=1 ")
+    assert "; srun --ntasks-per-node=1 " in command[-1]
+    assert not any(word.startswith("--export") for word in command)  # a login shell per job
 
 
 def test_a_job_that_no_nodes_can_share_is_refused(tmp_path: Path) -> None:

@@ -69,16 +69,17 @@ def sbatch_command(
         )
     program = [sys.executable, "-m", PROGRAM, str(folder), str(job)]
     work = shlex.join([*(("srun", "--ntasks-per-node=1") if nodes > 1 else ("exec",)), *program])
+    # Not by --export: slurmd would start a login shell for every job, a second or more.
     keeps = "nothing" if plan.settings.preemption.keeps is Keeps.NOTHING else "work"
     command = [
         "sbatch", "--parsable", "--output=/dev/null", "--error=/dev/null", "--requeue",
         f"--job-name=replay-{job}", f"--time={plan.limit_min(job)}", f"--nodes={nodes}",
         "--ntasks-per-node=1", f"--gres=gpu:{gpus // nodes}",
-        f"--export=ALL,WATTLOOP_REPLAY_KEEPS={keeps}", *extra,
+        *extra,
     ]  # fmt: skip
     if described:
         command.append(f"--comment={comment_of(plan, job)}")
-    return [*command, f"--wrap={work}"]
+    return [*command, f"--wrap=export WATTLOOP_REPLAY_KEEPS={keeps}; {work}"]
 
 
 def comment_of(plan: Plan, job: int) -> str:
