@@ -47,6 +47,8 @@ first question after the start, which loads libraries, workloads that come with 
 constants. A model that comes with nobody is traced once ({model}, with torch): until then its pairs
 say that they come later, and the others are answered.
 
+Processes ran with nice {nice}, beside whatever else the machine did.
+
 Beside it, the way it was: one `GET /api/v1/predict` for each pair, {gets} of them, times 1,000.
 """
 
@@ -194,7 +196,7 @@ def _page(
             note="as job_submit.lua asks: fewer and more GPUs are priced as well"),
         Bar("one submission, p95", _p95(submits), "ms"),
     ]  # fmt: skip
-    text = TEXT.format(model="GPT-2", gets=len(gets))
+    text = TEXT.format(model="GPT-2", gets=len(gets), nice=os.nice(0))
     return Page("oracle_service", "A thousand pairs in one question", bars, text=text)
 
 
