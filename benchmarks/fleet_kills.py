@@ -196,6 +196,7 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
             + ", ".join(f"{node} up to {until(found, node) - ended_s:.1f} s" for node in NODES)
         )
         return
+    write_runs(trial, fleet, found)
     for node in NODES:
         own = [run for run in found if run.host == node]
         begin_s, end_s = min(run.started_s for run in own), until(found, node)
@@ -211,6 +212,22 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
                 trial.joules.append(
                     f"{node} gpu:{card.index}: {kept_j:.1f} J in the store, {true_j:.1f} J used"
                 )
+
+
+def write_runs(trial: Trial, fleet: Fleet, found: Sequence[RunRecord]) -> None:
+    """Beside the logs: each run's share of each card, and what the card drew in that time."""
+    lines = []
+    for run in sorted(found, key=lambda run: (run.host, run.started_s)):
+        job = (run.job or {}).get("id", "")
+        head = f"{run.host} {run.kind} {job} {run.run_id} {run.status} "
+        head += f"{run.started_s:.2f} to {ends(run):.2f}"
+        cards = {f"gpu:{card.index}": card for card in fleet.cards(run.host)}
+        assert run.result is not None
+        for each in run.result.domains:
+            true_j = cards[each.name].true_energy_j(run.started_s, ends(run))
+            head += f"; {each.name} {each.energy_j or 0:.1f} of {true_j:.1f}"
+        lines.append(f"{head} {run.notes} {run.result.warnings}")
+    (fleet.folder / f"runs-{trial.number}.txt").write_text("\n".join(lines) + "\n")
 
 
 def runs(fleet: Fleet) -> list[RunRecord]:

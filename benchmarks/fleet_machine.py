@@ -187,7 +187,7 @@ class Fleet:
         seconds, load = rng.uniform(1.0, 5.0), rng.uniform(0.4, 1.0)
         gpus = rng.choice((1, 1, 1, 2, 2, 4))
         words = f"{sys.executable} {HERE}/fleet_job.py {name} {seconds} {load} {self.folder}/said"
-        options = (f"--gres=gpu:{gpus}", "-c1", "-J", name, "--time=2", "--no-requeue")
+        options = (f"--gres=gpu:{gpus}", "-c1", "-J", name, "--time=2")
         return self.lab.submit(f"PYTHONPATH={SRC} {words}", *options)
 
     def cards(self, node: str) -> list[VirtualGpu]:
