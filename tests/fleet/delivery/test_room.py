@@ -60,16 +60,16 @@ def test_a_run_that_lost_its_samples_keeps_its_energy(tmp_path: Path, is_ended: 
     """Also when half of it was sent before, and when its writer had died: it is worked out then."""
     with served(tmp_path) as site:
         if is_ended:
-            whole(site.outbox, RUNS[0], samples=101, seconds=100.0, energy_j=10_000.0)
+            whole(site.outbox, RUNS[0], samples=1_001, seconds=1_000.0, energy_j=1e5)
         else:
-            begin(site.outbox, RUNS[0], samples=101).close()
+            begin(site.outbox, RUNS[0], samples=1_001).close()
         data = (site.outbox / f"{RUNS[0]}.journal").read_bytes()
         site.house.ingest.take(RUNS[0], 0, data[:1_500], Source(NODE))
         aged(site.outbox)
         assert make_room(Outbox(site.outbox), len(data) - 1) == Made(thinned=1)
         deliver(site.options(), once=True)
         record = find_run(site.house.store, RUNS[0])
-        assert record.energy_j == pytest.approx(10_000.0)
+        assert record.energy_j == pytest.approx(1e5)
         series = find_series(record.feeds, "gpu:0")
         assert len(read_samples(site.house.store, RUNS[0], series)[0]) == 0
     assert not list(site.outbox.glob("2026*"))
