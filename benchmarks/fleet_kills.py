@@ -105,7 +105,7 @@ def all_trials(folder: Path, options) -> list[Trial]:  # type: ignore[no-untyped
 
 
 def all_up(fleet: Fleet) -> None:
-    fleet.lab.wait_until_idle()
+    fleet.wait(fleet.nodes_are_up, ENDS_S)
     ready = [fleet.folder / f"agents/{node}/state.json" for node in NODES]
     if not fleet.wait(lambda: all(path.exists() for path in ready) and bool(runs(fleet)), KEPT_S):
         raise SystemExit(f"fleet_kills: the fleet does not come up; see {fleet.folder}")
@@ -119,7 +119,7 @@ def run(trial: Trial, fleet: Fleet, kills: int, jobs: int) -> None:
         trial.jobs[name] = fleet.submit(name, rng)
     time.sleep(SETTLES_S)
     killing(trial, fleet, rng, kills)
-    fleet.lab.wait_until_idle()
+    fleet.wait(fleet.nodes_are_up, ENDS_S)
     check_jobs(trial, fleet)
     check_caps(trial, fleet)
     check_joules(trial, fleet)

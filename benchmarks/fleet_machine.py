@@ -205,6 +205,12 @@ class Fleet:
         """As they are, read beside everything."""
         return shared_gpus(GPUS, RealClock(), self.lab.environment_of(node))
 
+    def nodes_are_up(self) -> bool:
+        """Whether Slurm may use all of them; a driver at work has them reserved."""
+        states = self.lab.run("sinfo", "-h", "-N", "-o", "%t", check=False).split()
+        up = ("idle", "mix", "alloc", "comp", "resv")
+        return len(states) == len(NODES) and all(state in up for state in states)
+
     def wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it comes true."""
         give_up_s = time.monotonic() + timeout_s
