@@ -84,6 +84,8 @@ def execute(request: RunRequest) -> None:
 
                 rounds = 1 if request.once or request.dry_run else None
                 drive(steering, stop, rounds=rounds, on_round=on_round)
+            if isinstance(steering, SlurmDriver):
+                steering.state.let_go()
         _finish(request, steering, reports)
         log.close()
 
