@@ -80,12 +80,13 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         str | None, typer.Option("--token-file", metavar="FILE", help="Token for the server.")
     ] = None,
     annotate: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--annotate/--no-annotate",
-            help="Write measured energy into AdminComment; off with --observe unless given.",
+            help="Write the measured energy of ended jobs into AdminComment (default: with "
+            "--fleet or --store; not with --observe).",
         ),
-    ] = False,
+    ] = None,
     standby: Annotated[
         bool,
         typer.Option(
@@ -107,7 +108,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
 
     Jobs of the managed partitions start when the policy says so. All others are left to Slurm.
     """
-    from wattloop.cli.slurm_run import RunRequest, execute
+    from wattloop.cli.slurm_request import RunRequest
+    from wattloop.cli.slurm_run import execute
 
     check_target(json_file, "--json")
     execute(

@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import say, write_json
+from wattloop.cli.slurm_request import RunRequest, annotating_of, readings_of, store_of
 from wattloop.cli.slurm_view import Console, would_have_rows
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
@@ -30,37 +30,9 @@ from wattloop.schedule.slurm.state import DriverState, default_state_path
 from wattloop.schedule.slurm.status_file import status_path, write_status
 
 if TYPE_CHECKING:
-    from wattloop.schedule.slurm.site import Site
     from wattloop.store.database import Store
 
-__all__ = ["RunRequest", "execute"]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunRequest:
-    """Options as they were given; None means not given."""
-
-    policy: str
-    budget: str | None = None
-    partitions: tuple[str, ...] = ()
-    observe: bool = False
-    dry_run: bool = False
-    once: bool = False
-    interval_s: float = 1.0
-    lease_s: float = 20.0
-    cluster: str | None = None
-    gpus_only: bool = False
-    mapping: str | None = None
-    oracle: str = "analytic"
-    fleet: str | None = None
-    token_file: str | None = None
-    annotate: bool = False
-    standby: bool = True
-    state: str | None = None
-    log: str | None = None
-    store: str | None = None
-    config: str | None = None
-    json_file: str | None = None
+__all__ = ["execute"]
 
 
 def execute(request: RunRequest) -> None:
@@ -79,11 +51,11 @@ def execute(request: RunRequest) -> None:
     looks_only = request.observe or request.dry_run
     client, console = SlurmClient(), Console(quiet=request.dry_run)
     log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
-    with _store(request) as store:
+    with store_of(request) as store:
         site = site_from(client, _site_request(request, store), policy)
         console.introduce(site, policy.name, looks_only=looks_only)
         log = EventLog(None if request.dry_run and not request.log else log_path, console.tell)
-        with _readings(request, site, log) as readings:
+        with readings_of(request, site, log) as readings:
             steering: SlurmDriver | SlurmObserver
             if looks_only:
                 steering = SlurmObserver(
@@ -103,9 +75,17 @@ def execute(request: RunRequest) -> None:
                     readings=readings,
                 )
             reports = _Reports(request, steering, state_path, console)
-            with _stopping() as stop:
+            with _stopping() as stop, annotating_of(request, store, client, log) as annotating:
+
+                def on_round(report: RoundReport) -> None:
+                    reports.add(report)
+                    if annotating is not None:
+                        annotating.look(steering.snapshot.by_key, report.at_s)
+
                 rounds = 1 if request.once or request.dry_run else None
-                drive(steering, stop, rounds=rounds, on_round=reports.add)
+                drive(steering, stop, rounds=rounds, on_round=on_round)
+            if isinstance(steering, SlurmDriver):
+                steering.state.let_go()
         _finish(request, steering, reports)
         log.close()
 
@@ -169,46 +149,6 @@ def _site_request(request: RunRequest, store: "Store | None") -> SiteRequest:
         budget=request.budget,
         store=store,
     )
-
-
-@contextmanager
-def _store(request: RunRequest) -> "Iterator[Store | None]":
-    """Past runs, where the operator names a store."""
-    if request.store is None and request.config is None:
-        yield None
-        return
-    from wattloop.cli.chosen import settings_of
-    from wattloop.store.database import open_store
-
-    store = open_store(settings_of(request.config, store=request.store).store_location)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
-def _readings(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Any]:
-    """Power that nodes report to the fleet's server."""
-    if request.fleet is None:
-        if request.token_file is not None:
-            raise ConfigError("--token-file is for --fleet URL; give that as well")
-        yield dict
-        return
-    from wattloop.schedule.slurm.fleet_power import FleetPower
-
-    token = _token(request.token_file)
-    with FleetPower(request.fleet, token, site.known, log) as power:
-        yield power.readings
-
-
-def _token(name: str | None) -> str:
-    if name is None:
-        return os.environ.get("WATTLOOP_TOKEN", "")
-    try:
-        return user_path(name).read_text("utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file {name}: {error.strerror}") from None
 
 
 @contextmanager

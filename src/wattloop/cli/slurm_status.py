@@ -61,6 +61,7 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     if is_there:
         Gate(client, notes.gate_name, "", "", 0.0, time.monotonic).remove()
     carrying_out.nudge(job for job in jobs.values() if job.is_pending)
+    notes.let_go()
     if json_file is not None:
         write_json({"released": released, "reservation_removed": is_there}, json_file)
     if json_file != "-":

@@ -26,8 +26,6 @@ __all__ = ["CAPS", "SiteRequest", "site_from"]
 
 CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Shares of TDP for policies that set caps, where nobody names others."""
-PREDICT_S = 0.2
-"""How long a round waits for a model that is predicted for the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site
         oracle,
         rules=load_rules(request.mapping) if request.mapping is not None else Rules(),
         history=History(request.store) if request.store is not None else None,
-        wait_s=PREDICT_S,
+        wait_s=0.0,  # jobs wait for a new model, rounds do not
     )
     caps = request.caps if policy.sets_caps else (1.0,)
     return Site(

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import replace
 
+from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.described.describe import Describer
 from wattloop.schedule.described.described_job import DescribedJob, EstimateSource
@@ -55,7 +56,13 @@ class Believed:
 
     def is_coming(self, job: SlurmJob) -> bool:
         """Whether more will be known in a moment: its model is predicted for the first time."""
-        return any(AGAIN in refusal for refusal in self.of(job).refusals)
+        said = self.of(job)
+        if any(AGAIN in refusal for refusal in said.refusals):
+            return True
+        try:
+            return said.kind is not None and self._describer.oracle.soon(said.kind) is None
+        except ConfigError:
+            return False
 
     def running(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
         """The kind of a job on its machines: it stays on them."""
@@ -63,6 +70,8 @@ class Believed:
         name = self._cluster.types[type_index].name
         if said is None:
             said = JobKind(model=timed_model())
+        elif gpus in said.gpus and (not said.types or name in said.types):
+            return said
         return replace(said, gpus=(gpus,), types=(name,), may_spread=True)
 
     def _described(self, job: SlurmJob) -> DescribedJob:

@@ -39,6 +39,17 @@ class SlurmClient:
         found_s = 0.0 if match is None else int(match[1]) + 0.5 - asked_s
         return found_s if abs(found_s) > 2.0 else 0.0  # it shows whole seconds
 
+    def cluster_name(self) -> str:
+        """As slurm.conf has it; empty when Slurm does not say."""
+        text = self.commands.text("scontrol", "show", "config")
+        match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+        return "" if match is None else match[1]
+
+    def note_in_accounts(self, number: str, text: str) -> None:
+        """Write the AdminComment of a job that has ended into Slurm's accounts (slurmdbd)."""
+        words = ("where", f"JobID={number}", "set", f"AdminComment={text}")
+        self.commands.text("sacctmgr", "--immediate", "modify", "job", *words)
+
     def reservations(self) -> list[Reservation]:
         """Every reservation."""
         return reservations_from(self.commands.text("scontrol", "show", "reservation", "-o"))

@@ -21,6 +21,7 @@ from wattloop.schedule.slurm.settings import DriverSettings
 from wattloop.schedule.slurm.site import Site
 from wattloop.schedule.slurm.snapshot import Snapshot
 from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.slurm.use_book import UseBook
 
 __all__ = ["SlurmDriver"]
 
@@ -60,7 +61,7 @@ class SlurmDriver:
         self._looking = Looking(client, site, readings, settings.nodes_every_s)
         self._carrying_out = CarryingOut(client, state, log, state.gate_name)
         self._backoff = BackOff()
-        self._seen: dict[str, SlurmJob] = {}
+        self._uses = UseBook()
         self._unknown_s: dict[str, float] = {}
         self._gated_s = float("inf")
         self.faults = 0
@@ -231,7 +232,11 @@ class SlurmDriver:
                 self.log.add("refused", said, job=job.key)
             self._carrying_out.close([job.key for job in snapshot.strangers], jobs)
             snapshot.strangers.clear()
-        self._count_use(snapshot, now_s)
+        for job in self._uses.look(snapshot.running, self.state.use_gpu_s, now_s):
+            is_ours = job.partition in self.site.managed and job.key not in self.state.opened
+            if is_ours and job.start_s > self._gated_s + 1:
+                said = f"job {job.key}: began by itself"
+                self.log.add("warning", said, job=job.key, user=job.user)
         self._backoff.forget_all_but(jobs.keys() & {job.key for job in snapshot.waiting})
 
     def _take_back(self, job: SlurmJob, now_s: float) -> None:
@@ -240,25 +245,6 @@ class SlurmDriver:
         self.log.add("refused", said, job=job.key)
         self._carrying_out.close([job.key], {job.key: job})
 
-    def _count_use(self, snapshot: Snapshot, now_s: float) -> None:
-        """GPU seconds of jobs that ended, and jobs that began without us."""
-        running = {job.key: job for job in snapshot.running}
-        for key, was in self._seen.items():
-            if key in running and running[key].start_s == was.start_s:
-                continue
-            gpu_s = _gpus(was) * max(now_s - was.start_s, 0.0)
-            self.state.use_gpu_s[was.user] = self.state.use_gpu_s.get(was.user, 0.0) + gpu_s
-        for key, job in running.items():
-            ours = job.partition in self.site.managed and key not in self.state.opened
-            if key not in self._seen and ours and job.start_s > self._gated_s + 1:
-                said = f"job {key}: began by itself"
-                self.log.add("warning", said, job=key, user=job.user)
-        self._seen = running
-
 
 def _passed(job: SlurmJob, now_s: float) -> Opened:
     return Opened(key=job.key, user=job.user, why="pass", at_s=now_s)
-
-
-def _gpus(job: SlurmJob) -> int:
-    return sum(gpus for _, gpus in job.placed)

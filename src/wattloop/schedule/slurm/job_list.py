@@ -18,6 +18,7 @@ __all__ = ["listed_jobs", "read_jobs"]
 
 COLUMNS = {
     "JobArrayID": ("JOBID", 256),
+    "JobID": ("JOBID", 20),
     "State": ("STATE", 20),
     "Reason": ("REASON", 64),
     "UserName": ("USER", 64),
@@ -120,6 +121,7 @@ def _job(row: Mapping[str, str], key: str) -> SlurmJob:
     return SlurmJob(
         key=key,
         state=state,
+        number=row["JobID"],
         reason=row["Reason"],
         user=row["UserName"],
         name=row["Name"],

@@ -29,6 +29,7 @@ class SlurmJob:
 
     Attributes:
         key: what scontrol takes: `17`, or `17_3` for a task.
+        number: of its own, as its nodes know it; that of the array while a task waits.
         gpus, gpu_type: asked for, all nodes together; the type is empty for any.
         gpus_per_node: asked for of each node; 0 where they were asked for in another way.
         nodes: how many it asked for at least.
@@ -40,6 +41,7 @@ class SlurmJob:
 
     key: str
     state: str
+    number: str = ""
     reason: str = ""
     user: str = ""
     name: str = ""

@@ -1,0 +1,252 @@
+"""What driving Slurm costs: a round with 500 waiting jobs, throughput, and a driver that dies.
+
+    python benchmarks/slurm_driver.py [--pairs 5] [--jobs 200] [--json FILE] [--quick]
+
+Starts a Slurm of its own: 4 nodes with 4 fake GPUs each, on this machine. Needs root and Slurm
+(Debian: slurm-wlm slurm-wlm-basic-plugins munge). About ten minutes.
+"""
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bars import Bar, Page, Table, arguments, publish
+from slurm_gates import gates_compared
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.assembly import SiteRequest, site_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.round_report import RoundReport
+from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.state import DriverState
+from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
+
+Timed = tuple[RoundReport, float]
+WAITING = 500
+LEASE_S = 10.0
+COMMENTS = (
+    "--comment=wattloop:model=resnet-50,batch=128,samples=2e7,precision=tf32",
+    "--comment=wattloop:model=resnet-50,batch=64,samples=1e6,gpus=1|2|4,precision=tf32",
+    "--comment=wattloop:batch=many",
+    "--comment=ask ada",
+)
+
+
+def main() -> None:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=200)
+    args = parser.parse_args()
+    if why_no_slurm():
+        raise SystemExit(f"slurm_driver: {why_no_slurm()}")
+    if args.quick:
+        args.pairs, args.jobs = 1, 32
+    with SlurmLab(nodes=4, gpus=4, cpus=16, extra="MinJobAge=2") as lab:
+        parts, bars = rounds(lab, 50 if args.quick else WAITING)
+        lost, lost_bars = throughput(lab, args.pairs, args.jobs)
+        kills, kill_bars = killed(lab, 1 if args.quick else 5)
+        gates = gates_compared(lab, 20 if args.quick else WAITING)
+    tables = [parts, lost, kills, gates]
+    page = Page(
+        "slurm_driver",
+        "What driving Slurm costs",
+        [*bars, *lost_bars, *kill_bars],
+        tables,
+        text=TEXT,
+    )
+    publish(page, args)
+
+
+def rounds(lab: SlurmLab, waiting: int) -> tuple[Table, list[Bar]]:
+    """Rounds of zeus with many jobs waiting and all GPUs busy."""
+    with tempfile.TemporaryDirectory() as folder:
+        driver = _driver(lab, Path(folder), "zeus")
+        driver.begin()
+        for number in range(waiting):
+            lab.submit(
+                "sleep 600", f"--gres=gpu:{1 + number % 4}", "--time=20", COMMENTS[number % 4]
+            )
+        reports = []
+        for _ in range(40):
+            begun_s = time.perf_counter()
+            reports.append((driver.round(), time.perf_counter() - begun_s))
+            time.sleep(0.2)
+        driver.step_back()
+    lab.run("scancel", "--user=root")
+    lab.wait_for_jobs()
+    starting = [found for found in reports if found[0].starts][:1]
+    quiet = [found for found in reports[5:] if not found[0].starts]
+    rows = [
+        (
+            name,
+            f"{report.waiting}",
+            f"{1e3 * took_s:.0f}",
+            f"{1e3 * report.read_s:.0f}",
+            f"{1e3 * report.view_s:.0f}",
+            f"{1e3 * report.policy_s:.0f}",
+            f"{1e3 * report.carry_s:.0f}",
+            f"{report.calls}",
+            f"{len(report.starts)} + {len(report.standby)}",
+        )
+        for name, (report, took_s) in (
+            ("that starts jobs", starting[0]),
+            ("median of the others", _median(quiet)),
+            ("slowest of all", max(reports, key=lambda found: found[1])),
+        )
+    ]
+    headers = (
+        "round",
+        "waiting",
+        "ms",
+        "reading",
+        "view",
+        "policy",
+        "telling",
+        "calls",
+        "starts + standby",
+    )
+    bars = [
+        Bar(
+            f"round with {waiting} waiting jobs, median",
+            statistics.median(took_s for _, took_s in reports),
+            "s",
+            1.0,
+            note="Slurm's own calls included",
+        ),
+        Bar(
+            f"round with {waiting} waiting jobs, slowest",
+            max(took_s for _, took_s in reports),
+            "s",
+            1.0,
+        ),
+    ]
+    return Table("A round, part by part (ms)", headers, rows), bars
+
+
+def throughput(lab: SlurmLab, pairs: int, jobs: int) -> tuple[Table, list[Bar]]:
+    """One-second jobs with and without a driver that does first in, first out, in turns."""
+    stock, driven = [], []
+    for _ in range(pairs):
+        stock.append(_makespan_s(lab, jobs))
+        with _driving(lab, "--policy", "fifo", "--interval", "0.5"):
+            driven.append(_makespan_s(lab, jobs))
+    losses = [100 * (mine / its - 1) for its, mine in zip(stock, driven, strict=True)]
+    rows = [
+        (str(number), f"{its:.2f}", f"{mine:.2f}", f"{loss:+.1f}")
+        for number, (its, mine, loss) in enumerate(zip(stock, driven, losses, strict=True), start=1)
+    ]
+    table = Table(
+        f"{jobs} one-second jobs on 16 GPUs", ("pair", "stock s", "driven s", "lost %"), rows
+    )
+    lost = 100 * (statistics.median(driven) / statistics.median(stock) - 1)
+    return table, [
+        Bar("throughput lost to the driver", lost, "%", 5.0, note="medians of all pairs"),
+    ]
+
+
+def killed(lab: SlurmLab, times: int) -> tuple[Table, list[Bar]]:
+    """A kill -9 with jobs waiting and GPUs free: when does Slurm go on?"""
+    rows, waits_s, held = [], [], 0
+    for number in range(times):
+        with _driving(lab, "--policy", "never.py:Never", "--lease", f"{LEASE_S:g}") as process:
+            jobs = [lab.submit("sleep 1", "--gres=gpu:1", "--time=1") for _ in range(20)]
+            time.sleep(2.0 + 0.7 * number)
+            process.kill()
+            process.wait()
+            begun_s = time.monotonic()
+            lab.wait(lambda: bool(_running(lab)), "Slurm does not go on", 120)
+            waits_s.append(time.monotonic() - begun_s)
+            held += sum(job.priority == 0 for job in SlurmClient(_commands(lab)).jobs())
+            lab.wait_for_jobs()
+            rows.append((str(number + 1), f"{waits_s[-1]:.1f}", f"{len(jobs)}"))
+    table = Table(
+        f"kill -9, lease {LEASE_S:g} s, 16 GPUs free",
+        ("kill", "Slurm goes on after s", "jobs, all ran"),
+        rows,
+    )
+    return table, [
+        Bar("jobs held after kill -9", float(held), "jobs", 0.0),
+        Bar("Slurm goes on after kill -9, median", statistics.median(waits_s), "s"),
+    ]
+
+
+def _driver(lab: SlurmLab, folder: Path, name: str) -> SlurmDriver:
+    client, policy = SlurmClient(_commands(lab)), policy_from(name)
+    site = site_from(client, SiteRequest(partitions=("all",), gpus_only=True), policy)
+    state = DriverState.load(folder / "state.json")
+    state.hold()
+    log = EventLog(folder / "log.jsonl")
+    return SlurmDriver(
+        client, site, policy, state=state, log=log, settings=DriverSettings(), owner="root"
+    )
+
+
+def _commands(lab: SlurmLab) -> SlurmCommands:
+    return SlurmCommands(environment=lab.environment)
+
+
+NEVER = """
+from wattloop.schedule.policies.policy import Policy
+class Never(Policy):
+    def decide(self, view):
+        return ()
+"""
+
+
+@contextmanager
+def _driving(lab: SlurmLab, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`wattloop slurm run` beside us."""
+    source = Path(__file__).resolve().parent.parent / "src"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "never.py").write_text(NEVER, "utf-8")
+        words = ["slurm", "run", "--partition", "all", "--gpus-only", "--state", "state.json"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wattloop", *words, *options],
+            env={**lab.environment, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
+            cwd=folder,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            lab.wait((Path(folder) / "state.status.json").exists, "no driver")
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def _makespan_s(lab: SlurmLab, jobs: int) -> float:
+    begun_s = time.monotonic()
+    for _ in range(jobs):
+        lab.submit("sleep 1", "--gres=gpu:1", "--time=1")
+    lab.wait_for_jobs(300)
+    return time.monotonic() - begun_s
+
+
+def _running(lab: SlurmLab) -> list[str]:
+    return lab.run("squeue", "-h", "-t", "R", "-o", "%i", check=False).split()
+
+
+def _median(found: list[Timed]) -> Timed:
+    return sorted(found, key=lambda each: each[1])[len(found) // 2]
+
+
+TEXT = """\
+`wattloop slurm run` on a real Slurm 22.05: what a round takes with many jobs waiting, what Slurm's
+throughput loses to it, and when Slurm goes on after the driver was killed. The last table compares
+ways of steering without holding jobs ([ADR 0043](../adr/0043-steering-slurm-without-holding.md)).
+
+One Slurm on this machine, 4 nodes x 4 fake GPUs; jobs sleep. Throughput: the time from the first
+submission until no job is left, stock Slurm and the driver (first in, first out) in turns.
+"""
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,100 @@
+"""Energy of ended jobs: written once all nodes have reported, and never at the cost of a round."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import SlurmAway, SlurmError
+from wattloop.schedule.slurm.annotating import Annotating, JobEnergy
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.event_log import EventLog
+
+from .live_world import NOW_S, job
+
+FAKE = """#!/bin/sh
+echo "$0 $*" >>"{folder}/said"
+case "$0" in
+*scontrol) echo "Job has already finished" >&2; exit 1;;
+*sacctmgr) {answer};;
+esac
+"""
+
+
+def slurm(folder: Path, answer: str = "exit 0") -> SlurmClient:
+    """Programs that refuse as those of 22.05 do, and note what they were asked."""
+    for name in ("scontrol", "sacctmgr"):
+        path = folder / name
+        path.write_text(FAKE.format(folder=folder, answer=answer))
+        path.chmod(0o755)
+    return SlurmClient(SlurmCommands(environment={"PATH": str(folder)}))
+
+
+def test_the_energy_of_an_ended_job_goes_into_the_accounts(tmp_path: Path) -> None:
+    """Only when all its nodes have delivered; others' words in AdminComment stay."""
+    known: dict[str, JobEnergy] = {}
+    log = EventLog(tmp_path / "log")
+    found = Annotating(slurm(tmp_path), known.get, log)
+    runs = job("7", "RUNNING", number="7", admin_comment="ticket", placed=(("n1", 1), ("n2", 1)))
+    found.look({"7": runs}, NOW_S)
+    found.look({}, NOW_S + 1)
+    known["7"] = JobEnergy(500.0, 300.0, "measured", nodes=1)
+    found.write(NOW_S + 2)
+    assert not (tmp_path / "said").exists()
+    known["7"] = JobEnergy(1000.04, 600.0, "measured", nodes=2)
+    found.write(NOW_S + 3)
+    found.write(NOW_S + 4)
+    said = (tmp_path / "said").read_text().splitlines()
+    notes = 'ticket wattloop:{"energy_j":1000.0,"gpu_j":600.0,"provenance":"measured"}'
+    assert [line.partition(" ")[2] for line in said] == [
+        f"update JobId=7 AdminComment={notes}",
+        f"--immediate modify job where JobID=7 set AdminComment={notes}",
+    ]
+    assert [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()] == [
+        "energy"
+    ]
+
+
+def test_without_accounts_it_is_said_once(tmp_path: Path) -> None:
+    """The energy is in the store; nothing is tried again and again."""
+    client = slurm(
+        tmp_path, "echo 'You are not running a supported accounting_storage' >&2; exit 1"
+    )
+    log = EventLog(tmp_path / "log")
+    found = Annotating(client, lambda number: JobEnergy(1.0, None, "measured", 1), log)
+    for key in ("7", "8"):
+        found.look({key: job(key, "RUNNING", number=key)}, NOW_S)
+    found.look({}, NOW_S)
+    found.write(NOW_S)
+    assert not found.may_write
+    assert log.counts == {"energy": 2, "warning": 1}
+    assert len((tmp_path / "said").read_text().splitlines()) == 2
+
+
+def test_a_job_nobody_measured_is_given_up(tmp_path: Path) -> None:
+    """After an hour: its node has no agent."""
+    asked = []
+    found = Annotating(slurm(tmp_path), asked.append, EventLog(None))
+    found.look({"7": job("7", "RUNNING", number="7")}, NOW_S)
+    found.look({}, NOW_S)
+    for later_s in (10, 4_000, 4_010):
+        found.write(NOW_S + later_s)
+    assert asked == ["7", "7"]
+
+
+def test_commands_that_fail_say_what_and_hang_no_longer_than_allowed(tmp_path: Path) -> None:
+    """Refused is not away, and away is not refused; none of it is a traceback."""
+    commands = slurm(tmp_path).commands
+    with pytest.raises(SlurmError, match="already finished") as refused:
+        commands.text("scontrol", "update")
+    assert not isinstance(refused.value, SlurmAway)
+    (tmp_path / "sacctmgr").write_text(
+        "#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1"
+    )
+    with pytest.raises(SlurmAway):
+        commands.text("sacctmgr")
+    commands.timeout_s = 0.2
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nexec /bin/sleep 5")
+    with pytest.raises(SlurmAway, match="no answer to scontrol"):
+        commands.text("scontrol", "ping")

@@ -1,0 +1,80 @@
+"""Notes of a driver: whole at any moment, and never somebody else's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.slurm.backoff import BackOff
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.opened import Opened
+from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.state import DriverState
+
+
+def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
+    """The gate's name, jobs let through with what to undo, users' shares."""
+    state = DriverState.load(tmp_path / "state.json")
+    state.hold()
+    state.opened["7"] = Opened(
+        key="7",
+        user="ada",
+        why="start",
+        nodes=("n1",),
+        gpus=2,
+        cap_w=250.0,
+        undo={"ReqNodeList": ""},
+    )
+    state.use_gpu_s["ada"] = 12.5
+    state.preempting["9"] = 1.0
+    state.save()
+    again = DriverState.load(tmp_path / "state.json")
+    assert (again.gate_name, again.opened) == (state.gate_name, state.opened)
+    assert (again.use_gpu_s, again.preempting) == (state.use_gpu_s, state.preempting)
+    with pytest.raises(ConfigError, match="another 'wattloop slurm run'"):
+        again.hold()
+    state.let_go()
+    again.hold()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"version": 9}', '{"version": 1, "gate_name": "maintenance"}']
+)
+def test_a_file_of_something_else_is_not_taken_for_a_state(tmp_path: Path, text: str) -> None:
+    """Nor overwritten: a reservation named in it could be anybody's."""
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="no state of a Slurm driver"):
+        DriverState.load(path)
+    assert path.read_text() == text
+
+
+def test_the_log_is_plain_and_does_not_repeat_itself(tmp_path: Path) -> None:
+    """Users' texts cannot forge lines or colours, and a refusal a second is one line a minute."""
+    now_s = [0.0]
+    told: list[str] = []
+    log = EventLog(tmp_path / "log", lambda kind, text: told.append(text), lambda: now_s[0])
+    for _ in range(5):
+        log.add("refused", 'job 7\n{"event": "start"}\x1b[31m', job="7")
+    now_s[0] = 61.0
+    log.add("refused", 'job 7\n{"event": "start"}\x1b[31m', job="7")
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == len(told) == 2
+    assert json.loads(lines[0])["message"] == 'job 7?{"event": "start"}?[31m'
+    assert log.counts == {"refused": 6}
+
+
+def test_a_job_that_slurm_does_not_start_is_left_out_longer_each_time() -> None:
+    """But never for ever."""
+    found = BackOff()
+    assert [found.add("7", 0.0) for _ in range(7)] == [30, 60, 120, 240, 480, 600, 600]
+    found.forget_all_but({"8"})
+    assert not found.times("7")
+
+
+@pytest.mark.parametrize("given", [{"interval_s": 0.0}, {"lease_s": 2.0}, {"interval_s": 10.0}])
+def test_times_that_make_no_sense_are_refused(given: dict[str, float]) -> None:
+    """A lease outlives a few rounds, or Slurm would start jobs between them."""
+    with pytest.raises(ConfigError):
+        DriverSettings(**given)
