@@ -9,20 +9,22 @@ import numpy as np
 from engine_simpy import simpy_ends
 from engine_worlds import ZeusWithCaps, philly, small_jobs
 from wattloop.schedule.engine import Result, Simulation
+from wattloop.schedule.oracle.noisy import NoisyOracle
 from wattloop.schedule.policies.fifo import Fifo
 
-__all__ = ["KEEPS_UP", "REPEATS", "SIZES", "measured", "measured_philly", "peak_mb"]
+__all__ = ["KEEPS_UP", "NOISE", "REPEATS", "SIZES", "measured", "measured_philly", "peak_mb"]
 
 SIZES = (10_000, 100_000, 1_000_000)
 REPEATS = 3
+NOISE = 0.1
 KEEPS_UP = 1.0
 """Philly's jobs arrive as recorded."""
 
 
 def measured(what: str, size: float) -> dict[str, Any]:
-    """One measurement in this process: `fifo N`, `simpy N`, `thesis N`, `philly SPEED`."""
-    if what == "philly":
-        return measured_philly(size)
+    """One measurement in this process: `fifo N`, `simpy N`, `thesis N`, `philly|noisy SPEED`."""
+    if what in ("philly", "noisy"):
+        return measured_philly(size, noise=NOISE if what == "noisy" else 0.0)
     world = small_jobs(int(size))
     seconds, digest = [], ""
     for _ in range(REPEATS if size <= SIZES[1] else 1):
@@ -40,10 +42,16 @@ def measured(what: str, size: float) -> dict[str, Any]:
     return {"cpu_s": min(seconds), "ends": digest, "peak_mb": peak_mb()}
 
 
-def measured_philly(speed: float, head: int | None = None) -> dict[str, Any]:
-    """Philly's trace, or its first jobs, so many times faster than recorded."""
+def measured_philly(speed: float, head: int | None = None, *, noise: float = 0.0) -> dict[str, Any]:
+    """Philly's trace, or its first jobs, so many times faster than recorded.
+
+    With noise, estimates of each job are off by up to that share of the truth.
+    """
     world = philly(speed, head)
-    simulation = Simulation(world.cluster, world.jobs, ZeusWithCaps(), truth=world.truth)
+    oracle = NoisyOracle(world.truth, seed=1, share=noise) if noise else None
+    simulation = Simulation(
+        world.cluster, world.jobs, ZeusWithCaps(), truth=world.truth, oracle=oracle
+    )
     options = [len(world.truth.options(kind)) for kind in world.jobs.kinds]
     result, took_s = _timed(simulation)
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bars import Bar, Page, Table, arguments, publish, shown
-from engine_measured import KEEPS_UP, REPEATS, SIZES, measured, measured_philly, peak_mb
+from engine_measured import KEEPS_UP, NOISE, REPEATS, SIZES, measured, measured_philly, peak_mb
 from engine_worlds import missing
 
 HERE = Path(__file__).resolve()
@@ -36,7 +36,8 @@ three end every job at the same time, which is checked.
 `philly-gavel`), event-driven rounds. The policy chooses each job's GPUs (half, the same or twice
 what it asked for), batch size, GPU type and power limit by least energy-delay product (Zeus with
 caps): {options:.0f} placements for a job on average. As recorded the cluster keeps up; with
-arrivals {speed:g} times as fast jobs pile up.
+arrivals {speed:g} times as fast jobs pile up. `noisy`: estimates are off by up to {noise:.0%} for
+each job and placement, so nothing that is computed for one job holds for the next.
 """
 
 
@@ -59,16 +60,17 @@ def _page() -> Page:
     lacking = missing()
     traces = {} if lacking else {s: _in_a_process("philly", s) for s in (KEEPS_UP, FALLS_BEHIND)}
     why = f"{', '.join(lacking)} not there; name the folder with WATTLOOP_SHARED_DATA"
-    bars = [*_fifo_bars(ours, theirs, thesis), *_philly_bars(traces, why)]
-    every = [*ours.values(), *traces.values()]
+    noisy = None if lacking else _in_a_process("noisy", KEEPS_UP)
+    bars = [*_fifo_bars(ours, theirs, thesis), *_philly_bars(traces, noisy, why)]
+    every = [*ours.values(), *traces.values(), *([noisy] if noisy else [])]
     bars.append(Bar("peak_memory", max(each["peak_mb"] for each in every), "MB", 2000))
     options = traces[KEEPS_UP]["options"] if traces else float("nan")
     return Page(
         "engine_speed",
         "How fast the scheduler's engine is",
         bars,
-        [_sizes(ours, theirs), *([_traces(traces)] if traces else [])],
-        TEXT.format(repeats=REPEATS, options=options, speed=FALLS_BEHIND),
+        [_sizes(ours, theirs), *([_traces(traces, noisy)] if noisy else [])],
+        TEXT.format(repeats=REPEATS, options=options, speed=FALLS_BEHIND, noise=NOISE),
         packages=("wattloop", "numpy", *(("simpy",) if theirs else ())),
     )
 
@@ -112,9 +114,12 @@ def _fifo_bars(
     return bars
 
 
-def _philly_bars(traces: Mapping[float, Any], why: str) -> list[Bar]:
-    if not traces:
-        return [Bar(name, None, "s", note=why) for name in ("philly_keeps_up", "philly_backlog")]
+def _philly_bars(
+    traces: Mapping[float, Any], noisy: Mapping[str, Any] | None, why: str
+) -> list[Bar]:
+    if noisy is None:
+        names = ("philly_keeps_up", "philly_backlog", "philly_noisy")
+        return [Bar(name, None, "s", note=why) for name in names]
     backlog = traces[FALLS_BEHIND]["backlog"]
     return [
         Bar("philly_keeps_up", traces[KEEPS_UP]["cpu_s"], "s", 10),
@@ -124,6 +129,12 @@ def _philly_bars(traces: Mapping[float, Any], why: str) -> list[Bar]:
             "s",
             60,
             note=f"up to {backlog:,} jobs wait",
+        ),
+        Bar(
+            "philly_noisy",
+            noisy["cpu_s"],
+            "s",
+            note=f"arrivals as recorded, estimates off by up to {NOISE:.0%}",
         ),
     ]
 
@@ -145,13 +156,14 @@ def _sizes(ours: Mapping[int, Any], theirs: Mapping[int, Any]) -> Table:
     return Table("One-GPU jobs, first in, first out", header, rows)
 
 
-def _traces(traces: Mapping[float, Any]) -> Table:
+def _traces(traces: Mapping[float, Any], noisy: Mapping[str, Any]) -> Table:
+    named = {f"{speed:g}x": found for speed, found in traces.items()}
     rows = [
         [
-            f"{speed:g}x", found["jobs"], found["done"], found["backlog"], found["cpu_s"],
+            name, found["jobs"], found["done"], found["backlog"], found["cpu_s"],
             found["cpu_s"] / found["jobs"] * 1e6, found["peak_mb"],
         ]
-        for speed, found in traces.items()
+        for name, found in {**named, f"{KEEPS_UP:g}x, noisy": noisy}.items()
     ]  # fmt: skip
     header = ["arrivals", "jobs", "done", "most waiting", "s", "us a job", "peak MB"]
     return Table("Philly, least energy-delay product over all placements and caps", header, rows)

@@ -105,7 +105,7 @@ def all_trials(folder: Path, options) -> list[Trial]:  # type: ignore[no-untyped
 
 
 def all_up(fleet: Fleet) -> None:
-    fleet.lab.wait_until_idle()
+    fleet.wait(fleet.nodes_are_up, ENDS_S)
     ready = [fleet.folder / f"agents/{node}/state.json" for node in NODES]
     if not fleet.wait(lambda: all(path.exists() for path in ready) and bool(runs(fleet)), KEPT_S):
         raise SystemExit(f"fleet_kills: the fleet does not come up; see {fleet.folder}")
@@ -119,7 +119,7 @@ def run(trial: Trial, fleet: Fleet, kills: int, jobs: int) -> None:
         trial.jobs[name] = fleet.submit(name, rng)
     time.sleep(SETTLES_S)
     killing(trial, fleet, rng, kills)
-    fleet.lab.wait_until_idle()
+    fleet.wait(fleet.nodes_are_up, ENDS_S)
     check_jobs(trial, fleet)
     check_caps(trial, fleet)
     check_joules(trial, fleet)
@@ -147,7 +147,11 @@ def killing(trial: Trial, fleet: Fleet, rng: random.Random, count: int) -> None:
 
 def check_jobs(trial: Trial, fleet: Fleet) -> None:
     def all_gone() -> bool:
-        return not fleet.lab.run("squeue", "-h", "-o", "%i", check=False).strip()
+        """Who is requeued would wait two minutes: it is told to start now, as an operator would."""
+        listed = fleet.lab.run("squeue", "-h", "-o", "%i %r", check=False).splitlines()
+        for job in [line.split()[0] for line in listed if line.endswith("BeginTime")]:
+            fleet.lab.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        return not listed
 
     if not fleet.wait(all_gone, ENDS_S):
         left = fleet.lab.run("squeue", "-h", "-o", "%j %T %r", check=False)
@@ -196,6 +200,7 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
             + ", ".join(f"{node} up to {until(found, node) - ended_s:.1f} s" for node in NODES)
         )
         return
+    write_runs(trial, fleet, found)
     for node in NODES:
         own = [run for run in found if run.host == node]
         begin_s, end_s = min(run.started_s for run in own), until(found, node)
@@ -211,6 +216,22 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
                 trial.joules.append(
                     f"{node} gpu:{card.index}: {kept_j:.1f} J in the store, {true_j:.1f} J used"
                 )
+
+
+def write_runs(trial: Trial, fleet: Fleet, found: Sequence[RunRecord]) -> None:
+    """Beside the logs: each run's share of each card, and what the card drew in that time."""
+    lines = []
+    for run in sorted(found, key=lambda run: (run.host, run.started_s)):
+        job = (run.job or {}).get("id", "")
+        head = f"{run.host} {run.kind} {job} {run.run_id} {run.status} "
+        head += f"{run.started_s:.2f} to {ends(run):.2f}"
+        cards = {f"gpu:{card.index}": card for card in fleet.cards(run.host)}
+        assert run.result is not None
+        for each in run.result.domains:
+            true_j = cards[each.name].true_energy_j(run.started_s, ends(run))
+            head += f"; {each.name} {each.energy_j or 0:.1f} of {true_j:.1f}"
+        lines.append(f"{head} {run.notes} {run.result.warnings}")
+    (fleet.folder / f"runs-{trial.number}.txt").write_text("\n".join(lines) + "\n")
 
 
 def runs(fleet: Fleet) -> list[RunRecord]:

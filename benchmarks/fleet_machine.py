@@ -37,6 +37,11 @@ virtual = wattloop.virtual.meter:detect
 [wattloop.levers]
 virtual = wattloop.virtual.lever:detect
 """
+SLURM = """\
+SlurmdTimeout=30
+BatchStartTimeout=2
+"""
+"""Slurm sees within half a minute that a job was lost with the slurmd that was to start it."""
 RULES = """\
 socket: {{path: {folder}/{node}.sock, mode: 0600}}
 log: {folder}/{node}.control.jsonl
@@ -125,7 +130,13 @@ class Fleet:
         (folder / "log").mkdir()
         prolog, epilog = install_hooks(folder / "hooks", f"{folder}/agents/{{node}}")
         self.lab = SlurmLab(
-            folder, nodes=len(NODES), gpus=GPUS, cpus=8, prolog=prolog, epilog=epilog
+            folder,
+            nodes=len(NODES),
+            gpus=GPUS,
+            cpus=8,
+            prolog=prolog,
+            epilog=epilog,
+            extra=SLURM,
         )
         self.postgres = PostgresLab()
         self._ports = PortBlock()
@@ -187,12 +198,18 @@ class Fleet:
         seconds, load = rng.uniform(1.0, 5.0), rng.uniform(0.4, 1.0)
         gpus = rng.choice((1, 1, 1, 2, 2, 4))
         words = f"{sys.executable} {HERE}/fleet_job.py {name} {seconds} {load} {self.folder}/said"
-        options = (f"--gres=gpu:{gpus}", "-c1", "-J", name, "--time=2", "--no-requeue")
+        options = (f"--gres=gpu:{gpus}", "-c1", "-J", name, "--time=10")
         return self.lab.submit(f"PYTHONPATH={SRC} {words}", *options)
 
     def cards(self, node: str) -> list[VirtualGpu]:
         """As they are, read beside everything."""
         return shared_gpus(GPUS, RealClock(), self.lab.environment_of(node))
+
+    def nodes_are_up(self) -> bool:
+        """Whether Slurm may use all of them; a driver at work has them reserved."""
+        states = self.lab.run("sinfo", "-h", "-N", "-o", "%t", check=False).split()
+        up = ("idle", "mix", "alloc", "comp", "resv")
+        return len(states) == len(NODES) and all(state in up for state in states)
 
     def wait(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Whether it comes true."""

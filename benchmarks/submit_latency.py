@@ -7,6 +7,7 @@ Slurm, with the plugin, and with the plugin while its service hangs or is gone.
 """
 
 import json
+import os
 import signal
 import statistics
 import tempfile
@@ -33,6 +34,8 @@ or, where it is installed, by LuaSocket.
 `known` are jobs that were asked about within a minute: the plugin has the answer. `no GPU` asks
 nothing. When the service hangs, the first job waits for the bound of 0.5 s, and the others of the
 next minute do not.
+
+Processes ran with nice {nice}, beside whatever else the machine did.
 """
 
 
@@ -111,7 +114,8 @@ def _page(
             "a busy machine; the job is accepted"),
         *bars_of("the service hangs, next jobs", after, "left alone for a minute"),
     ]  # fmt: skip
-    return Page("submit_latency", "What job_submit.lua adds to a submission", bars, text=TEXT)
+    text = TEXT.format(nice=os.nice(0))
+    return Page("submit_latency", "What job_submit.lua adds to a submission", bars, text=text)
 
 
 def _p95(values: list[float]) -> float:

@@ -303,3 +303,16 @@ def test_counter_that_begins_anew_after_a_long_loss_leaves_a_hole() -> None:
     assert span is not None
     assert span.energy_j == pytest.approx(2 * 50.0 * 9.9, rel=0.01)
     assert span.covered == pytest.approx(19.8 / 3_619.9, rel=0.01)
+
+
+def test_a_computed_share_that_stands_still_used_nothing() -> None:
+    """What no job used of a GPU ends where a job takes it; nothing is carried on beyond that."""
+    track = CounterTrack(counter(update_period_s=1e-6, resolution=0.0))
+    for step in range(41):
+        time_s = step / 2
+        track.feed(time_s, 50.0 * (min(time_s, 5.0) + max(0.0, time_s - 15.0)))
+    for begin_s, end_s, energy_j in ((0.0, 9.25, 250.0), (6.0, 14.0, 0.0), (0.0, 20.0, 500.0)):
+        span = track.between(begin_s, end_s)
+        assert span is not None
+        assert span.energy_j == pytest.approx(energy_j, abs=1e-3)
+        assert span.moved

@@ -15,6 +15,7 @@ from wattloop.schedule.steps import Steps
 
 pytest.importorskip("altair", reason="Altair is not installed")
 
+from wattloop.report.figures import cluster_power
 from wattloop.report.figures.campaign import (
     fairness_figure,
     load_figure,
@@ -162,3 +163,14 @@ def test_every_gpu_second_of_a_job_is_in_the_chart() -> None:
     assert len({(each.node, each.gpu) for each in found}) == 3
     bars = values(gantt_figure(result, TRUTH, "toy"))
     assert sorted(bar["job"] for bar in bars) == [0, 1, 2]
+
+
+def test_what_is_left_out_of_the_chart_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches beyond the first, as GPUs; the same figures for a folder and for a page."""
+    result = simulated(horizon_s=3_000.0)
+    monkeypatch.setattr(cluster_power, "MOST_BARS", 2)
+    charts = cluster_power.over_time_figures({"zeus{a: 1}": result}, TRUTH, "toy")
+    assert list(charts) == ["power", "gpus-zeus-a--1"]
+    said = spec_of(charts["gpus-zeus-a--1"])["title"]["subtitle"]
+    assert "first 2 of 3 stretches" in said
+    assert "of 3 stretches" not in spec_of(charts["power"])["title"]["subtitle"]

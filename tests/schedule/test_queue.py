@@ -67,11 +67,21 @@ def test_the_quick_way_finds_what_the_plain_way_finds(seed: int, noisy: bool) ->
             plain = queue.best_option(plainly(objective), 0, shape)
             np.testing.assert_allclose(costs[quick], costs[plain], rtol=1e-12)
             assert queue.options(0).shape(quick) == shape
-        placed = queue.placed_by(objective, 0)
-        assert (placed is None) == noisy
-        for found in placed or ():
-            cost = queue.cost_of(objective, 0, found)
+        placed = list(queue.placed_by(objective, 0) or ())
+        assert {found.shape for found in placed} == set(queue.options(0).shapes())
+        found_costs = [queue.cost_of(objective, 0, found) for found in placed]
+        assert found_costs == sorted(found_costs)
+        for found, cost in zip(placed, found_costs, strict=True):
             np.testing.assert_allclose(cost, costs[found.option], rtol=1e-12)
+            assert queue.options(0).shape(found.option) == found.shape
+
+
+def test_a_cost_that_is_no_number_is_left_to_the_slow_way() -> None:
+    """There it is an error with the job's number; here it would sort behind every other cost."""
+    queue = queue_of(random_world(1), noisy=True)
+    queue.add(0, 1.0)
+    broken = replace(EDP, name="broken", cost=lambda seen: seen.time_s * np.nan)
+    assert queue.placed_by(broken, 0) is None
 
 
 def test_a_kind_that_fits_no_gpu_costs_nothing_and_harms_nobody() -> None:

@@ -1,5 +1,8 @@
 """`POST /api/v1/predict`: documented, bounded, and never broken by one bad pair."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +39,19 @@ def test_the_answer_is_as_documented(client: TestClient) -> None:
     assert low < first.time_s < high
     assert answer.jobs[0].best is not None and answer.jobs[1].best is None
     assert answer.results[4].error is not None and "unknown" in answer.results[4].error
+
+
+def test_the_example_of_the_documentation_is_answered(client: TestClient) -> None:
+    """docs/oracle-service.md shows a question that works, and fields that are there."""
+    text = (Path(__file__).parents[2] / "docs" / "oracle-service.md").read_text()
+    asked = re.search(r"-d '(\{.*?\n\})'", text, re.S)
+    shown = re.search(r"```json\n(.*?)```", text, re.S)
+    assert asked is not None and shown is not None
+    question = {**json.loads(asked[1]), "wait_s": 0}
+    found = _ask(client, question)
+    assert found.status_code == 200 and len(found.json()["results"]) == 9
+    BatchAnswer.model_validate(json.loads(shown[1]))
+    assert set(json.loads(shown[1])) == set(found.json())
 
 
 def test_named_pairs_alone_are_answered(client: TestClient) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import delete
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_list import JobFilter, fill_run_facts, job_page, known_values
+from wattloop.store.job_list import JobFilter, fill_run_facts, job_page, job_totals, known_values
 from wattloop.store.runs import RunRecord, insert_run
 from wattloop.store.schema import run_facts
 
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Any:
 
 def names(store: Store, wanted: JobFilter | None = None, **how: Any) -> list[str]:
     """Identifiers of a page."""
-    return [row["run_id"] for row in job_page(store, wanted, **how).rows]
+    return [row["run_id"] for row in job_page(store, wanted, **how)]
 
 
 def test_newest_come_first_and_pages_do_not_overlap(store: Store) -> None:
@@ -82,7 +82,7 @@ def test_each_filter_keeps_what_it_says(store: Store) -> None:
 
 def test_totals_are_of_all_that_match_and_count_no_device_twice(store: Store) -> None:
     """The third run's devices are in another's figures."""
-    totals = job_page(store, limit=1).totals
+    totals = job_totals(store)
     assert (totals.runs, totals.counted) == (4, 3)
     assert totals.energy_j == pytest.approx(700.0)
     assert (totals.carbon_g, totals.with_carbon) == (pytest.approx(4.0), 2)
@@ -90,7 +90,7 @@ def test_totals_are_of_all_that_match_and_count_no_device_twice(store: Store) ->
 
 def test_nothing_known_is_not_zero(store: Store) -> None:
     """No carbon of runs that were not accounted for."""
-    totals = job_page(store, JobFilter(cluster="mine")).totals
+    totals = job_totals(store, JobFilter(cluster="mine"))
     assert (totals.carbon_g, totals.with_carbon) == (None, 0)
 
 

@@ -13,7 +13,7 @@ from wattloop.core.errors import StoreError
 from wattloop.store import place, versions
 from wattloop.store.chunks import read_samples
 from wattloop.store.database import open_store
-from wattloop.store.job_list import job_page
+from wattloop.store.job_list import job_page, job_totals
 from wattloop.store.job_rows import fill_jobs
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series
@@ -41,14 +41,14 @@ def test_a_store_of_version_1_opens_with_all_it_holds(old: str) -> None:
         assert (len(times_s), set(values)) == (200, {300.0})
         assert fill_jobs(store) == 3
         assert fill_jobs(store) == 0
-        jobs = job_page(store)
+        jobs, totals = job_page(store), job_totals(store)
     energies_j = {row["run_id"]: row["energy_j"] for row in DATA["rows"]["runs"]}
-    assert [(j["name"], j["nodes"], j["job_key"]) for j in jobs.rows] == [
+    assert [(j["name"], j["nodes"], j["job_key"]) for j in jobs] == [
         ("alone", 1, RUNS[2]),
         ("train", 2, "slurm:lab:4711"),
     ]
-    assert jobs.rows[1]["energy_j"] == energies_j[RUNS[0]] + energies_j[RUNS[1]]
-    assert jobs.totals.energy_j == pytest.approx(sum(energies_j.values()))
+    assert jobs[1]["energy_j"] == energies_j[RUNS[0]] + energies_j[RUNS[1]]
+    assert totals.energy_j == pytest.approx(sum(energies_j.values()))
 
 
 def test_many_may_open_an_old_store_at_once(old: str) -> None:
@@ -70,7 +70,7 @@ def test_many_may_open_an_old_store_at_once(old: str) -> None:
         thread.join()
     assert faults == []
     with open_store(old) as store:
-        assert len(job_page(store).rows) == 2
+        assert len(job_page(store)) == 2
 
 
 def test_a_migration_that_fails_leaves_the_old_store_whole(

@@ -5,17 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.analyze_view import working
 from wattloop.cli.output import say
-from wattloop.report.figures.campaign import (
-    fairness_figure,
-    load_figure,
-    miss_figure,
-    trade_off_figure,
-)
-from wattloop.report.figures.cluster_power import gantt_figure, power_figure
+from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
+from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save
 from wattloop.schedule.campaigns.cell_outcome import simulated
 from wattloop.schedule.campaigns.summary import per_cell
-from wattloop.schedule.metrics.curves import power_curve
 
 if TYPE_CHECKING:
     from wattloop.schedule.campaigns.campaign import Campaign, Outcomes
@@ -40,9 +34,11 @@ def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
         over_time = _drawn_over_time(list(campaign.scenarios))
         for variant in campaign.scenarios:
             own = [row for row in rows if row.get("variant", "") == variant]
-            charts |= _of_variant(campaign, variant, own)
+            found = goal_figures(own, f"{campaign.scenarios[variant].name}, simulated")
             if variant in over_time:
-                charts |= _over_time(campaign, variant, own)
+                found |= _over_time(campaign, variant, own)
+            end = f"-{variant}" if variant else ""
+            charts |= {f"{name}{end}": chart for name, chart in found.items()}
         notes = [campaign.scenario.description] if campaign.scenario.description else []
         written = save(charts, folder, title=campaign.scenario.name, notes=notes)
     say(f"wattloop: {len(charts)} figures in {folder}: see {written[-1]}")
@@ -60,18 +56,6 @@ def _by_load(campaign: "Campaign", rows: Rows, said: str) -> dict[str, Any]:
     return {"completion-load": load_figure(with_rates, said)}
 
 
-def _of_variant(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
-    """Deadlines and fairness."""
-    end = f"-{variant}" if variant else ""
-    said = f"{campaign.scenarios[variant].name}, simulated"
-    charts: dict[str, Any] = {}
-    if any(row["miss_rate"] is not None for row in rows):
-        charts[f"misses{end}"] = miss_figure(rows, said)
-    if any(row["jain_share"] is not None for row in rows):
-        charts[f"fairness{end}"] = fairness_figure(rows, said)
-    return charts
-
-
 def _drawn_over_time(variants: list[str]) -> list[str]:
     """Of a sweep of many variants the first and the last: more charts than anybody looks at."""
     return variants if len(variants) <= MOST_VARIANTS else [variants[0], variants[-1]]
@@ -79,20 +63,12 @@ def _drawn_over_time(variants: list[str]) -> list[str]:
 
 def _over_time(campaign: "Campaign", variant: str, rows: Rows) -> dict[str, Any]:
     """Power, and who had which GPU, on the first seed."""
-    end = f"-{variant}" if variant else ""
     scenario, seed = campaign.scenarios[variant], campaign.seeds[0]
-    charts: dict[str, Any] = {}
     world = scenario.world(seed)
-    failed = {choice.label for choice in campaign.choices} - {row["policy"] for row in rows}
+    ended = {row["policy"] for row in rows}
     results = {
         choice.label: simulated(world, choice)
         for choice in campaign.choices
-        if choice.label not in failed
+        if choice.label in ended
     }
-    said = f"{scenario.name}, simulated, seed {seed}"
-    curves = {label: power_curve(result) for label, result in results.items()}
-    charts[f"power{end}"] = power_figure(curves, said)
-    for label, result in results.items():
-        name = "".join(each if each.isalnum() else "-" for each in label).strip("-")
-        charts[f"gpus-{name}{end}"] = gantt_figure(result, world.truth, said)
-    return charts
+    return over_time_figures(results, world.truth, f"{scenario.name}, simulated, seed {seed}")

@@ -45,6 +45,7 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     from wattloop.schedule.slurm.carrying_out import CarryingOut
     from wattloop.schedule.slurm.client import SlurmClient
     from wattloop.schedule.slurm.event_log import EventLog
+    from wattloop.schedule.slurm.gate import Gate
     from wattloop.schedule.slurm.state import DriverState, default_state_path
 
     check_target(json_file, "--json")
@@ -58,7 +59,8 @@ def release_command(*, state: StateFile = None, json_file: JsonFile = None) -> N
     carrying_out.close(list(notes.opened), jobs)
     is_there = any(each.name == notes.gate_name for each in client.reservations())
     if is_there:
-        client.delete_reservation(notes.gate_name)
+        Gate(client, notes.gate_name, "", "", 0.0, time.monotonic).remove()
+    carrying_out.nudge(job for job in jobs.values() if job.is_pending)
     if json_file is not None:
         write_json({"released": released, "reservation_removed": is_there}, json_file)
     if json_file != "-":

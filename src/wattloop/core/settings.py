@@ -36,6 +36,7 @@ class Settings(NamedTuple):
         cpu_tdp_w: TDP of one CPU package, where we do not know it.
         dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`.
         node_overhead_w: power of what nobody measures (fans, disks), if the user knows it.
+        node_share: the part of the node that is accounted for; below 1 for a job on a shared one.
         psu_efficiency: efficiency of the power supply, if the user knows it.
         sampler: who reads the sensors while a program measures itself: a `thread` of the program,
             a `process` beside it, or `auto`: a process once the measurement has lasted a second.
@@ -57,6 +58,7 @@ class Settings(NamedTuple):
     cpu_tdp_w: float | None = None
     dimms: str = ""
     node_overhead_w: float | None = None
+    node_share: float = 1.0
     psu_efficiency: float | None = None
     gauges: tuple[Mapping[str, Any], ...] = ()
     redfish_url: str = ""
@@ -167,6 +169,7 @@ _NUMBERS: dict[str, tuple[float, float, str]] = {
     "tariff_per_kwh": (0.0, 1_000.0, "use a price per kWh between 0 and 1000"),
     "cpu_tdp_w": (1.0, 2_000.0, "use watts between 1 and 2000"),
     "node_overhead_w": (0.0, 20_000.0, "use watts between 0 and 20000"),
+    "node_share": (0.0, 1.0, "use a part between 0 and 1"),
     "psu_efficiency": (0.3, 1.0, "use a fraction between 0.3 and 1"),
     "virtual_gpus": (0, 64, "use a whole number between 0 and 64"),
 }

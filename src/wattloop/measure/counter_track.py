@@ -35,6 +35,9 @@ LEARNED_PERIOD_LIMIT_S = 0.25
 UNREAD_LIMIT_S = 60.0
 """A counter that has not been read for longer is no longer carried on at its last power."""
 SHORTEST_SEGMENT_S = 1e-5
+EXACT_S = 1e-6
+"""Of a counter that is always up to date (a share that is computed) an unchanged value says that
+nothing was used; of a sensor only that it has not been updated."""
 RESETS_KEPT = 1_000
 """A broken counter may fall at every reading; the last falls are enough to say so."""
 
@@ -46,6 +49,7 @@ class CounterTrack:
         self.domain = domain
         self.ticks = ticks
         self.period_s = domain.update_period_s
+        self._exact = domain.update_period_s <= EXACT_S
         self.lost: tuple[float, str] | None = None
         self.last_gap: tuple[float, str] | None = None
         self.wraps = 0
@@ -66,6 +70,9 @@ class CounterTrack:
         self.last_gap = None
         self.lost = None
         if raw_j == self._raw_j:
+            if self._exact:
+                self._push(time_s, time_s - self._read_s)
+                self._changed_s = time_s
             self._read_s = time_s
             return
         if math.isnan(self._raw_j):

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.report.campaign_table import Cells, difference_cells, policy_cells
 from wattloop.report.document import Block, Chart, Document, Note, Paragraph, Section, Table
-from wattloop.report.figures.campaign import fairness_figure, miss_figure, trade_off_figure
+from wattloop.report.figures.campaign import goal_figures, trade_off_figure
 from wattloop.schedule.campaigns.record import with_status_now
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import Summary, by_variant, per_cell, summary_of
@@ -16,6 +16,10 @@ from wattloop.version import __version__
 
 __all__ = ["report_of_campaign"]
 
+IN_WORDS = {
+    "misses": "Share of deadlines missed, by policy",
+    "fairness": "Jain's index over users, by policy",
+}
 SCOPES = {"gpu": "energy of the GPUs", "cluster": "energy of the whole cluster"}
 
 
@@ -64,12 +68,10 @@ def _variant(
     if rows:
         chart = trade_off_figure(rows, said)
         blocks.append(Chart(f"trade-off{end}", chart, "Jobs per hour against energy, by policy"))
-    if any(row["miss_rate"] is not None for row in rows):
-        chart = miss_figure(rows, said)
-        blocks.append(Chart(f"misses{end}", chart, "Share of deadlines missed, by policy"))
-    if any(row["jain_share"] is not None for row in rows):
-        chart = fairness_figure(rows, said)
-        blocks.append(Chart(f"fairness{end}", chart, "Jain's index over users, by policy"))
+    blocks += [
+        Chart(f"{name}{end}", chart, IN_WORDS[name])
+        for name, chart in goal_figures(rows, said).items()
+    ]
     blocks += [
         Note(f"{policy} on seed {seed}: {error}", tone="warning", title="Failed:")
         for (policy, seed), error in summary.failed.items()

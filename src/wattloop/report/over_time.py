@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 from wattloop.report.document import Block, Chart, Note
-from wattloop.report.figures.cluster_power import gantt_figure, power_figure
+from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.schedule.campaigns.cell import PolicyChoice
 from wattloop.schedule.campaigns.cell_outcome import simulated
 from wattloop.schedule.metrics.curves import power_curve
@@ -15,6 +15,7 @@ from wattloop.store.experiments import Experiment
 
 __all__ = ["Shown", "over_time", "over_time_blocks"]
 
+IN_WORDS = {"power": "Power of the cluster", "gpus": "Which job had which GPU"}
 LONGEST_S = 10.0
 """Of what simulating it took: a page is not the place for more."""
 
@@ -76,18 +77,15 @@ def over_time(
         curve.mean_w.tolist(),
         budget_w,
         metrics_of(result).to_dict().get("event_hash") == outcome.get("event_hash"),
-        {
-            "power": power_figure({policy: curve}, about),
-            "gantt": gantt_figure(result, world.truth, about),
-        },
+        over_time_figures({policy: result}, world.truth, about),
     )
 
 
 def over_time_blocks(shown: Shown) -> list[Block]:
     """The same as parts of a page."""
     blocks: list[Block] = [
-        Chart("power", shown.charts["power"], f"Power of the cluster under {shown.policy}"),
-        Chart("gantt", shown.charts["gantt"], f"Which job had which GPU under {shown.policy}"),
+        Chart(name, chart, f"{IN_WORDS[name.partition('-')[0]]} under {shown.policy}")
+        for name, chart in shown.charts.items()
     ]
     if not shown.same:
         text = "Wattloop has changed since this campaign: simulated again, it comes out otherwise."

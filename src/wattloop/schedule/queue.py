@@ -6,7 +6,7 @@ costs a few passes over arrays, however many placements each job has.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.oracle.options import Options, Shape
 from wattloop.schedule.oracle.oracle import Oracle
 from wattloop.schedule.rows import Columns, Rows
-from wattloop.schedule.unit_costs import Placed, UnitCosts
+from wattloop.schedule.unit_costs import OwnPlaced, Placed, UnitCosts
 
 __all__ = ["Columns", "Queue"]
 
@@ -70,6 +70,8 @@ class Queue:
         self._objectives: list[Objective] = []
         self._units: dict[str, UnitCosts | None] = {}
         self._orders: dict[str, dict[int, list[int]]] = {}
+        self._asked: tuple[int, float, str] | None = None
+        self._answer: Floats = np.empty(0)
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -142,7 +144,13 @@ class Queue:
 
     def estimates_for(self, job: int, work: float) -> Estimates:
         """What is believed of any job, with so many samples to go, on each of its options."""
-        return self._estimates(self.kind_of[job], [job], np.asarray([work]), one=True)
+        kind = self.kind_of[job]
+        kept = self._kinds[kind]
+        time_s, power_w = work * kept.options.sample_s, kept.options.power_w
+        factors = self._oracle.factors(job, self._jobs.kinds[kind])
+        if factors is not None:
+            time_s, power_w = time_s * factors.time, power_w * factors.power
+        return _estimates(kept, time_s, power_w)
 
     def options(self, job: int) -> Options:
         """The placements of a job."""
@@ -164,7 +172,7 @@ class Queue:
         end = int(kept.begins[place + 1]) if place + 1 < len(kept.begins) else len(kept.options)
         if end == begin + 1:
             return begin
-        return begin + int(np.argmin(objective.cost(self.estimates(job))[begin:end]))
+        return begin + int(np.argmin(self._own_costs(objective, job)[begin:end]))
 
     def options_by(self, objective: Objective, job: int) -> list[int]:
         """All options of a job, those of least cost first."""
@@ -172,21 +180,29 @@ class Queue:
         orders = self._orders.setdefault(objective.name, {})
         if kind in orders:
             return orders[kind]
-        order: list[int] = np.argsort(objective.cost(self.estimates(job)), kind="stable").tolist()
+        order: list[int] = np.argsort(self._own_costs(objective, job), kind="stable").tolist()
         if objective.keeps_order and self.is_exact:
             orders[kind] = order
         return order
 
-    def placed_by(self, objective: Objective, job: int) -> list[Placed] | None:
-        """The best option of each shape, least cost first; None when jobs of a kind differ."""
+    def placed_by(self, objective: Objective, job: int) -> Iterable[Placed] | None:
+        """The best option of each shape, least cost first; None where a cost is no number."""
         unit = self._unit(objective)
-        return None if unit is None else unit.ranked[self.kind_of[job]]
+        if unit is not None:
+            return unit.ranked[self.kind_of[job]]
+        kept = self._kinds[self.kind_of[job]]
+        if not len(kept.options):
+            return []
+        costs = self._own_costs(objective, job)
+        least = np.minimum.reduceat(costs, kept.begins)
+        if np.isnan(least).any():
+            return None
+        return OwnPlaced(self.shapes, kept.shapes, kept.begins, costs, least)
 
     def cost_of(self, objective: Objective, job: int, placed: Placed) -> float:
         """What that costs this job."""
         unit = self._unit(objective)
-        assert unit is not None  # `placed_by` found it there
-        return placed.unit_cost * unit.scale(self.waiting[job])
+        return placed.cost if unit is None else placed.cost * unit.scale(self.waiting[job])
 
     def _kept(self, options: Options, idle_w: Floats) -> _Kind:
         numbers = np.array([self._shape_number[shape] for shape in options.shapes()], dtype=int)
@@ -209,7 +225,10 @@ class Queue:
         if unit is not None:
             costs[:, rows] = unit.of(kinds, columns.work[rows])
             return
-        for kind in np.unique(kinds) if len(rows) > 1 else kinds[:1]:
+        if len(rows) == 1:
+            self._fill_one(objective, int(rows[0]), int(columns.job[rows[0]]))
+            return
+        for kind in np.unique(kinds):
             kept = self._kinds[kind]
             mine = rows[kinds == kind]
             costs[:, mine] = np.inf
@@ -217,6 +236,24 @@ class Queue:
                 estimates = self._estimates(kind, columns.job[mine].tolist(), columns.work[mine])
                 least = np.minimum.reduceat(objective.cost(estimates), kept.begins, axis=1)
                 costs[np.ix_(kept.shapes, mine)] = least.T
+
+    def _fill_one(self, objective: Objective, row: int, job: int) -> None:
+        """The same for one job, which most often comes alone."""
+        costs, kept = self._rows.costs[objective.name], self._kinds[self.kind_of[job]]
+        costs[:, row] = np.inf
+        if len(kept.options):
+            own = self._own_costs(objective, job)
+            costs[kept.shapes, row] = np.minimum.reduceat(own, kept.begins)
+
+    def _own_costs(self, objective: Objective, job: int) -> Floats:
+        """Cost of each option of a waiting job; kept until another is asked for.
+
+        A job that comes alone is looked at, ranked and started before the next one comes.
+        """
+        asked = (job, self.waiting[job], objective.name)
+        if self._asked != asked:
+            self._asked, self._answer = asked, objective.cost(self.estimates(job))
+        return self._answer
 
     def _unit(self, objective: Objective) -> UnitCosts | None:
         """Costs of one sample; None where those of a job do not follow from them."""
@@ -233,17 +270,13 @@ class Queue:
             self._units[objective.name] = found
         return self._units[objective.name]
 
-    def _estimates(
-        self, kind: int, jobs: Sequence[int], work: Floats, *, one: bool = False
-    ) -> Estimates:
+    def _estimates(self, kind: int, jobs: Sequence[int], work: Floats) -> Estimates:
         kept = self._kinds[kind]
         time_s = work[:, None] * kept.options.sample_s
         power_w = np.broadcast_to(kept.options.power_w, time_s.shape)
         factors = self._oracle.factors_of(jobs, self._jobs.kinds[kind])
         if factors is not None:
             time_s, power_w = time_s * factors.time, power_w * factors.power
-        if one:
-            time_s, power_w = time_s[0], power_w[0]
         return _estimates(kept, time_s, power_w)
 
 

@@ -1,6 +1,6 @@
-"""Costs of one sample of each kind of job, from which those of any job follow."""
+"""Placements of a kind of job, or of one job, by what they cost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.oracle.options import Shape
 
-__all__ = ["Placed", "UnitCosts"]
+__all__ = ["OwnPlaced", "Placed", "UnitCosts"]
 
 Floats = NDArray[np.float64]
 
 
 class Placed(NamedTuple):
-    """The best option of a kind within one shape."""
+    """The best option within one shape; its cost is that of one sample where a kind is placed."""
 
     shape: Shape
     option: int
-    unit_cost: float
+    cost: float
 
 
 class UnitCosts:
@@ -53,7 +53,7 @@ class UnitCosts:
             for number, option in best.items():
                 self._unit[kind, number] = costs[option]
             placed = [Placed(shapes[n], option, costs[option]) for n, option in best.items()]
-            self.ranked.append(sorted(placed, key=lambda found: found.unit_cost))
+            self.ranked.append(sorted(placed, key=lambda found: found.cost))
             self.best.append({found.shape: found.option for found in placed})
 
     def of(self, kinds: NDArray[np.int64], work: Floats) -> Floats:
@@ -64,3 +64,35 @@ class UnitCosts:
     def scale(self, work: float) -> float:
         """What a unit cost is multiplied by for so much work."""
         return float(work**self._degree)
+
+
+class OwnPlaced:
+    """Placements of one job, least cost first; made while one looks, as the first often fits.
+
+    Args:
+        all_shapes: of all kinds.
+        shapes: of this job, as indices into `all_shapes`.
+        begins: where the options of each of its shapes begin.
+        costs: of each option.
+        least: of each shape.
+    """
+
+    def __init__(
+        self,
+        all_shapes: Sequence[Shape],
+        shapes: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        costs: Floats,
+        least: Floats,
+    ) -> None:
+        self._all_shapes, self._shapes, self._begins = all_shapes, shapes, begins
+        self._costs, self._least = costs, least
+
+    def __iter__(self) -> Iterator[Placed]:
+        begins, costs = self._begins, self._costs
+        for place in np.argsort(self._least, kind="stable").tolist():
+            begin = int(begins[place])
+            end = int(begins[place + 1]) if place + 1 < len(begins) else len(costs)
+            option = begin + int(np.argmin(costs[begin:end]))
+            shape = self._all_shapes[int(self._shapes[place])]
+            yield Placed(shape, option, float(self._least[place]))

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from importlib import resources
@@ -21,6 +20,8 @@ from wattloop.schedule.described.fleet_file import load_fleet
 from wattloop.schedule.described.history import History
 from wattloop.schedule.oracle_service.service import OracleService
 from wattloop.serve.cache import Cache
+from wattloop.serve.folding import Folding
+from wattloop.serve.kept import Kept
 from wattloop.serve.kept_pages import KeptPages
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.refusals import Refusals
@@ -61,14 +62,14 @@ class House:
         self.options = options
         self.store = store
         self.cache = Cache()
+        self.kept = Kept()
         self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
         self.oracle = OracleService(
             load_fleet(options.cluster, options.mapping) if options.cluster else None,
             History(store),
         )
-        # one: packing a run is work for a processor, which pages and pieces need more
-        self.folding = ThreadPoolExecutor(1, thread_name_prefix="wattloop-fold")
+        self.folding = Folding(self.ingest)
         self.book = NodeBook()
         self.refusals = Refusals(self.book)
         self._tidied_s = -math.inf
@@ -120,7 +121,7 @@ def static_text(name: str) -> str:
     return resources.files("wattloop.serve").joinpath("static", name).read_text("utf-8")
 
 
-def _house(request: Request) -> House:
+async def _house(request: Request) -> House:  # not a function for a thread: it only looks
     found: House = request.app.state.house
     return found
 

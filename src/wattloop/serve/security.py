@@ -13,7 +13,7 @@ from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
 from wattloop.serve.refusals import Refusals
 
-__all__ = ["Asking", "Guard", "Writer", "refuse"]
+__all__ = ["Asking", "Guard", "Writer", "check_writer", "refuse"]
 
 COOKIE = "wattloop_token"
 POLICY = (
@@ -134,7 +134,7 @@ def refuse(request: Request, status: int, why: str) -> HTTPException:
     return HTTPException(status, why)
 
 
-def _asking(request: Request) -> Caller:
+async def _asking(request: Request) -> Caller:
     found: Caller = request.state.caller
     return found
 
@@ -143,7 +143,7 @@ Asking = Annotated[Caller, Depends(_asking)]
 """Who asks."""
 
 
-def _may_write(request: Request) -> None:
+async def check_writer(request: Request) -> None:
     """Only with a token in a header, which no page of another site can send."""
     options: ServeOptions = request.app.state.house.options
     if not options.has_tokens:
@@ -155,7 +155,7 @@ def _may_write(request: Request) -> None:
         raise refuse(request, 403, f"a {caller.role.value}'s token writes nothing")
 
 
-Writer = Depends(_may_write)
+Writer = Depends(check_writer)
 """Put on every call that changes something."""
 
 

@@ -16,8 +16,7 @@ async def settled(house: House, run_ids: Sequence[str]) -> dict[str, bool | str]
     """Whether each run is in the store now, or why it never will be; missing is "not yet"."""
     if not run_ids:
         return {}
-    loop = asyncio.get_running_loop()
-    work = {loop.run_in_executor(house.folding, house.ingest.settle, r): r for r in run_ids}
+    work = {asyncio.wrap_future(house.folding.settle(run_id)): run_id for run_id in run_ids}
     done, later = await asyncio.wait(work, timeout=PATIENCE_S)
     for future in later:
         future.add_done_callback(lambda f: f.cancelled() or f.exception())  # said by the ingest

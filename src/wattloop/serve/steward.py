@@ -34,8 +34,8 @@ class Steward:
         self._thread: threading.Thread | None = None
         ingest, store = house.ingest, house.store
         self._duties = [
-            _Duty(lambda: ingest.settle_all(search=True), 60.0),
-            _Duty(ingest.settle_all, 2.0),
+            _Duty(lambda: self._settle(search=True), 60.0),
+            _Duty(lambda: self._settle(search=False), 2.0),
             _Duty(lambda: recover(store, close_journal), 5.0),
             _Duty(ingest.abandoned, 30.0),
             _Duty(self._keep_nodes, 10.0),
@@ -53,7 +53,7 @@ class Steward:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10.0)
-        self._house.folding.shutdown(wait=True, cancel_futures=True)
+        self._house.folding.close()
         try:
             self._keep_nodes()
         except StoreError as error:
@@ -73,6 +73,10 @@ class Steward:
         except Exception:  # noqa: BLE001 - one odd run must not stop the others
             _log.exception("a duty failed; it is tried again")
         duty.due_s = time.monotonic() + duty.every_s
+
+    def _settle(self, *, search: bool) -> None:
+        for run_id in self._house.ingest.complete(search=search):
+            self._house.folding.settle(run_id)
 
     def _keep_nodes(self) -> None:
         fresh = self._house.book.fresh()

@@ -22,7 +22,7 @@ from wattloop.store.details import sort_events
 from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
 from wattloop.store.place import Place
-from wattloop.store.runs import RunRecord, delete_run_in, has_run, insert_run_in, read_record
+from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_record
 from wattloop.store.schema import runs
 
 __all__ = ["Arriving", "Close", "Folded", "Outcome", "fold", "keep_journal", "recover"]
@@ -129,7 +129,7 @@ def recover(store: Store, close: Close) -> list[Folded]:
 def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | None) -> Outcome:
     run_id = journal.header["run_id"]
     with store.reading() as connection:
-        if has_run(connection, run_id) and not _is_provisional(connection, run_id):
+        if _is_kept(connection, run_id):
             return Outcome.ALREADY
     record = _record(journal, close)
     if arriving is not None:
@@ -139,7 +139,7 @@ def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | Non
     if happened.strange:
         record.notes.append(f"{happened.strange} of its events made no sense and were left out")
     with store.writing() as connection:
-        if _is_provisional(connection, run_id):
+        if _is_kept(connection, run_id) is False:
             delete_run_in(connection, run_id)
         if not insert_run_in(connection, record):
             return Outcome.ALREADY
@@ -148,11 +148,16 @@ def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | Non
     return Outcome.FOLDED
 
 
-def _is_provisional(connection: Connection, run_id: str) -> bool:
-    """Whether it was kept because its machine fell silent: all of it may still come."""
-    found = connection.execute(select(runs.c.status, runs.c.body).where(runs.c.run_id == run_id))
-    row = found.first()
-    return row is not None and row[0] == RunStatus.DIED and read_record(row[1]).provisional
+def _is_kept(connection: Connection, run_id: str) -> bool | None:
+    """Whether all of a run is there; None when nothing is.
+
+    False for one that was kept because its machine fell silent: all of it may still come.
+    """
+    query = select(runs.c.status, runs.c.body).where(runs.c.run_id == run_id)
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    return row[0] != RunStatus.DIED or not read_record(row[1]).provisional
 
 
 def _record(journal: Journal, close: Close) -> RunRecord:

@@ -165,23 +165,22 @@ class Ingest:
                 return Received(part.size_b, ended=False, complete=False)
             return self._fold(part)
 
-    def settle_all(self, *, search: bool = False) -> list[str]:
-        """Put whatever is complete into the store, now that it may be back.
+    def complete(self, *, search: bool = False) -> list[str]:
+        """Runs that are whole and not in the store yet.
 
         Args:
-            search: look at every part, as after a restart; else at those known to be complete.
+            search: look into every part, as after a restart; else name those that are known.
         """
+        if self._is_away():
+            return []
+        if search:
+            for path in self._incoming.parts():
+                with self._incoming.held(path.stem, create=False) as part:
+                    if part is not None:
+                        self._is_complete(path.stem, part)
         with self._guard:
-            known = [run_id for run_id, at in self._looked_at.items() if at < 0]
-            known += [run_id for run_id, origin in self._origins.items() if origin.final]
-        settled = []
-        for run_id in [path.stem for path in self._incoming.parts()] if search else known:
-            if self._is_away():
-                break
-            with suppress(RunSenseless):
-                if self.settle(run_id).ended:
-                    settled.append(run_id)
-        return settled
+            ended = [run_id for run_id, at in self._looked_at.items() if at < 0]
+            return ended + [run_id for run_id, origin in self._origins.items() if origin.final]
 
     def abandoned(self, now_s: float | None = None) -> list[str]:
         """Keep runs that nothing was heard of for a quarter of an hour, as died.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, insert, or_, select
+from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select
 
 from wattloop.core.errors import RunNotFound
 from wattloop.store.database import Store
@@ -15,17 +15,17 @@ from wattloop.store.schema import jobs, run_facts, runs
 
 __all__ = [
     "JobFilter",
-    "JobPage",
     "JobTotals",
     "fill_run_facts",
     "job_page",
+    "job_totals",
     "job_with_runs",
     "known_values",
 ]
 
 AT_ONCE = 500
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
-SORTS: Mapping[str, ColumnElement[Any]] = {
+SORTS: Mapping[str, Column[Any]] = {
     "started": jobs.c.started_wall_s,
     "name": jobs.c.name,
     "duration": jobs.c.duration_s,
@@ -84,14 +84,6 @@ class JobTotals:
     """Runs whose figures are not believed, and in none of these sums."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobPage:
-    """Some of the matching jobs, and the totals of all."""
-
-    rows: tuple[dict[str, Any], ...]
-    totals: JobTotals
-
-
 def job_page(
     store: Store,
     wanted: JobFilter | None = None,
@@ -100,17 +92,23 @@ def job_page(
     descending: bool = True,
     offset: int = 0,
     limit: int = 25,
-) -> JobPage:
-    """One page of jobs: see the table `jobs` for what a row has."""
-    conditions = _conditions(wanted or JobFilter())
+) -> list[dict[str, Any]]:
+    """Some of the matching jobs: see the table `jobs` for what a row has."""
     column = SORTS[sort]
-    order = column.desc().nulls_last() if descending else column.asc().nulls_last()
-    query = select(*COLUMNS).where(*conditions)
+    order = column.desc() if descending else column.asc()
+    if column.nullable:  # PostgreSQL takes no index for an order that says where no nulls go
+        order = order.nulls_last()
+    query = select(*COLUMNS).where(*_conditions(wanted or JobFilter()))
     query = query.order_by(order, jobs.c.first_run_id.desc()).offset(offset).limit(limit)
     with store.reading() as connection:
-        rows = tuple(dict(row._mapping) for row in connection.execute(query))
-        totals = JobTotals(*connection.execute(_totals(conditions)).one())
-    return JobPage(rows, totals)
+        return [dict(row._mapping) for row in connection.execute(query)]
+
+
+def job_totals(store: Store, wanted: JobFilter | None = None) -> JobTotals:
+    """Of all matching jobs; the database reads each of them for that."""
+    with store.reading() as connection:
+        query = _totals(_conditions(wanted or JobFilter()))
+        return JobTotals(*connection.execute(query).one())
 
 
 def job_with_runs(store: Store, job_key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

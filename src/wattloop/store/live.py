@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from wattloop.core.records import RunStatus
 from wattloop.store.database import Store
@@ -57,17 +57,20 @@ def _journals(store: Store) -> Iterator[Path]:
 
 
 def _record(path: Path) -> RunRecord | None:
-    header = _header(path) if still_live(path) else None
-    if header is None:
+    if not still_live(path):
         return None
-    return RunRecord.from_dict({**header, "status": RunStatus.RUNNING.value})
-
-
-def _header(path: Path) -> dict[str, Any] | None:
     try:
-        header = read_header(path)
-    except OSError:
+        return _read(path, path.stat().st_ino)
+    except (OSError, LookupError, TypeError, ValueError):
         return None
-    if header is None or not header.get("run_id"):
-        return None
-    return {key: value for key, value in header.items() if value is not None}
+
+
+@lru_cache(maxsize=4_096)  # a header never changes, and a page of jobs asks for all of them
+def _read(path: Path, inode: int) -> RunRecord:
+    """What a header says; raises where it is not there yet, which is not remembered."""
+    del inode  # of another file at this place
+    header = read_header(path)
+    if header is None or not header["run_id"]:
+        raise LookupError(f"{path}: no header")
+    known = {key: value for key, value in header.items() if value is not None}
+    return RunRecord.from_dict({**known, "status": RunStatus.RUNNING.value})

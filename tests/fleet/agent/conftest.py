@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.characterize.conftest import ENTRY_POINTS
+from tests.control.daemon.conftest import daemon, rig  # noqa: F401 - fixtures of a real daemon
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.config import AgentConfig

@@ -1,7 +1,6 @@
 """Promises of the agent on one node: every job has its energy, whatever happens to either."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -218,4 +217,4 @@ def test_the_state_is_private_and_small(node: Node) -> None:
     assert not reason
     assert state is not None
     assert [kept.plan.job for kept in state.runs] == ["7", ""]
-    assert os.stat(node.home).st_mode & 0o077 == 0
+    assert node.home.stat().st_mode & 0o077 == 0

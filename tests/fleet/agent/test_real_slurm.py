@@ -41,9 +41,31 @@ class Fleet:
         self.config.write_text(
             f"folder: {folder}/agents/{{node}}\n"
             "virtual_gpus: 4\ndevices: gpu\ncpus: 8\ninterval_s: 0.5\ncluster: lab\n"
+            f"control:\n  socket: {folder}/{{node}}.sock\n"
         )
         self.lab = SlurmLab(folder, nodes=2, gpus=4, cpus=8, prolog=prolog, epilog=epilog)
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_daemon(self, node: str) -> subprocess.Popen[bytes]:
+        rules = self.folder / "rules.yaml"
+        rules.write_text(
+            f"socket: {{path: {self.folder}/{node}.sock}}\nlog: {self.folder}/control.jsonl\n"
+            "low_power: 60%\nrules:\n  - {uids: [0], trusted: true, low_power: true, "
+            'levers: {"*/*": any}}\n'
+        )
+        state = {"WATTLOOP_STATE_DIR": f"{self.folder}/levers", "WATTLOOP_VIRTUAL_GPUS": "4"}
+        with (self.folder / "daemon.log").open("ab") as log:
+            daemon = subprocess.Popen(
+                [sys.executable, "-m", "wattloop", "control-daemon", "--rules", str(rules)],
+                env={**self.lab.environment_of(node), **self.python, **state},
+                stdout=log,
+                stderr=log,
+            )
+        self.lab.wait((self.folder / f"{node}.sock").exists, "no control daemon")
+        return daemon
+
+    def limit_w(self, node: str, gpu: int) -> float:
+        return shared_gpus(4, RealClock(), self.lab.environment_of(node))[gpu].now().limit_w
 
     def start_agent(self, node: str) -> None:
         command = [sys.executable, "-m", "wattloop", "agent", "run"]
@@ -90,11 +112,14 @@ class Fleet:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     found = Fleet(tmp_path_factory.mktemp("fleet"))
     with found.lab:
+        daemon = found.start_daemon("n1")
         for node in NODES:
             found.start_agent(node)
         yield found
         for node in list(found.agents):
             found.kill_agent(node, signal.SIGTERM)
+        daemon.terminate()
+        daemon.wait()
 
 
 def gpu_j(record: RunRecord) -> float:
@@ -180,3 +205,30 @@ def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet
     ]
     assert sorted(r.job["scheduler"]["array_task"] for r in tasks if r.job) == ["1", "2"]
     assert not list((fleet.folder / "agents/n2/events").iterdir())
+
+
+def test_the_cap_that_the_operators_side_chose_is_in_force_before_the_job_and_gone_after_it(
+    fleet: Fleet,
+) -> None:
+    """AdminComment says 150 W; a job that only claims so by its name gets low power instead."""
+    pin = ("-w", "n1", "--gres=gpu:1", "-c1", "--hold")
+    chosen = fleet.submit(1.0, *pin)
+    claimed = fleet.submit(1.0, "-J", 'x AdminComment=wattloop:{"cap_w":400}', *pin)
+    fleet.lab.run("scontrol", "update", f"JobId={chosen}", 'AdminComment=wattloop:{"cap_w":150}')
+    idle_w = fleet.limit_w("n1", 0)
+    for number in (chosen, claimed):
+        fleet.lab.run("scontrol", "release", str(number))
+    capped = {n: fleet.wait_for_runs(n)[0] for n in (chosen, claimed)}
+    limits_w = {}
+    for number, record in capped.items():
+        assert record.result is not None
+        (domain,) = record.result.domains
+        limits_w[number] = domain.tdp_w
+        assert "enforced power limit" in domain.tdp_note
+        assert domain.energy_j is not None
+        assert domain.energy_j / record.result.duration_s <= 1.05 * (domain.tdp_w or 0.0)
+    assert limits_w == {chosen: 150.0, claimed: pytest.approx(0.6 * idle_w)}
+    fleet.lab.wait(
+        lambda: {fleet.limit_w("n1", gpu) for gpu in range(4)} == {idle_w}, "caps are left"
+    )
+    assert "imitate" in (fleet.folder / "n1.log").read_text()

@@ -52,6 +52,18 @@ def test_a_job_with_all_cpus_has_the_whole_node() -> None:
     assert not parts[NOBODY]
 
 
+def test_neighbours_that_both_have_all_cpus_share() -> None:
+    """Slurm may share nodes by force: neither gets the other's GPU, nor all of the package."""
+    jobs = tuple(
+        Occupant(name, frozenset({gpu}), 8, whole=True, cpu_s=1.0)
+        for name, gpu in (("a", "gpu:0"), ("b", "gpu:1"))
+    )
+    energies = {PACKAGE: 100.0, "gpu:0": 50.0, "gpu:1": 300.0}
+    parts = split(Layout(PARTS, 8), Stretch(0.0, 1.0, jobs, 2.0), energies, {})
+    assert [parts[n][PACKAGE].energy_j for n in "ab"] == [50.0, 50.0]
+    assert ("gpu:1" in parts["a"], parts["b"]["gpu:1"].energy_j) == (False, 300.0)
+
+
 def test_a_nodes_meter_leaves_to_nobody_what_jobs_did_not_get() -> None:
     """Node 1000 J; the job has 300 J of GPU and 25 J of CPU; core lies inside and counts once."""
     stretch = Stretch(0.0, 1.0, (Occupant("a", frozenset({"gpu:0"}), 2, cpu_s=1.0),), busy_s=4.0)

@@ -177,7 +177,8 @@ def test_a_store_that_is_away_does_not_stop_delivery(
         rounds(sender)
         assert ingest.parts()[0].stat().st_size == (site.outbox / f"{RUN}.journal").stat().st_size
     ingest._away_until_s = 0.0
-    assert ingest.settle_all() == [RUN]
+    assert ingest.complete() == [RUN]
+    assert ingest.settle(RUN).ended
     assert (site.outbox / f"{RUN}.journal").exists()
     deliver(site.options(), once=True)
     assert not list(site.outbox.glob("*.journal"))

@@ -32,6 +32,13 @@ def test_the_model_is_the_stated_formula():
     assert any("other parts 82.0 W" in text for text in node.assumptions)
 
 
+def test_a_job_on_a_shared_node_carries_its_share_of_the_board():
+    """A quarter of the 62 W, all of its own fans; and the words say so."""
+    node = node_energy(window(10, domain("gpu:0", 2_000)), Settings(node_share=0.25))
+    assert node.energy_j == pytest.approx((2_000 + (62 / 4 + 0.10 * 200) * 10) / 0.92)
+    assert any("25% of board" in text for text in node.assumptions)
+
+
 def test_the_users_own_numbers_replace_the_defaults():
     """With both stated, only the sensors' uncertainty is left."""
     settings = Settings(node_overhead_w=30.0, psu_efficiency=0.8)

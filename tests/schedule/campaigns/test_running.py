@@ -80,7 +80,7 @@ def test_a_campaign_that_is_known_is_not_computed_again(tmp_path: Path, store: S
 
 
 def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
-    """Scenario, policy, parameters, seed and the file of a foreign policy; not the name."""
+    """Scenario, policy, parameters, seed, a foreign policy and what it imports; not the name."""
     scenario, zeus = tiny(tmp_path), PolicyChoice.named("zeus")
     keys = {
         key_of(scenario.digest(), zeus, 0),
@@ -92,7 +92,11 @@ def test_the_key_of_a_cell_tells_all_that_matters(tmp_path: Path) -> None:
     for text in (FAILING, FAILING + "# other\n"):
         own.write_text(text)
         keys.add(key_of(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
-    assert len(keys) == 6
+    own.write_text("import beside_own\n" + FAILING)
+    for text in ("WEIGHT = 1\n", "WEIGHT = 2\n"):
+        (tmp_path / "beside_own.py").write_text(text)
+        keys.add(key_of(scenario.digest(), PolicyChoice.named(f"{own}:Eager"), 0))
+    assert len(keys) == 8
     renamed = tiny(tmp_path, {"name": "other", "description": "other"})
     assert key_of(renamed.digest(), zeus, 0) in keys
 

@@ -60,8 +60,18 @@ def test_the_nodes_of_a_job_are_one_job(store: Store) -> None:
     """Two runs with one GPU each and the same job are a job on two GPUs."""
     for number in range(1, 4):
         job = {"id": str(number)}
-        insert_run(store, _run(2 * number, 50.0, 100.0, gpus=1, job=job))
-        insert_run(store, _run(2 * number + 1, 60.0, 100.0, gpus=1, job=job))
+        insert_run(store, _run(2 * number, 50.0, 100.0, gpus=1, job=job, host="n1"))
+        insert_run(store, _run(2 * number + 1, 60.0, 100.0, gpus=1, job=job, host="n2"))
+    past = History(store).of("ada", "train", 2)
+    assert past is not None and past.jobs == 3 and past.time_s == 60.0
+
+
+def test_a_job_that_ran_again_counts_as_it_ran_last(store: Store) -> None:
+    """Requeued, it has two runs on a node; its GPUs are not twice as many."""
+    for number in range(1, 4):
+        job = {"id": str(number)}
+        insert_run(store, _run(2 * number, 9.0, 100.0, job=job, host="n1"))
+        insert_run(store, _run(2 * number + 1, 60.0, 100.0, job=job, host="n1"))
     past = History(store).of("ada", "train", 2)
     assert past is not None and past.jobs == 3 and past.time_s == 60.0
 

@@ -6,7 +6,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.placement import Placement
 from wattloop.schedule.jobs import JobKind
-from wattloop.schedule.oracle.pair_figures import OnGpu
+from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
 from wattloop.schedule.oracle.workloads import workload_of
 
 
@@ -39,3 +39,19 @@ def test_figures_and_intervals_are_those_of_predict(
         ):
             assert interval is not None
             assert value * found.factors[quantity][number] == pytest.approx(interval.high)
+
+
+def test_workloads_together_are_as_each_alone() -> None:
+    """Whether they share placements or not, and in whatever order."""
+    gpu = gpu_named("h200")
+    model = KernelModel.for_gpu(gpu)
+    kind = JobKind("hf:resnet-50", "tf32")
+    several = [OnGpu(model, workload_of(kind, batch), gpu) for batch in (64, 128, 256)]
+    shared = [Placement(gpu, gpus, cap_w) for gpus in (1, 2) for cap_w in (400.0, 700.0)]
+    own = [Placement(gpu, 8, 300.0)]
+    together = figures_of(several, [shared, own, shared])
+    for each, places, found in zip(several, (shared, own, shared), together, strict=True):
+        alone = each.figures(places)
+        assert found.step_s.tolist() == pytest.approx(alone.step_s.tolist(), rel=1e-12)
+        assert found.power_w.tolist() == pytest.approx(alone.power_w.tolist(), rel=1e-12)
+        assert found.factors["energy"].tolist() == pytest.approx(alone.factors["energy"].tolist())

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from wattloop.control.daemon.job_gpus import JobGpus
-from wattloop.core.records import RunStatus
+from wattloop.core.records import Gap, RunStatus
 from wattloop.fleet.agent.arrivals import Arrivals
 from wattloop.fleet.agent.desk import Desk
 from wattloop.fleet.agent.events import JobEvent
@@ -44,6 +44,7 @@ class Agent:
         self.desk = Desk(site.config, site.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
+        self.sharing.sensors.on_gap = self._gap
         self._due_s = self._young_s = 0.0
 
     def start(self) -> None:
@@ -113,6 +114,14 @@ class Agent:
         if text not in self.faults:
             _log.warning("%s", text)
             self.faults = [*self.faults[-9:], text]
+
+    def _gap(self, time_s: float, domain: str, gap: Gap) -> None:
+        """A sensor failed, or said what cannot be: the operator and its jobs are told."""
+        self.fault(gap.reason if domain in gap.reason else f"{domain}: {gap.reason}")
+        fact = {"type": "gap", "time_s": time_s, "domain": domain, **gap._asdict()}
+        for run in self.book.all():
+            if run.has(domain):
+                run.event(fact)
 
     # -- jobs ------------------------------------------------------------------------------
 

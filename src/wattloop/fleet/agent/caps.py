@@ -107,6 +107,12 @@ class Caps:
 
     def look_after(self) -> None:
         """Set again what was lost with a daemon that died."""
+        if self._client is not None and self._client.held:
+            try:
+                self._client.hello()  # a connection that is gone is noticed when it is used
+            except WattloopError as error:
+                self._lost(str(error))
+                return
         for job in list(self._wanted):
             self._apply(job)
 

@@ -21,6 +21,7 @@ from wattloop.store.journal import JournalWriter, SampleBlock, read_journal
 __all__ = ["JobRun", "RunPlan"]
 
 NOTES_LIMIT = 20
+STILL_J = 1e-7
 REPLAY_ROWS = 2_000
 """Rows of an earlier process that are looked at again: enough for totals, holes and edges."""
 
@@ -90,7 +91,6 @@ class JobRun:
         self.missing = list(missing)
         self.feed = MeterFeed(ShareMeter(domains, signals), clock, 0)
         self._journal = RunJournal(synced=True)
-        self.feed.on_gap = self._journal.add_gap
         self._zero_j = {domain.name: 0.0 for domain in domains}
         self._shown_j: dict[str, float] = {}
         self._last_row_s = -math.inf
@@ -157,6 +157,10 @@ class JobRun:
             with self.feed.lock:
                 self.feed.arrive_signals(time_s, row)
 
+    def has(self, name: str) -> bool:
+        """Whether a domain is among its own."""
+        return name in self._zero_j
+
     def event(self, event: dict[str, Any]) -> None:
         """Something happened: a cap, a note."""
         self._journal.add_event(event)
@@ -216,8 +220,11 @@ class JobRun:
                 values.append(Gap(gaps[name]))
                 continue
             joules = account.energy_j.get(name, 0.0) - self._zero_j[name]
-            # A node's rest may shrink when its parts are known better; a counter never does.
-            joules = max(joules, self._shown_j.get(name, 0.0))
+            # A node's rest may shrink when its parts are known better; a counter never does. One
+            # that stands still is taken for a sensor that updates late and carried on at its last
+            # power, so a share that does stand still moves by next to nothing.
+            if name in self._shown_j:
+                joules = max(joules, self._shown_j[name] + STILL_J)
             self._shown_j[name] = joules
             values.append(joules)
         self.feed.take(time_s, values)

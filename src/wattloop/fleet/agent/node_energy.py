@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.core.records import Domain, DomainKind, Gap, Missing
@@ -20,6 +20,7 @@ __all__ = ["NodeEnergy"]
 
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
 """Meters that count from the moment a process opened them: a restart begins anew."""
+GapListener = Callable[[float, str, Gap], None]
 TYPICAL_W = 500.0
 """Power of a package whose limit is not known, for counting how often it may have wrapped."""
 LONGEST_LAG_S, SHORTEST_LAG_S = 0.25, 0.02
@@ -60,6 +61,7 @@ class NodeEnergy:
         """The time before this agent in which no other ran."""
         self.reasons: dict[str, str] = {}
         """Why a domain cannot be read now."""
+        self.on_gap: GapListener | None = None
         for feed in self.feeds:
             feed.on_gap = self._note_gap
 
@@ -222,6 +224,8 @@ class NodeEnergy:
 
     def _note_gap(self, time_s: float, domain: str, gap: Gap) -> None:
         self.reasons[domain] = gap.reason
+        if self.on_gap is not None:
+            self.on_gap(time_s, domain, gap)
 
 
 def _counts(channel: Channel) -> bool:

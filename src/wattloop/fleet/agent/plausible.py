@@ -73,17 +73,17 @@ class PlausibleMeter(Meter):
 
     def _checked(self, i: int, domain: Domain, value: float, now_s: float) -> Reading:
         if value < 0:
-            return Gap(f"{domain.name}: {value:g} is below zero, which cannot be")
+            return Gap(f"{domain.name}: a reading below zero, which cannot be")
         most_w = highest_w(domain)
         if domain.kind is DomainKind.GAUGE:
             if value <= most_w:
                 return value
-            return Gap(f"{domain.name}: {value:g} W is more than the {most_w:g} W it can draw")
+            return Gap(f"{domain.name}: more than {most_w:g} W, which cannot be")
         last = self._last[i]
         if last is not None:
             most_j = most_w * (now_s - last[0] + domain.update_period_s + SLACK_S)
             if value - last[1] > most_j and not self._believed(i):
-                return Gap(f"{domain.name}: {value - last[1]:g} J at once cannot be")
+                return Gap(f"{domain.name}: a jump of more than {most_w:g} W, which cannot be")
             if value - last[1] > most_j:
                 self._zero_j[i] = value
             elif value < last[1]:

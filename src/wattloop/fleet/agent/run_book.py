@@ -151,7 +151,7 @@ class RunBook:
             share = self.share_of_node(plan)
             header = run_header(
                 run,
-                settings=run_settings(self._site.settings, share, 0.0),
+                settings=run_settings(self._site.settings, share),
                 host=self._site.host,
                 node=self._site.node,
                 cluster=self._site.config.cluster,
@@ -171,7 +171,7 @@ class RunBook:
         plan = run.plan
         result = run.result(end_s, account, self._doubts(run, end_s, account))
         share = self.share_of_node(plan, end_s)
-        settings = run_settings(self._site.settings, share, result.power_w or 0.0)
+        settings = run_settings(self._site.settings, share)
         exit_code = plan.exit_code
         return {
             "type": "end",

@@ -6,7 +6,6 @@ from typing import Any
 
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.job_run import JobRun, RunPlan
-from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE
 from wattloop.hardware.host import Host
 from wattloop.measure.header import feed_to_dict, without_secrets
 from wattloop.measure.job import Job
@@ -46,16 +45,9 @@ def run_header(
     }
 
 
-def run_settings(settings: Settings, share: float, power_w: float) -> Settings:
-    """Settings with which this run's part of the node's other devices is accounted for.
-
-    Board, disks and network card are one per node: each run carries its share of them, and the
-    fans of what it drew itself.
-    """
-    fixed_w = sum(part.value for part in (BOARD_W, DISK_W, ADAPTER_W))
-    if settings.node_overhead_w is not None:
-        return settings._replace(node_overhead_w=settings.node_overhead_w * share)
-    return settings._replace(node_overhead_w=fixed_w * share + FAN_SHARE.value * power_w)
+def run_settings(settings: Settings, share: float) -> Settings:
+    """Settings with which this run's part of the node's other devices is accounted for."""
+    return settings._replace(node_share=share)
 
 
 def _job(plan: RunPlan) -> Job:

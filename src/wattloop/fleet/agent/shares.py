@@ -6,8 +6,8 @@ busy CPU time b used by it:
 
     E_static  = min(E, P_idle T)          E_j = E_static c_j / C + (E - E_static) t_j / b
 
-A GPU belongs to the job that has it. A job that has all CPUs has the node to itself and gets all
-of it. What is left is nobody's, and kept as such: parts add up to the node.
+A GPU belongs to the job that has it. A job that has all CPUs and no neighbour gets all of
+it. What is left is nobody's, and kept as such: parts add up to the node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,7 +104,9 @@ def split(
     """
     parts: dict[str, dict[str, Part]] = {run.run: {} for run in stretch.occupants}
     parts[NOBODY] = {}
-    owner = next((one.run for one in stretch.occupants if one.whole), None)
+    # Alone only: where Slurm shares nodes by force, several may have all CPUs.
+    alone = stretch.occupants[0] if len(stretch.occupants) == 1 else None
+    owner = alone.run if alone is not None and alone.whole else None
     by_cpus, by_time = _weights(layout, stretch)
     duration_s = stretch.end_s - stretch.begin_s
     for name, joules in energy_j.items():

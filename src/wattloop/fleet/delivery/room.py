@@ -18,6 +18,8 @@ from wattloop.store.journal import read_journal
 
 __all__ = ["Made", "make_room", "thin"]
 
+SMALL_B = 4_096
+"""Of less than that, samples are not the bulk."""
 NOTE = "its samples were dropped on the node to make room while the server was away"
 
 
@@ -52,7 +54,7 @@ def make_room(outbox: Outbox, limit_b: int, idle_s: float = 600.0) -> Made:
     for one in finished:
         if used_b <= limit_b:
             break
-        if not one.is_thinned:
+        if not one.is_thinned and one.size_b > SMALL_B:
             used_b -= one.size_b - thin(one).stat().st_size
             thinned += 1
     for one in finished:

@@ -108,5 +108,7 @@ def _texts(data: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
 def _text(value: Any) -> str:
     """Short, and without what would break a line of a log or a page."""
     text = str(value)[:LONGEST_TEXT]
+    if text.isascii() and text.isprintable():
+        return text
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return shown.encode("utf-8", "replace").decode()

@@ -72,7 +72,7 @@ def _modelled(
 ) -> NodeEnergy:
     duration_s = result.duration_s
     power_w = energy_j / duration_s if duration_s > 0 else 0.0
-    other_w = _other_w(power_w, settings.node_overhead_w)
+    other_w = _other_w(power_w, settings.node_overhead_w, settings.node_share)
     eta = _efficiency(settings.psu_efficiency)
     node_j = (energy_j + other_w.value * duration_s) / eta.value
     # Independent unknowns: sensors, the other parts, the power supply.
@@ -99,15 +99,18 @@ def _modelled(
     )
 
 
-def _other_w(power_w: float, stated_w: float | None) -> Fact:
+def _other_w(power_w: float, stated_w: float | None, share: float) -> Fact:
+    """Board, disks and network card are one per node: a job carries its share of them."""
+    of_node = "" if share == 1 else f"{share:.0%} of "
     if stated_w is not None:
-        return Fact(stated_w, 0.0, "your setting node_overhead_w")
+        return Fact(share * stated_w, 0.0, f"{of_node}your setting node_overhead_w")
     fixed = (BOARD_W, DISK_W, ADAPTER_W)
     return Fact(
-        sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
-        math.hypot(*(part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
-        f"board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card {ADAPTER_W.value:g} W "
-        f"and fans {FAN_SHARE.value:.0%} of what they cool (docs/accounting.md)",
+        share * sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
+        math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
+        f"{of_node}board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card "
+        f"{ADAPTER_W.value:g} W; fans {FAN_SHARE.value:.0%} of what they cool "
+        "(docs/accounting.md)",
     )
 
 

@@ -1,15 +1,11 @@
 """A function of the user's that makes a model: `torch:package.module:name`, `file.py:name`."""
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.user_path import user_path
+from wattloop.core.user_code import load_user_code
 from wattloop.predict.sources.guessed_inputs import guessed_inputs
 from wattloop.predict.sources.guessed_loss import guessed_loss
 from wattloop.predict.sources.libraries import needs_torch
@@ -37,7 +33,7 @@ def factory_source(
         raise ConfigError(
             f"model {text}: name the function as well, such as {text or 'file.py'}:make_model"
         )
-    factory = _attribute(_loaded(place, text), name, text)
+    factory = _attribute(load_user_code(place, f"model {text}", "factory"), name, text)
     made = _called(factory, sizes, text)
     parts = made if isinstance(made, tuple) else (made,)
     if not 1 <= len(parts) <= 3:
@@ -79,48 +75,6 @@ def module_source(
     if loss is None and training:
         loss = guessed_loss(name, tensors)
     return Source(name, module, tensors, loss, batch, notes)
-
-
-def _loaded(place: str, text: str) -> Any:
-    if not place.endswith(".py"):
-        return _imported(place, text)
-    path = user_path(place)
-    if not path.is_file():
-        raise ConfigError(f"model {text}: no file {path}")
-    return _from_file(path, text)
-
-
-def _imported(place: str, text: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` does: a package beside the user is found
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and place.startswith(error.name):
-            raise ConfigError(
-                f"model {text}: no module {error.name} is installed or in this folder; a file is "
-                f"named as {place.replace('.', '/')}.py:factory"
-            ) from None
-        raise ConfigError(f"model {text}: {place} needs {error.name}, which is missing") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-        raise _failed(text, f"importing {place}", error) from None
-
-
-def _from_file(path: Path, text: str) -> Any:
-    name = f"wattloop_model_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a file that ends in .py has both
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles of the file look it up
-    beside = str(path.parent.absolute())
-    if beside not in sys.path:  # as `python file.py` does
-        sys.path.insert(0, beside)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything
-        raise _failed(text, f"running {path}", error) from None
-    return module
 
 
 def _attribute(module: Any, name: str, text: str) -> Any:

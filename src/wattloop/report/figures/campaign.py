@@ -8,7 +8,14 @@ from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.schedule.metrics import spread
 
-__all__ = ["Row", "fairness_figure", "load_figure", "miss_figure", "trade_off_figure"]
+__all__ = [
+    "Row",
+    "fairness_figure",
+    "goal_figures",
+    "load_figure",
+    "miss_figure",
+    "trade_off_figure",
+]
 
 Row = Mapping[str, Any]
 """One policy and seed: `policy`, `seed`, figures of `schedule.metrics`, and what was varied."""
@@ -101,6 +108,16 @@ def fairness_figure(rows: Sequence[Row], said: str) -> Any:
     bars = base.mark_bar().encode(x=x, xOffset=beside, y=y, color=colour("of", [*titles.values()]))
     chart = bars.properties(width=max(WIDTH, 2 * BAR_PX * len(order)), height=HEIGHT)
     return styled(chart, "Fairness", f"mean over seeds, 1 is equal; {said}")
+
+
+def goal_figures(rows: Sequence[Row], said: str) -> dict[str, Any]:
+    """Deadlines and fairness, each where it is known: `misses`, `fairness`."""
+    charts: dict[str, Any] = {}
+    if any(row["miss_rate"] is not None for row in rows):
+        charts["misses"] = miss_figure(rows, said)
+    if any(row["jain_share"] is not None for row in rows):
+        charts["fairness"] = fairness_figure(rows, said)
+    return charts
 
 
 def load_figure(rows: Sequence[Row], said: str, *, rate: str = "rate_per_s") -> Any:

@@ -8,17 +8,26 @@ import numpy as np
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import BEST, HEIGHT, PALETTE, WIDTH, styled
 from wattloop.schedule.engine.result import Result
-from wattloop.schedule.metrics.curves import PowerCurve
+from wattloop.schedule.metrics.curves import PowerCurve, power_curve
 from wattloop.schedule.metrics.stretches import gpu_stretches
 from wattloop.schedule.oracle.oracle import Oracle
 
-__all__ = ["gantt_figure", "power_figure"]
+__all__ = ["gantt_figure", "over_time_figures", "power_figure"]
 
 ROW_PX = 14
 STRIP_PX = 90
 MOST_TOGETHER = 4
 MOST_GPUS = 64
 MOST_BARS = 4_000
+
+
+def over_time_figures(results: Mapping[str, Result], truth: Oracle, said: str) -> dict[str, Any]:
+    """`power` of all policies, and `gpus-POLICY` of each: who had which GPU."""
+    charts = {"power": power_figure({p: power_curve(r) for p, r in results.items()}, said)}
+    for policy, result in results.items():
+        name = "".join(each if each.isalnum() else "-" for each in policy).strip("-")
+        charts[f"gpus-{name}"] = gantt_figure(result, truth, said)
+    return charts
 
 
 def power_figure(curves: Mapping[str, PowerCurve], said: str) -> Any:
@@ -86,7 +95,7 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
         for gpu in range(group.gpus_per_node):
             rows[node, gpu] = f"{names[node]}/{gpu} ({types[node]})"
     shown = dict(list(rows.items())[:MOST_GPUS])
-    bars = [
+    stretches = [
         {
             "gpu": shown[each.node, each.gpu],
             "begin": each.begin_s / 3_600,
@@ -97,7 +106,8 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
         }
         for each in gpu_stretches(result, truth)
         if (each.node, each.gpu) in shown
-    ][:MOST_BARS]
+    ]
+    bars = stretches[:MOST_BARS]
     base = alt.Chart(rows_data(bars))
     y = alt.Y("gpu:N", sort=list(shown.values()), title=None, axis=alt.Axis(labelFontSize=9))
     x = alt.X("begin:Q", title="Hours")
@@ -115,6 +125,8 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
     layers = [blocks, lost] if stopped else [blocks]
     chart = alt.layer(*layers).properties(width=2 * WIDTH, height=height)
     cut = f"; first {MOST_GPUS} of {len(rows)} GPUs" if len(rows) > len(shown) else ""
+    if len(stretches) > len(bars):
+        cut += f"; first {MOST_BARS:,} of {len(stretches):,} stretches"
     return styled(
         chart, f"Who had which GPU: {result.policy}", f"black ends: stopped early{cut}; {said}"
     )

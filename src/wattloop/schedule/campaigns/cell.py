@@ -5,9 +5,9 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from wattloop.core.user_sources import user_sources
 from wattloop.schedule.campaigns.source_digest import source_digest
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import policy_from
@@ -22,7 +22,8 @@ class PolicyChoice:
     Attributes:
         given: as written: `zeus`, `zeus{age_weight_per_s: 0.1}`, `FILE.py:Class`, or a mapping.
         label: what tables call it; unique within a campaign.
-        source: a hash of its file where it is not one of ours; ours are in `source_digest`.
+        source: a hash of its file, and of what that imports of its own folder, where it is not
+            one of ours; ours are in `source_digest`.
     """
 
     given: str | Mapping[str, Any]
@@ -93,6 +94,5 @@ def _foreign_source(policy: Policy) -> str:
     module = inspect.getmodule(type(policy))
     if module is None or module.__name__.startswith("wattloop."):
         return ""
-    file = getattr(module, "__file__", None)
-    text = Path(file).read_bytes() if file else module.__name__.encode()
-    return hashlib.sha256(text).hexdigest()
+    files = [path.name.encode() + b"\0" + path.read_bytes() for path in user_sources(module)]
+    return hashlib.sha256(b"".join(files) or module.__name__.encode()).hexdigest()

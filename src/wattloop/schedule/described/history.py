@@ -144,10 +144,11 @@ def _past_jobs(store: Store, user: str, name: str) -> list[_Past]:
     )
     with store.reading() as connection:
         records = [read_record(body) for body in connection.execute(query).scalars()]
-    jobs: dict[str, list[RunRecord]] = {}
-    for record in records:
-        jobs.setdefault(str((record.job or {}).get("id") or record.run_id), []).append(record)
-    return [past for members in jobs.values() if (past := _past(members)) is not None]
+    jobs: dict[str, dict[str, RunRecord]] = {}
+    for record in records:  # the newest first: a job that ran again counts as it ran last
+        job = jobs.setdefault(str((record.job or {}).get("id") or record.run_id), {})
+        job.setdefault(record.host, record)
+    return [past for nodes in jobs.values() if (past := _past([*nodes.values()])) is not None]
 
 
 def _past(members: list[RunRecord]) -> _Past | None:

@@ -8,7 +8,7 @@ width of an interval follows (`predict.spreads`).
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class OnGpu:
         self.source = one.model
         self.warnings = one.warnings
         self.values = model.kernel_constants.values
-        self._profile: StepProfile = model.profile(workload, gpu)
+        self.profile: StepProfile = model.profile(workload, gpu)
         self._intervals = model.intervals
         self._busy = _busy_shares(one)
         self._distance = 1.0
@@ -70,12 +70,8 @@ class OnGpu:
         """On every placement at once."""
         return figures_of([self], [placements])[0]
 
-    def steps(self, placements: Sequence[Placement]) -> Steps:
-        """What is to be computed."""
-        return all_pairs([self._profile], placements)
-
     def factors(self, steps: Steps, result: StepResults) -> dict[str, Floats]:
-        """How far off each may be; steps and results may be of others as well."""
+        """How far off each of its own steps may be."""
         if self._intervals is None:
             return {}
         load = np.minimum(result.power_w / (FULL * steps.cap_w), 1.0)
@@ -106,16 +102,32 @@ def figures_of(
     workloads: Sequence[OnGpu], placements: Sequence[Sequence[Placement]]
 ) -> list[PairFigures]:
     """Several workloads on one GPU type, each on placements of its own, all computed together."""
-    parts = [each.steps(own) for each, own in zip(workloads, placements, strict=True)]
-    result = step_results(Steps.joined(parts), workloads[0].values)
-    found, begin = [], 0
-    for workload, part in zip(workloads, parts, strict=True):
-        end = begin + len(part.cap_w)
-        own = StepResults(*(getattr(result, each.name)[begin:end] for each in fields(StepResults)))
-        factors = workload.factors(part, own)
-        found.append(PairFigures(own.step_s, own.power_w, factors))
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for number, wanted in enumerate(placements):  # most often they are the same for all
+        alike.setdefault(tuple(map(id, wanted)), []).append(number)
+    groups = list(alike.values())
+    parts = [
+        all_pairs([workloads[number].profile for number in group], placements[group[0]])
+        for group in groups
+    ]
+    steps = Steps.joined(parts)
+    result = step_results(steps, workloads[0].values)
+    found: dict[int, PairFigures] = {}
+    begin = 0
+    for number in (number for group in groups for number in group):
+        end = begin + len(placements[number])
+        own = _rows(result, begin, end)
+        factors = workloads[number].factors(_rows(steps, begin, end), own)
+        found[number] = PairFigures(own.step_s, own.power_w, factors)
         begin = end
-    return found
+    return [found[number] for number in range(len(workloads))]
+
+
+R = TypeVar("R", Steps, StepResults)
+
+
+def _rows(columns: R, begin: int, end: int) -> R:
+    return type(columns)(*(getattr(columns, each.name)[begin:end] for each in fields(columns)))
 
 
 def _busy_shares(prediction: Prediction) -> dict[str, float]:

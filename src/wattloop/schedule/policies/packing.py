@@ -6,7 +6,7 @@ and how jobs are ranked (`rank`), and is done.
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,13 +83,15 @@ class PackingPolicy(Policy):
         return starts
 
     def _start_the_only_one(
-        self, view: ClusterView, job: int, placed: Sequence[Placed]
+        self, view: ClusterView, job: int, placed: Iterable[Placed]
     ) -> Sequence[Action]:
         """With one job there is nothing to compare: its first placement that fits."""
         fits = view.free.fits
         for found in placed:
             if fits(found.shape):
                 cost = view.queue.cost_of(self.objective, job, found)
+                if cost == math.inf:
+                    return ()
                 score = float(self.rank(view, view.queue.columns(), np.array([cost]))[0])
                 if math.isnan(score):
                     raise self._no_number(job)

@@ -53,6 +53,10 @@ class Believed:
                 self._kept.popitem(last=False)
         return found
 
+    def is_coming(self, job: SlurmJob) -> bool:
+        """Whether more will be known in a moment: its model is predicted for the first time."""
+        return any(AGAIN in refusal for refusal in self.of(job).refusals)
+
     def running(self, job: SlurmJob, gpus: int, type_index: int) -> JobKind:
         """The kind of a job on its machines: it stays on them."""
         said = self.of(job).kind

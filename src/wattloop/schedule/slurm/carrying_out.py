@@ -1,6 +1,7 @@
 """From a plan to scontrol: one call for each job that starts, stops or gets another cap."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -188,6 +189,13 @@ class CarryingOut:
                     self._log.add("refused", f"job {key}: not set free: {error}", job=key)
             del self._state.preempting[key]
             self._state.save()
+
+    def nudge(self, waiting: Iterable[SlurmJob]) -> None:
+        """Make Slurm look at its queue now: it does after any change of a job."""
+        job = next((each for each in waiting if each.key not in self._state.opened), None)
+        if job is not None:
+            with suppress(SlurmError):  # it looks by itself, if later
+                self._client.update_job(update_words(job.key, {"ReservationName": ""}))
 
     def recap(self, job: SlurmJob, cap_w: float) -> None:
         """Write another cap for a running job; its nodes' agents set it."""

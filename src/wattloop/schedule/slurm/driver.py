@@ -1,5 +1,6 @@
 """Round after round: look at Slurm, ask the policy, tell Slurm."""
 
+import math
 import time
 from dataclasses import replace
 
@@ -60,6 +61,7 @@ class SlurmDriver:
         self._carrying_out = CarryingOut(client, state, log, state.gate_name)
         self._backoff = BackOff()
         self._seen: dict[str, SlurmJob] = {}
+        self._unknown_s: dict[str, float] = {}
         self._gated_s = float("inf")
         self.faults = 0
         self.snapshot = Snapshot()
@@ -112,6 +114,7 @@ class SlurmDriver:
         self._carrying_out.set_free(snapshot.by_key)
         self._carrying_out.close(list(self.state.opened), snapshot.by_key)
         self.gate.remove()
+        self._carrying_out.nudge(snapshot.waiting)
         self.state.save()
 
     def _plan(self, snapshot: Snapshot, now_s: float, report: RoundReport) -> Planned | None:
@@ -120,7 +123,7 @@ class SlurmDriver:
             snapshot,
             opened=self.state.opened,
             use_gpu_s=self.state.use_gpu_s,
-            set_aside=self._backoff.until_s,
+            set_aside={**self._backoff.until_s, **self._unknown(snapshot, now_s)},
             now_s=now_s,
             report=report,
         )
@@ -141,6 +144,17 @@ class SlurmDriver:
         for refusal in found.plan.refusals:
             self.log.add("refused", refusal)
         return found
+
+    def _unknown(self, snapshot: Snapshot, now_s: float) -> dict[str, float]:
+        """Jobs whose model is being predicted; not for longer than that is worth waiting for."""
+        first_s = {job.key: self._unknown_s.get(job.key, now_s) for job in snapshot.waiting}
+        self._unknown_s = {
+            job.key: first_s[job.key]
+            for job in snapshot.waiting
+            if now_s - first_s[job.key] < self.settings.prediction_s
+            and self.site.believed.is_coming(job)
+        }
+        return dict.fromkeys(self._unknown_s, math.inf)
 
     def _carry_out(
         self, found: Planned, snapshot: Snapshot, now_s: float, report: RoundReport

@@ -83,7 +83,7 @@ class Gate:
         return made
 
     def remove(self) -> None:
-        """Let Slurm go on by itself, now."""
+        """Let Slurm go on by itself, now. Running jobs that have it keep it until they end."""
         self._users, self._extended_s = frozenset(), float("-inf")
         try:
             self._client.delete_reservation(self.name)
@@ -91,7 +91,7 @@ class Gate:
             raise
         except SlurmError:
             if any(each.name == self.name for each in self._client.reservations()):
-                raise
+                self._end()
 
     def others(self) -> list[str]:
         """Gates of other drivers over any of our nodes that still hold."""
@@ -100,6 +100,15 @@ class Gate:
             for each in self._client.reservations()
             if each.name.startswith(PREFIX) and each.name != self.name and each.is_active
         ]
+
+    def _end(self) -> None:
+        fields = {"ReservationName": self.name, "EndTime": _later(self.ahead_s)}
+        try:
+            self._client.update_reservation(fields)
+        except SlurmAway:
+            raise
+        except SlurmError:  # it began in this very second, and cannot end in it
+            self._client.update_reservation({**fields, "EndTime": _later(self.ahead_s + 2)})
 
     def _make(self, fields: dict[str, str]) -> None:
         # One that has ended stays listed for a while, and its name with it.

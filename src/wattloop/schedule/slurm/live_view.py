@@ -40,7 +40,8 @@ class LiveView:
         jobs: by number.
         machines: who has what; changed while a round is planned.
         coming: numbers of jobs that were let through and have not begun.
-        untouchable: numbers of running jobs that are not ours to stop, or cannot be requeued.
+        untouchable: numbers of running jobs that are not ours to stop, cannot be requeued, or
+            have not begun.
     """
 
     view: ClusterView
@@ -147,7 +148,9 @@ def live_view(
     untouchable = frozenset(
         number
         for number in running
-        if listed[number].partition not in site.managed or not listed[number].may_requeue
+        if number in coming
+        or listed[number].partition not in site.managed
+        or not listed[number].may_requeue
     )
     view = ClusterView(
         cluster=cluster,

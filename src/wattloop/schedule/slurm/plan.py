@@ -161,9 +161,7 @@ class Planner:
         if running is None:
             return f"job {self._name(job)} does not run"
         if job in live.untouchable:
-            return f"job {self._name(job)} is not ours to stop, or may not be requeued"
-        if job in live.coming or any(start.job == job for start in self.plan.starts):
-            return f"job {self._name(job)} was started a moment ago"
+            return f"job {self._name(job)} is not ours to stop, may not be requeued, or begins"
         assert isinstance(view.running, dict)
         del view.running[job]
         live.machines.give(running.nodes)
@@ -171,7 +169,10 @@ class Planner:
         view.power_w -= max(running.power_w - idle_w, 0.0)
         view.use.stop(int(view.jobs.user[job]), running.gpus, view.now_s)
         view.queue.add(job, running.work_at_start)
-        self.plan.preempts.append(job)
+        if any(start.job == job for start in self.plan.starts):  # nobody was told yet
+            self.plan.starts = [start for start in self.plan.starts if start.job != job]
+        else:
+            self.plan.preempts.append(job)
         return ""
 
     def _recap(self, action: Recap) -> str:
@@ -191,6 +192,10 @@ class Planner:
         power_w = float(options.power_w[option])
         view.power_w += power_w - running.power_w
         running.option, running.power_w = option, power_w
+        for place, start in enumerate(self.plan.starts):
+            if start.job == job:  # not begun yet: it begins under this cap
+                self.plan.starts[place] = start._replace(option=option)
+                return ""
         self.plan.recaps.append(Recap(job, option))
         return ""
 

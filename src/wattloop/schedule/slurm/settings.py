@@ -15,6 +15,7 @@ class DriverSettings:
         interval_s: between two rounds.
         lease_s: how long Slurm is kept from starting jobs by itself after the driver died.
         patience_s: how long a job that was let through may wait before it is taken back.
+        prediction_s: how long a job waits for the first prediction of its model.
         most_faults: failures of the policy in a row after which the driver steps back.
         nodes_every_s: how often nodes are asked for.
         standby: let jobs through ahead of time, for GPUs that may become free between rounds.
@@ -24,6 +25,7 @@ class DriverSettings:
     interval_s: float = 1.0
     lease_s: float = 20.0
     patience_s: float = 45.0
+    prediction_s: float = 15.0
     most_faults: int = 5
     nodes_every_s: float = 10.0
     standby: bool = True

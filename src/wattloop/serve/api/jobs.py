@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.core.errors import ConfigError
 from wattloop.measure.accounting.slope import slopes
-from wattloop.serve.house import InHouse
+from wattloop.serve.house import House, InHouse
 from wattloop.store.database import Store
-from wattloop.store.job_list import JobFilter, job_page, job_with_runs
+from wattloop.store.job_list import JobFilter, job_page, job_totals, job_with_runs
 
 __all__ = ["JobQuery", "JobsAnswer", "job_answer", "jobs_answer", "router", "slopes_answer"]
 
@@ -156,7 +156,7 @@ class SlopesAnswer(BaseModel):
 def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
     """One page of jobs, with the totals of all that match."""
     house.tidy()
-    return jobs_answer(house.store, query)
+    return jobs_answer(house, query)
 
 
 @router.get("/jobs/slopes")
@@ -177,22 +177,24 @@ def job_answer(store: Store, job_key: str) -> JobAnswer:
     return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
 
 
-def jobs_answer(store: Store, query: JobQuery) -> JobsAnswer:
+def jobs_answer(house: House, query: JobQuery) -> JobsAnswer:
     """What the page shows and the API says."""
-    found = job_page(
-        store,
-        _filter(query),
+    wanted = _filter(query)
+    rows = job_page(
+        house.store,
+        wanted,
         sort=query.sort,
         descending=query.order == "down",
         offset=(query.page - 1) * query.size,
         limit=query.size,
     )
-    totals = {name: getattr(found.totals, name) for name in Totals.model_fields}
+    found = house.kept.get(("totals", wanted), lambda: job_totals(house.store, wanted))
+    totals = {name: getattr(found, name) for name in Totals.model_fields}
     return JobsAnswer(
-        jobs=[_job(row) for row in found.rows],
+        jobs=[_job(row) for row in rows],
         totals=Totals(**totals),
         page=query.page,
-        pages=max(1, math.ceil(found.totals.runs / query.size)),
+        pages=max(1, math.ceil(found.runs / query.size)),
     )
 
 
@@ -206,10 +208,10 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
     """Energy against duration of the newest matching jobs."""
-    found = job_page(store, _filter(query), limit=SLOPE_RUNS)
+    rows = job_page(store, _filter(query), limit=SLOPE_RUNS)
     points = [
         (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
-        for row in found.rows
+        for row in rows
         if row["energy_j"] is not None and row["duration_s"] is not None and row["in_totals"]
     ]
     pairs: dict[str, list[tuple[float, float]]] = {}

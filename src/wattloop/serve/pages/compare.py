@@ -40,7 +40,7 @@ def compare_page(
         "compare.html",
         request,
         chosen=names,
-        offered=job_page(house.store, limit=OFFERED).rows,
+        offered=job_page(house.store, limit=OFFERED),
         blocks=shown,
     )
 

@@ -1,6 +1,5 @@
 """*Jobs*: totals and a table of jobs, as EnergyScopium shows them; and one job by node."""
 
-import time
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -12,7 +11,6 @@ from wattloop.report.document import Chart
 from wattloop.report.figures.slopes import slope_figure
 from wattloop.serve.api.jobs import (
     JobQuery,
-    JobsAnswer,
     SlopesAnswer,
     job_answer,
     jobs_answer,
@@ -30,16 +28,15 @@ router = APIRouter()
 
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
 LIVE_SHOWN = 10
-CHOICES_EVERY_S = 10.0
 
 
 @router.get("/")
 def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
     """Totals, filters and a page of jobs."""
     house.tidy()
-    answer = jobs_answer(house.store, query)
-    slopes, chart = _slopes(house, query, answer)
-    live = live_runs(house.store)
+    answer = jobs_answer(house, query)
+    slopes, chart = _slopes(house, query)
+    live = house.kept.get("live", lambda: live_runs(house.store))
     return house.page(
         "jobs.html",
         request,
@@ -71,14 +68,14 @@ def job(request: Request, house: InHouse, job_key: str) -> HTMLResponse:
 
 def _choices(house: House) -> dict[str, list[str]]:
     """What filters offer; a new project may be some seconds late."""
-    key = ("choices", int(time.monotonic() / CHOICES_EVERY_S))
-    return house.cache.get(key, lambda: {name: known_values(house.store, name) for name in CHOICES})
+    return house.kept.get(
+        "choices", lambda: {name: known_values(house.store, name) for name in CHOICES}
+    )
 
 
-def _slopes(house: House, query: JobQuery, answer: JobsAnswer) -> tuple[SlopesAnswer, Markup]:
-    """Lines and their chart, made again when the totals of what matches change."""
+def _slopes(house: House, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
+    """Lines and their chart, of the jobs that match."""
     wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
-    key = ("slopes", *wanted.values(), *answer.totals.model_dump().values())
 
     def make() -> tuple[SlopesAnswer, Markup]:
         found = slopes_answer(house.store, query)
@@ -88,7 +85,7 @@ def _slopes(house: House, query: JobQuery, answer: JobsAnswer) -> tuple[SlopesAn
         drawn = Chart("slopes", slope_figure(found.points, lines), "Energy of jobs by duration")
         return found, blocks_html([drawn])
 
-    return house.cache.get(key, make)
+    return house.kept.get(("slopes", *wanted.values()), make)
 
 
 def _with(request: Request, changes: dict[str, object]) -> str:

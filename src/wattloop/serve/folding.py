@@ -1,0 +1,38 @@
+"""Runs into the store one after the other, beside everything else the server does."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from wattloop.store.ingest import Ingest, Received
+
+__all__ = ["Folding"]
+
+
+class Folding:
+    """A queue of complete runs; one that waits already is not queued again."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+        # one: packing a run is work for a processor, which pages and pieces need more
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="wattloop-fold")
+        self._guard = threading.Lock()
+        self._waiting: dict[str, Future[Received]] = {}
+
+    def settle(self, run_id: str) -> "Future[Received]":
+        """Put a run into the store when its turn comes."""
+        with self._guard:
+            known = self._waiting.get(run_id)
+            if known is None:
+                known = self._waiting[run_id] = self._worker.submit(self._settle, run_id)
+            return known
+
+    def close(self) -> None:
+        """End after the run that is being put in; the others stay on disk."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _settle(self, run_id: str) -> Received:
+        try:
+            return self._ingest.settle(run_id)
+        finally:
+            with self._guard:
+                self._waiting.pop(run_id, None)

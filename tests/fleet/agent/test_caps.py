@@ -1,0 +1,115 @@
+"""Promises of caps: set through a real control daemon before the job starts, put back after it."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.control.conftest import eventually
+from tests.control.daemon.conftest import DaemonRig
+from wattloop.fleet.agent.caps import Caps, as_setting, chosen_cap
+from wattloop.fleet.agent.config import ControlConfig
+from wattloop.fleet.agent.job_facts import JobFacts
+
+DEFAULT_W = 700.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "cap"),
+    [
+        (None, "90%"),
+        (JobFacts(), "90%"),
+        (JobFacts(cap={"cap_w": 250}), 250.0),
+        (JobFacts(cap={"cap_w": 250}, low_power=True), 250.0),
+        (JobFacts(low_power=True), "low_power"),
+        (JobFacts(cap={"cap_w": "1"}), "90%"),
+        (JobFacts(cap={"cap_w": True}), "90%"),
+        (JobFacts(cap={"cap_w": -3}), "90%"),
+        (JobFacts(cap={"cap_w": 250}, tampered=True), "low_power"),
+    ],
+)
+def test_the_operators_side_decides_then_the_user_then_the_default(
+    facts: JobFacts | None, cap: float | str
+) -> None:
+    """A job whose words imitate the operator's gains nothing by it."""
+    assert chosen_cap(facts, "-10%")[0] == cap
+
+
+def test_no_cap_without_anybody_asking() -> None:
+    """Nothing is set on a card of which nobody said anything."""
+    assert chosen_cap(JobFacts(), None)[0] is None
+    assert as_setting("- 10 %") == "90%"
+    assert as_setting("250 W") == "250W"
+
+
+@pytest.fixture
+def caps(daemon: DaemonRig, tmp_path: Path) -> Iterator[Caps]:
+    config = ControlConfig(socket=str(daemon.socket), job_gpus=str(tmp_path / "jobs.json"))
+    made = Caps(config, tmp_path)
+    made.start()
+    yield made
+    made.close()
+
+
+def test_a_jobs_cards_are_capped_and_put_back(
+    caps: Caps, daemon: DaemonRig, tmp_path: Path
+) -> None:
+    """Two jobs side by side; each end puts back its own card. The prolog is told."""
+    assert (tmp_path / "caps").read_text() == f"{os.getpid()}\n"
+    assert caps.begin("1", 1000, ["gpu:0"], 300.0) == {"gpu:0": 300.0}
+    assert caps.begin("2", 1000, ["gpu:1"], "90%") == {"gpu:1": pytest.approx(630.0)}
+    assert (tmp_path / "ready" / "1").exists()
+    assert (daemon.limit_w(0), daemon.limit_w(1)) == (300.0, pytest.approx(630.0))
+    caps.end("1")
+    assert daemon.limit_w(0) == DEFAULT_W
+    assert daemon.limit_w(1) == pytest.approx(630.0)
+    assert not (tmp_path / "ready" / "1").exists()
+    caps.end("2")
+    assert daemon.limit_w(1) == DEFAULT_W
+    assert [line["job"] for line in daemon.log("set")][-2:] == ["1", "2"]
+
+
+def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
+    caps: Caps,
+    daemon: DaemonRig,
+    tmp_path: Path,
+) -> None:
+    """Beyond what the device takes: said, and the prolog goes on."""
+    assert caps.begin("3", 1000, ["gpu:0"], 5_000.0) == {}
+    assert "job 3" in caps.fault
+    assert (tmp_path / "ready" / "3").exists()
+    assert daemon.limit_w(0) == DEFAULT_W
+    caps.end("3")
+
+
+def test_what_was_set_is_put_back_when_the_agent_goes(caps: Caps, daemon: DaemonRig) -> None:
+    """However it goes: the lease is the connection."""
+    caps.begin("4", 1000, ["gpu:0"], 300.0)
+    assert daemon.limit_w(0) == 300.0
+    caps.close()
+    assert eventually(lambda: daemon.limit_w(0) == DEFAULT_W)
+
+
+def test_a_cap_is_set_again_when_the_daemon_is_back(rig: DaemonRig, tmp_path: Path) -> None:
+    """The daemon dies under a job: the card is put back, and capped again with the next one."""
+    rig.start()
+    caps = Caps(ControlConfig(socket=str(rig.socket)), tmp_path)
+    caps.start()
+    caps.begin("5", 1000, ["gpu:0"], 300.0)
+    rig.end()
+    assert eventually(lambda: rig.limit_w(0) == DEFAULT_W)
+    caps.look_after()
+    assert caps.fault
+    rig.start()
+    for _ in range(50):
+        caps.look_after()
+        if rig.limit_w(0) == 300.0:
+            break
+        time.sleep(0.1)
+    assert rig.limit_w(0) == 300.0
+    assert not caps.fault
+    caps.end("5")
+    assert rig.limit_w(0) == DEFAULT_W
+    caps.close()

@@ -1,0 +1,74 @@
+"""A site and jobs of Slurm without Slurm, for what needs no cluster."""
+
+from typing import Any
+
+from wattloop.schedule.described.describe import Describer
+from wattloop.schedule.described.fleet_oracle import FleetOracle
+from wattloop.schedule.oracle.spec import OracleSpec
+from wattloop.schedule.slurm.believed import Believed
+from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.slurm.known_nodes import known_nodes
+from wattloop.schedule.slurm.live_view import LiveView, live_view
+from wattloop.schedule.slurm.node_record import SlurmNode
+from wattloop.schedule.slurm.opened import Opened
+from wattloop.schedule.slurm.power import power_now
+from wattloop.schedule.slurm.site import Site, shared_partitions
+from wattloop.schedule.slurm.snapshot import Snapshot, snapshot_of
+from wattloop.schedule.steps import Steps
+
+__all__ = ["NOW_S", "job", "seen", "site", "view"]
+
+NOW_S = 1_794_770_000.0
+NODES = (
+    SlurmNode("n1", "a100", 4, ("gpu",), True),
+    SlurmNode("n2", "a100", 4, ("gpu", "other"), True),
+)
+
+
+def site(budget_w: float = float("inf"), nodes: tuple[SlurmNode, ...] = NODES) -> Site:
+    """Two nodes with 4 A100 each; GPUs only."""
+    known = known_nodes(nodes, ["gpu"], count_hosts=False)
+    oracle = FleetOracle.of(known.cluster, OracleSpec.model_validate("table"))
+    return Site(
+        known=known,
+        managed=("gpu",),
+        shared=shared_partitions(nodes, known, ["gpu"]),
+        believed=Believed(Describer(oracle), known.cluster),
+        oracle=oracle,
+        budget_w=Steps.constant(budget_w),
+    )
+
+
+def job(key: str, state: str = "PENDING", **facts: Any) -> SlurmJob:
+    """A job of one GPU and an hour, a minute old."""
+    known: dict[str, Any] = {
+        "user": "ada",
+        "partition": "gpu",
+        "gpus": 1,
+        "gpus_per_node": 1,
+        "submit_s": NOW_S - 60,
+        "time_limit_s": 3600.0,
+        "priority": 1,
+    }
+    if state == "RUNNING":
+        known |= {"start_s": NOW_S - 30, "placed": (("n1", 1),)}
+    return SlurmJob(key=key, state=state, **{**known, **facts})
+
+
+def seen(place: Site, *jobs: SlurmJob, opened: dict[str, Opened] | None = None) -> Snapshot:
+    """The jobs as a driver whose gate is called `gate` sorts them."""
+    return snapshot_of(jobs, place, gate_name="gate", opened=opened or {})
+
+
+def view(place: Site, *jobs: SlurmJob, opened: dict[str, Opened] | None = None) -> LiveView:
+    """What a policy is shown of them."""
+    live = live_view(
+        seen(place, *jobs, opened=opened),
+        place,
+        is_up=[True] * len(place.known.names),
+        opened=opened or {},
+        use_gpu_s={"ada": 1000.0},
+        now_s=NOW_S,
+    )
+    live.view.power_w = power_now(live, {}).watts
+    return live

@@ -1,0 +1,81 @@
+"""A driver within a test, on a lab's Slurm."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.policies.registry import policy_from
+from wattloop.schedule.slurm.assembly import SiteRequest, site_from
+from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.commands import SlurmCommands
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.state import DriverState
+from wattloop.testing.slurm_lab import SlurmLab
+
+__all__ = ["client_of", "driver_of", "events_of", "start_driver"]
+
+
+def client_of(lab: SlurmLab) -> SlurmClient:
+    """Slurm's commands of a lab."""
+    return SlurmClient(SlurmCommands(environment=lab.environment))
+
+
+def driver_of(
+    lab: SlurmLab,
+    folder: Path,
+    policy: str | Policy = "fifo",
+    *,
+    settings: DriverSettings | None = None,
+    **request: Any,
+) -> SlurmDriver:
+    """A driver of the partition `all`; GPUs only."""
+    client = client_of(lab)
+    chosen = policy_from(policy) if isinstance(policy, str) else policy
+    asked = {"partitions": ("all",), "gpus_only": True, **request}
+    site = site_from(client, SiteRequest(**asked), chosen)
+    state = DriverState.load(folder / "state.json")
+    state.hold()
+    log = EventLog(folder / "log.jsonl")
+    return SlurmDriver(
+        client,
+        site,
+        chosen,
+        state=state,
+        log=log,
+        settings=settings or DriverSettings(interval_s=0.3, lease_s=5.0),
+        owner="root",
+    )
+
+
+def start_driver(lab: SlurmLab, folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    """`wattloop slurm run` as a process of its own."""
+    environment = {**lab.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = ["slurm", "run", "--partition", "all", "--gpus-only", "--lease", "5", "-i", "0.3"]
+    with (folder / "driver.out").open("ab") as out:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "wattloop",
+                *words,
+                "--state",
+                str(folder / "state.json"),
+                *options,
+            ],
+            env=environment,
+            stdout=out,
+            stderr=out,
+        )
+
+
+def events_of(folder: Path) -> list[dict[str, Any]]:
+    """What the driver wrote into its log."""
+    import json
+
+    path = folder / "log.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

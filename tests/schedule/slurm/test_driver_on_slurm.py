@@ -1,0 +1,316 @@
+"""A driver on a real Slurm: it starts what the policy says, and Slurm goes on without it."""
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import ConfigError, SlurmError
+from wattloop.schedule.actions import Action, Preempt, Recap, Start
+from wattloop.schedule.policies.policy import Policy
+from wattloop.schedule.slurm.drive import Ended, drive
+from wattloop.schedule.slurm.driver import SlurmDriver
+from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.view import ClusterView
+from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
+
+from .steered import client_of, driver_of, events_of, start_driver
+
+pytestmark = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm() or "-")
+
+MINUTE = "--time=1"
+ONE_GPU = "--gres=gpu:1"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
+    extra = "PartitionName=other Nodes=n2\nKillWait=1"
+    with SlurmLab(tmp_path_factory.mktemp("lab"), nodes=2, gpus=2, extra=extra) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _empty_queue(lab: SlurmLab) -> Iterator[None]:
+    """Every test leaves a Slurm without jobs and without a gate."""
+    yield
+    for user in ("root", "nobody"):
+        lab.run("scancel", f"--user={user}", check=False)
+    lab.wait_for_jobs()
+    for each in client_of(lab).reservations():
+        lab.run("scontrol", "delete", f"ReservationName={each.name}", check=False)
+
+
+def jobs_of(lab: SlurmLab) -> dict[str, SlurmJob]:
+    return {job.key: job for job in client_of(lab).jobs()}
+
+
+def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
+    """Rounds until something is so."""
+    give_up_s = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < give_up_s, "it does not come to be"
+        driver.round()
+        time.sleep(0.1)
+
+
+def is_up(said: Path, times: int) -> bool:
+    """Whether a driver is at work for so many times."""
+    return said.read_text().count("places jobs") >= times
+
+
+class Never(Policy):
+    """Starts nothing."""
+
+    name = "never"
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        """Nothing."""
+        return ()
+
+
+class Scripted(Policy):
+    """Does what a test says, by the names of jobs."""
+
+    name = "scripted"
+    needs_free_gpus = False
+
+    def __init__(self, say: Callable[[ClusterView], Sequence[Action]]) -> None:
+        self.say = say
+
+    def decide(self, view: ClusterView) -> Sequence[Action]:
+        """As told."""
+        return self.say(view)
+
+
+def test_jobs_start_only_when_and_where_the_policy_says(lab: SlurmLab, tmp_path: Path) -> None:
+    """The gate keeps free GPUs free, and a start takes the node that was chosen for it."""
+    chosen: list[str] = []
+
+    def say(view: ClusterView) -> Sequence[Action]:
+        return [Start(n, 0) for n in view.queue.in_order() if view.jobs.names[n] in chosen]
+
+    driver = driver_of(lab, tmp_path, Scripted(say))
+    driver.begin()
+    first, second = (str(lab.submit("sleep 60", ONE_GPU, MINUTE)) for _ in range(2))
+    driver.round()
+    time.sleep(1.0)  # long enough for Slurm to start them, if it could
+    assert {job.state for job in jobs_of(lab).values()} == {"PENDING"}
+    chosen.append(second)
+    rounds_until(driver, lambda: jobs_of(lab)[second].has_machines)
+    assert jobs_of(lab)[first].is_pending
+    opened = driver.state.opened[second]
+    assert [name for name, _ in jobs_of(lab)[second].placed] == list(opened.nodes)
+    driver.step_back()
+    lab.wait_for_state(int(first), "RUNNING")
+    assert not [each for each in client_of(lab).reservations() if each.is_active]
+
+
+def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) -> None:
+    """A start is one scontrol call beside the lease, and the owner is let through the gate."""
+    driver = driver_of(lab, tmp_path)
+    driver.begin()
+    mine = str(lab.submit("sleep 60", ONE_GPU, MINUTE, user="nobody"))
+    report = driver.round()
+    assert report.starts == [mine]
+    assert report.calls <= 4  # squeue, sinfo the first time, who may pass, the job
+    lab.wait_for_state(int(mine), "RUNNING")
+    assert driver.round().calls == 1
+    driver.step_back()
+
+
+def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path) -> None:
+    """Naming the reservation does not help: Slurm or the driver refuses it, and it is logged."""
+    driver = driver_of(lab, tmp_path, Never())
+    driver.begin()
+    driver.gate.keep(["nobody"])
+    named = f"--reservation={driver.gate.name}"
+    lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named)
+    blocked = str(lab.submit("sleep 60", "--gres=gpu:2", "--nodes=2", MINUTE, named, user="nobody"))
+    driver.round()
+    assert jobs_of(lab)[blocked].reservation == ""
+    assert any(
+        blocked in e.get("message", "") for e in events_of(tmp_path) if e["event"] == "refused"
+    )
+    driver.step_back()
+
+
+def test_jobs_of_other_partitions_are_let_through(lab: SlurmLab, tmp_path: Path) -> None:
+    """What is not ours to place starts as Slurm likes, on shared nodes, and counts as busy."""
+    driver = driver_of(lab, tmp_path, Never())
+    driver.begin()
+    theirs = str(lab.submit("sleep 60", ONE_GPU, "--partition=other", MINUTE))
+    no_gpu = str(lab.submit("sleep 60", MINUTE))
+    idle_w = driver.round().power_w
+    lab.wait_for_state(int(theirs), "RUNNING")
+    lab.wait_for_state(int(no_gpu), "RUNNING")
+    report = driver.round()
+    assert report.free_gpus == 3
+    assert report.power_w > idle_w
+    driver.step_back()
+
+
+def test_a_stopped_job_waits_again_and_the_other_takes_its_gpus(
+    lab: SlurmLab, tmp_path: Path
+) -> None:
+    """Preempt is a requeue, without Slurm's two minutes of waiting."""
+    turn: list[str] = []
+
+    def say(view: ClusterView) -> Sequence[Action]:
+        names = view.jobs.names
+        stops = [Preempt(n) for n in view.running if names[n] not in turn]
+        return [*stops, *(Start(n, 0) for n in view.queue.in_order() if names[n] in turn)]
+
+    driver = driver_of(lab, tmp_path, Scripted(say))
+    driver.begin()
+    whole = ("--gres=gpu:2", "--nodes=2", MINUTE, "--requeue")
+    low = str(lab.submit("sleep 60", *whole))
+    turn.append(low)
+    rounds_until(driver, lambda: jobs_of(lab)[low].has_machines)
+    high = str(lab.submit("sleep 60", *whole))
+    turn[:] = [high]
+    rounds_until(driver, lambda: jobs_of(lab)[high].has_machines)
+    assert jobs_of(lab)[low].is_pending
+    rounds_until(driver, lambda: jobs_of(lab)[low].reason != "BeginTime")
+    turn[:] = [low, high]
+    lab.run("scancel", high)
+    rounds_until(driver, lambda: jobs_of(lab)[low].has_machines)
+    assert jobs_of(lab)[low].restarts == 1
+    driver.step_back()
+
+
+def test_the_gpu_count_of_a_malleable_job_is_chosen(lab: SlurmLab, tmp_path: Path) -> None:
+    """A comment that allows 1 or 2 GPUs: the job gets what the policy chose."""
+
+    def say(view: ClusterView) -> Sequence[Action]:
+        jobs = view.queue.in_order()
+        return [Start(n, int(view.queue.options(n).gpus.argmin())) for n in jobs]
+
+    driver = driver_of(lab, tmp_path, Scripted(say))
+    driver.begin()
+    comment = "--comment=wattloop:model=resnet-50,batch=128,samples=1e6,gpus=1|2,precision=tf32"
+    job = str(lab.submit("sleep 60", "--gres=gpu:2", comment, MINUTE))
+    rounds_until(driver, lambda: jobs_of(lab)[job].has_machines)
+    assert jobs_of(lab)[job].gpus == 1
+    driver.step_back()
+
+
+def test_caps_are_written_where_users_cannot(lab: SlurmLab, tmp_path: Path) -> None:
+    """A policy that sets caps: AdminComment has the cap, others' words in it stay, recaps too."""
+
+    class Capping(Scripted):
+        sets_caps = True
+
+    may_raise: list[bool] = []
+
+    def say(view: ClusterView) -> Sequence[Action]:
+        starts = [Start(n, len(view.queue.options(n)) - 1) for n in view.queue.in_order()]
+        return starts or [Recap(n, 0) for n, r in view.running.items() if r.option and may_raise]
+
+    driver = driver_of(lab, tmp_path, Capping(say))
+    driver.begin()
+    comment = "--comment=wattloop:model=resnet-50,batch=128,samples=1e6,caps=0.7|1,precision=tf32"
+    job = str(lab.submit("sleep 60", ONE_GPU, comment, MINUTE))
+    lab.run("scontrol", "update", f"JobId={job}", "AdminComment=ticket 12")
+    rounds_until(driver, lambda: jobs_of(lab)[job].has_machines)
+    tdp_w = driver.site.known.cluster.types[0].tdp_w
+    assert jobs_of(lab)[job].admin_comment == f'ticket 12 wattloop:{{"cap_w":{0.7 * tdp_w:.1f}}}'
+    may_raise.append(True)
+    rounds_until(driver, lambda: f'"cap_w":{tdp_w:.1f}' in jobs_of(lab)[job].admin_comment)
+    driver.step_back()
+
+
+def test_a_budget_puts_starts_off_whatever_the_policy(lab: SlurmLab, tmp_path: Path) -> None:
+    """FIFO knows no budget; the driver keeps it all the same."""
+    driver = driver_of(lab, tmp_path, budget="900 W")  # 4 x 52 W idle; a start adds up to 348 W
+    driver.begin()
+    jobs = [lab.submit("sleep 60", ONE_GPU, MINUTE) for _ in range(4)]
+    rounds_until(driver, lambda: sum(j.has_machines for j in jobs_of(lab).values()) > 0)
+    for _ in range(3):
+        report = driver.round()
+        assert report.power_w <= 900
+    running = sum(job.has_machines for job in jobs_of(lab).values())
+    assert 0 < running < len(jobs)
+    assert report.short_of_power
+    driver.step_back()
+
+
+@pytest.mark.parametrize("answer", ["throws", "nonsense"])
+def test_a_policy_that_fails_is_stepped_back_from(
+    lab: SlurmLab, tmp_path: Path, answer: str
+) -> None:
+    """Its rounds do nothing; after some of them the driver ends and Slurm goes on by itself."""
+
+    jobs: list[int] = []
+
+    def say(view: ClusterView) -> Sequence[Action]:
+        if not jobs:
+            jobs.append(lab.submit("sleep 60", ONE_GPU, MINUTE))
+        if answer == "throws":
+            raise ZeroDivisionError("no energy")
+        return 42  # type: ignore[return-value]  # what a bad policy does
+
+    driver = driver_of(lab, tmp_path, Scripted(say))
+    with pytest.raises(Ended, match="scripted failed 5 times"):
+        drive(driver, threading.Event())
+    lab.wait_for_state(jobs[0], "RUNNING")
+    assert not [each for each in client_of(lab).reservations() if each.is_active]
+    assert sum(event["event"] == "fault" for event in events_of(tmp_path)) == 5
+
+
+def test_slurmctld_may_restart(lab: SlurmLab, tmp_path: Path) -> None:
+    """The driver waits, goes on, and nothing is lost."""
+    driver = driver_of(lab, tmp_path)
+    driver.client.commands.timeout_s = 1.0
+    stop = threading.Event()
+    thread = threading.Thread(target=drive, args=(driver, stop))
+    thread.start()
+    try:
+        lab.wait(lambda: bool(client_of(lab).reservations()), "no gate")
+        lab.kill("slurmctld", signal.SIGTERM)
+        time.sleep(1.0)
+        lab.start("slurmctld")
+        job = lab.submit("sleep 60", ONE_GPU, MINUTE)
+        lab.wait_for_state(job, "RUNNING")
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_two_drivers_do_not_share_nodes(lab: SlurmLab, tmp_path: Path) -> None:
+    """Neither with one file nor with one gate each."""
+    (tmp_path / "other").mkdir()
+    first, second = driver_of(lab, tmp_path), driver_of(lab, tmp_path / "other")
+    first.begin()
+    with pytest.raises(ConfigError, match="another 'wattloop slurm run'"):
+        driver_of(lab, tmp_path)
+    with pytest.raises(SlurmError, match="another driver"):
+        second.begin()
+    first.step_back()
+    second.begin()
+    second.step_back()
+
+
+def test_killed_at_any_moment_slurm_goes_on_and_nothing_is_held(
+    lab: SlurmLab, tmp_path: Path
+) -> None:
+    """kill -9 a few times, restart, kill for good: every job runs, and none is left held."""
+    jobs: list[int] = []
+    for times, delay_s in enumerate((0.05, 0.4, 0.9), start=1):
+        process = start_driver(lab, tmp_path, "--policy", "zeus")
+        lab.wait(partial(is_up, tmp_path / "driver.out", times), "no driver")
+        jobs += [lab.submit("sleep 0.3", ONE_GPU, MINUTE) for _ in range(6)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(delay_s)
+        process.kill()
+        process.wait()
+    held = [job.key for job in jobs_of(lab).values() if job.priority == 0]
+    assert held == []
+    lab.wait_for_jobs()  # without a driver
+    ended = (lab.folder / "finished.txt").read_text().split()
+    assert all(f"JobId={job}" in ended for job in jobs)

@@ -1,0 +1,127 @@
+"""Promises of jobs: one row however many nodes, right at every moment, quick in any number."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from tests.store.places import WHERE, empty_place
+from tests.store.test_job_list import record
+from wattloop.core.errors import RunNotFound
+from wattloop.store.copying import copy_runs
+from wattloop.store.database import Store, open_store
+from wattloop.store.job_list import JobFilter, job_page, job_totals, job_with_runs
+from wattloop.store.runs import delete_run, insert_run
+
+FACTS = {"scheduler": "slurm", "job": "42", "cluster": "lab", "partition": "gpu"}
+KEY = "slurm:lab:42"
+
+
+@pytest.fixture(params=WHERE)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with empty_place(request.param, tmp_path) as location, open_store(location) as found:
+        yield found
+
+
+def member(number: int, **changes: Any) -> Any:
+    """What node `number` measured of job 42: 100 J a second."""
+    accounting = {
+        "labels": {"node": "low"},
+        "efficiencies": [{"name": "node", "value": changes.pop("efficiency", 0.5)}],
+        "insights": [{"code": "low_efficiency", "severity": "warning", "text": ""}],
+    }
+    usual = {
+        **{"host": f"n{number}", "kind": "slurm", "name": "train", "accounting": accounting},
+        **{"job": {"id": "42", "kind": "slurm", "scheduler": FACTS}, "started_wall_s": 1_000.0},
+    }
+    return record(number, **{**usual, **changes})
+
+
+def test_nodes_of_a_job_are_one_row_with_their_sum(store: Store) -> None:
+    """Energy is added, the span is from the first to the last, the worst status counts."""
+    insert_run(store, member(3))
+    insert_run(store, member(2, started_wall_s=990.0))
+    insert_run(store, record(9, host="n9"))
+    rows = {row["job_key"]: row for row in job_page(store)}
+    assert set(rows) == {KEY, "2026-009"}
+    job = rows[KEY]
+    assert (job["nodes"], job["runs"], job["energy_j"]) == (2, 2, 500.0)
+    assert (job["started_wall_s"], job["duration_s"]) == (990.0, 13.0)
+    assert (job["label"], job["insights"]) == ("medium", "")
+    assert job_totals(store).energy_j == pytest.approx(1_400.0)
+    found, runs = job_with_runs(store, KEY)
+    assert (found["name"], [run["host"] for run in runs]) == ("train", ["n2", "n3"])
+    with pytest.raises(RunNotFound):
+        job_with_runs(store, "slurm:lab:43")
+
+
+def test_a_node_that_did_less_than_the_others_is_an_insight(store: Store) -> None:
+    """Of the job, though no single run can know it."""
+    for number, efficiency in ((4, 0.8), (5, 0.8), (6, 0.1)):
+        insert_run(store, member(number, efficiency=efficiency))
+    assert "node_imbalance" in job_page(store)[0]["insights"]
+
+
+def test_a_job_is_found_by_any_of_its_nodes_and_filters(store: Store) -> None:
+    """By host, number and partition; what no job used only when asked for."""
+    insert_run(store, member(2))
+    insert_run(store, member(3))
+    insert_run(store, record(7, kind="unallocated", name="unallocated", job=None, host="n2"))
+    for wanted in (JobFilter(host="n3"), JobFilter(text=":42"), JobFilter(partition="gpu")):
+        assert [row["job_key"] for row in job_page(store, wanted)] == [KEY]
+    assert [r["name"] for r in job_page(store, JobFilter(kind="unallocated"))] == ["unallocated"]
+    assert job_totals(store).energy_j == 500.0
+
+
+def test_a_job_shrinks_and_goes_with_its_runs(store: Store, tmp_path: Path) -> None:
+    """Deleting one is like never having had it; a copy of a store has the same jobs."""
+    insert_run(store, member(2))
+    insert_run(store, member(3))
+    with open_store(tmp_path / "copy.db") as other:
+        copy_runs(store, other)
+        assert job_page(other) == job_page(store)
+    delete_run(store, "2026-003")
+    assert [(r["nodes"], r["energy_j"]) for r in job_page(store)] == [(1, 200.0)]
+    delete_run(store, "2026-002")
+    assert job_page(store) == []
+
+
+def test_what_is_in_quarantine_or_counted_elsewhere_is_not_added(store: Store) -> None:
+    """And a job with such a part says that it is not complete."""
+    insert_run(store, member(2))
+    insert_run(store, member(3, quarantine="negative", counted=False))
+    insert_run(store, member(4, kind="command", host="n2"))
+    job = job_page(store)[0]
+    assert (job["energy_j"], job["runs"], job["quarantined"]) == (200.0, 3, 1)
+    assert not job["complete"]
+
+
+def test_nodes_that_arrive_at_the_same_time_are_all_added(store: Store) -> None:
+    """No transaction overwrites what another has just added."""
+    numbers = range(1, 13)
+    threads = [
+        threading.Thread(target=insert_run, args=(store, member(number))) for number in numbers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    job = job_page(store)[0]
+    assert (job["nodes"], job["energy_j"]) == (12, 100.0 * sum(numbers))
+
+
+def test_a_page_of_the_newest_jobs_does_not_sort_them_all(store: Store) -> None:
+    """The database reads them in the order of an index."""
+    how = "EXPLAIN QUERY PLAN" if store.place.path else "SET enable_seqscan = off; EXPLAIN"
+    query = "SELECT * FROM jobs WHERE kind != 'x' ORDER BY started_wall_s DESC, first_run_id DESC"
+    with store.reading() as connection:
+        for statement in f"{how} {query} LIMIT 25".split("; "):
+            found = connection.execute(text(statement))
+        plan = " ".join(str(row) for row in found)
+    assert "jobs_by_start" in plan

@@ -1,0 +1,115 @@
+"""Promises of retention: old samples go, joules stay, and it can be interrupted at any time."""
+
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.store.places import WHERE, empty_place
+from wattloop.core.errors import ConfigError
+from wattloop.store.chunks import read_samples
+from wattloop.store.curves import read_curve
+from wattloop.store.database import Store, open_store
+from wattloop.store.details import read_windows
+from wattloop.store.fold import recover
+from wattloop.store.job_list import job_totals
+from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
+from wattloop.store.runs import find_run, list_runs
+from wattloop.store.series import find_series
+from wattloop.testing.journals import close_journal, ended, header, write_journal
+
+DAY_S = 86_400.0
+NOW_S = 1_800_000_000.0 + 400 * DAY_S
+AGES_D = {"a-old": 390, "b-older": 100, "c-month": 40, "d-new": 5}
+
+
+@pytest.fixture(params=WHERE)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """Four runs of a minute each, 5 to 390 days old."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with empty_place(request.param, tmp_path) as location, open_store(location) as found:
+        for run_id, days in AGES_D.items():
+            head = header(run_id, started_wall_s=NOW_S - days * DAY_S)
+            write_journal(found.journals, run_id, seconds=60, head=head, end=ended())
+        recover(found, close_journal)
+        yield found
+
+
+def points(store: Store, run_id: str) -> tuple[int, int]:
+    """How many samples and how many points of a curve there are."""
+    series = find_series(find_run(store, run_id).feeds, "gpu:0")
+    return len(read_samples(store, run_id, series)[0]), len(read_curve(store, run_id, series))
+
+
+def test_samples_go_and_curves_and_joules_stay(store: Store) -> None:
+    """Of runs older than that; the run says so itself."""
+    before = {r.run_id: r.energy_j for r in list_runs(store)}
+    total_j = job_totals(store).energy_j
+    windows = read_windows(store, "a-old")
+    policy = Retention(samples_s=30 * DAY_S)
+    planned = apply_retention(store, policy, dry_run=True, now_wall_s=NOW_S)
+    assert points(store, "a-old") == (600, 600)
+    done = apply_retention(store, policy, now_wall_s=NOW_S)
+    assert done == planned
+    assert (done.samples, done.levels, done.runs) == (3, 0, 0)
+    assert done.payload_b > 0
+    for run_id in ("a-old", "b-older", "c-month"):
+        samples, drawn = points(store, run_id)
+        assert samples == 0
+        assert drawn >= 6
+    assert points(store, "d-new") == (600, 600)
+    assert {r.run_id: r.energy_j for r in list_runs(store)} == before
+    assert job_totals(store).energy_j == total_j
+    assert read_windows(store, "a-old") == windows
+    assert any("dropped" in note for note in find_run(store, "a-old").notes)
+    assert apply_retention(store, policy, now_wall_s=NOW_S) == Dropped()
+
+
+def test_a_curve_without_its_samples_has_the_same_height(store: Store) -> None:
+    """Means over some seconds of 300 W are 300 W."""
+    apply_retention(store, Retention(samples_s=DAY_S), now_wall_s=NOW_S)
+    series = find_series(find_run(store, "d-new").feeds, "gpu:0")
+    curve = read_curve(store, "d-new", series)
+    assert [round(value) for value in curve.mean] == [300] * len(curve)
+
+
+def test_curves_and_whole_runs_go_at_their_own_ages(store: Store) -> None:
+    """A run without curves still has its energy; a run that went is in no list."""
+    policy = Retention(samples_s=30 * DAY_S, levels_s=90 * DAY_S, runs_s=365 * DAY_S)
+    planned = apply_retention(store, policy, dry_run=True, now_wall_s=NOW_S)
+    done = apply_retention(store, policy, now_wall_s=NOW_S)
+    assert done == planned
+    assert (done.samples, done.levels, done.runs) == (1, 1, 1)
+    assert sorted(r.run_id for r in list_runs(store)) == ["b-older", "c-month", "d-new"]
+    assert points(store, "b-older") == (0, 0)
+    assert find_run(store, "b-older").energy_j == 3_500.0
+    assert job_totals(store).runs == 3
+
+
+def test_it_can_be_stopped_and_goes_on_where_it_was(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some runs at a time, each time whole."""
+    monkeypatch.setattr("wattloop.store.retention.AT_ONCE", 1)
+    stop = threading.Event()
+    policy = Retention(samples_s=30 * DAY_S)
+    first = apply_retention(store, policy, now_wall_s=NOW_S, stop=stop, report=lambda _: stop.set())
+    assert first.samples == 1
+    assert apply_retention(store, policy, now_wall_s=NOW_S).samples == 2
+
+
+def test_ages_are_written_as_people_do() -> None:
+    """And what makes no sense is refused before anything is dropped."""
+    assert parse_age("12h") == 43_200
+    assert parse_age("30d") == 30 * DAY_S
+    assert parse_age("forever") == math.inf
+    assert Retention.parse("samples=30d,levels=1y") == Retention(
+        samples_s=30 * DAY_S, levels_s=365.25 * DAY_S
+    )
+    for wrong in ("samples", "samples=soon", "all=1d", "samples=2y,levels=1y", "runs=1d"):
+        with pytest.raises(ConfigError):
+            Retention.parse(wrong)
