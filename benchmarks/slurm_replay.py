@@ -123,7 +123,7 @@ def page(runs: list[Run], speedup: float, jobs: int) -> Page:
         bars=bars,
         tables=[_figures(runs), _latencies(runs)],
         text=TEXT.format(jobs=jobs, speedup=speedup, power=SAME_POWER, low=min(loads),
-                         high=max(loads), cores=os.cpu_count()),
+                         high=max(loads), cores=os.cpu_count(), nice=os.nice(0)),
         details={"runs": [{"name": run.name, "load": run.load, **run.found.to_dict()}
                           for run in runs]},
     )  # fmt: skip
@@ -249,7 +249,8 @@ between looks of the backfill scheduler is 1 s instead of 30, as time is short h
 simulator gets the same jobs, arrivals, choices and beliefs, and the latencies of the
 table below, measured in the same replay.
 
-The machine has {cores} cores, and its load was {low:.1f} to {high:.1f} during the replays.
+The machine has {cores} cores, other work on it made a load of {low:.1f} to {high:.1f} during the
+replays; Slurm and the replay ran at nice {nice}.
 """
 
 
