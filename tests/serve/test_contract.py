@@ -65,7 +65,7 @@ def _store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def _schema() -> Any:
     path = Path(FOLDER.name) / "runs.db"
-    app = create_app(ServeOptions(store=str(path), token="secret"))
+    app = create_app(ServeOptions(store=str(path), token="secret", cluster="thesis"))
     return schemathesis.openapi.from_asgi("/api/v1/openapi.json", app)
 
 

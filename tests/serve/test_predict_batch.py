@@ -54,6 +54,16 @@ def test_the_example_of_the_documentation_is_answered(client: TestClient) -> Non
     assert set(json.loads(shown[1])) == set(found.json())
 
 
+def test_the_document_of_calls_is_whole(client: TestClient) -> None:
+    """Every part of a question is described where it stands; references lead somewhere."""
+    document = client.get("/api/v1/openapi.json").json()
+    call = document["paths"]["/api/v1/predict"]["post"]
+    form = call["requestBody"]["content"]["application/json"]["schema"]
+    assert "samples" in form["properties"]["jobs"]["items"]["properties"]
+    assert form["properties"]["placements"]["items"]["properties"]["gpus"]["minimum"] == 1
+    assert "#/$defs" not in json.dumps(document)
+
+
 def test_named_pairs_alone_are_answered(client: TestClient) -> None:
     """Two of four."""
     found = _ask(client, {"jobs": [JOB], "placements": PLACES, "pairs": [[0, 3], [0, 1]]}).json()
@@ -67,7 +77,7 @@ def test_named_pairs_alone_are_answered(client: TestClient) -> None:
         ({"jobs": [JOB] * 1001}, "jobs: List should have at most 1000"),
         ({"jobs": [{**JOB, "priority": 9}]}, "jobs.0.priority: Extra inputs"),
         ({"jobs": [{**JOB, "samples": -1}]}, "jobs.0.samples"),
-        ({"jobs": [{**JOB, "batch": [1] * 17}], "placements": PLACES}, "at most 16 choices"),
+        ({"jobs": [{**JOB, "batch": [1] * 17}], "placements": PLACES}, "at most 16 items"),
         ({"jobs": [JOB]}, "start it with --cluster"),
         ({"jobs": [JOB], "placements": PLACES, "pairs": [[0, 9]]}, "there are 1 jobs"),
         ([], "body: Input should be an object"),

@@ -2,37 +2,47 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from wattloop.core.errors import ConfigError
 from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
 from wattloop.schedule.oracle_service.where import Where
 
-__all__ = ["BatchAnswer", "BatchQuestion", "JobQuestion", "SubmitAnswer"]
+__all__ = ["BatchAnswer", "BatchQuestion", "JobQuestion", "SubmitAnswer", "body_schema"]
 
 MOST_ITEMS = 1_000
 MOST_CHOICES = 16
 
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 2.0 is a whole one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Batch = Annotated[int, Field(ge=1, le=65_536), BeforeValidator(_whole)]
+Sequence = Annotated[int, Field(ge=1, le=1_048_576), BeforeValidator(_whole)]
+Asked = Annotated[int, Field(ge=0, le=4_096), BeforeValidator(_whole)]
+Gpus = Annotated[int, Field(ge=1, le=4_096), BeforeValidator(_whole)]
+Number = Annotated[int, Field(ge=0, le=1_000), BeforeValidator(_whole)]
 Text = Annotated[str, Field(max_length=4_096)]
 Name = Annotated[str, Field(max_length=100)]
 
 
 class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class JobQuestion(_Closed):
     """A job: a model with its sizes, or what a batch system knows of it."""
 
     model: Name = Field("", description="A name of `wattloop predict models`; overrides comment.")
-    batch: list[Annotated[int, Field(ge=1, le=65_536)]] | Annotated[int, Field(ge=1, le=65_536)] = (
-        Field([], description="Samples per GPU and step; of several the best is taken.")
+    batch: Annotated[list[Batch], Field(max_length=MOST_CHOICES)] | Batch = Field(
+        [], description="Samples per GPU and step; of several the best is taken."
     )
     samples: Annotated[float, Field(ge=1, le=1e15)] | None = None
     precision: Literal["", "fp32", "tf32", "bf16", "fp16"] = ""
-    seq: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    seq: Sequence | None = None
     low_power: bool = False
     deadline_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     comment: str = Field("", max_length=65_536, description="Of the job, with a tag `wattloop:`.")
@@ -41,15 +51,13 @@ class JobQuestion(_Closed):
     account: Text = ""
     partition: Text = ""
     script: Text = ""
-    gpus: Annotated[int, Field(ge=0, le=4_096)] = Field(0, description="Asked for; 0 is any.")
+    gpus: Asked = Field(0, description="Asked for; 0 is any.")
     gpu_type: Annotated[str, Field(max_length=60)] = ""
     time_limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     def asked(self) -> AskedJob:
         """As the service wants it."""
         batches = (self.batch,) if isinstance(self.batch, int) else tuple(self.batch)
-        if len(batches) > MOST_CHOICES:
-            raise ConfigError(f"batch: at most {MOST_CHOICES} choices")
         stated = Stated(
             model=self.model,
             batches=batches,
@@ -77,9 +85,9 @@ class PlacementQuestion(_Closed):
     """GPUs of one type."""
 
     gpu: Annotated[str, Field(max_length=60)]
-    gpus: Annotated[int, Field(ge=1, le=4_096)] = 1
+    gpus: Gpus = 1
     cap_w: Annotated[float, Field(gt=0, le=10_000)] | None = None
-    gpus_per_node: Annotated[int, Field(ge=1, le=4_096)] = 8
+    gpus_per_node: Gpus = 8
     network_gbit_s: Annotated[float, Field(gt=0, le=1e6)] = 200.0
     spread: bool = False
 
@@ -98,7 +106,7 @@ class BatchQuestion(_Closed):
     )
     pairs: (
         Annotated[
-            list[tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]]],
+            list[tuple[Number, Number]],
             Field(max_length=MOST_PAIRS),
         ]
         | None
@@ -165,3 +173,22 @@ class BatchAnswer(BaseModel):
     objective: str
     confidence: float
     scope: str
+
+
+def body_schema(form: type[BaseModel]) -> dict[str, Any]:
+    """A form as the document of calls has it: the body is read by ourselves, up to a size."""
+    schema = form.model_json_schema()
+    parts = schema.pop("$defs", {})
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        reference = str(value.get("$ref", ""))
+        if reference.startswith("#/$defs/"):  # would be looked for in the document's own root
+            return whole(parts[reference.removeprefix("#/$defs/")])
+        return {name: whole(each) for name, each in value.items()}
+
+    found: dict[str, Any] = whole(schema)
+    return {"required": True, "content": {"application/json": {"schema": found}}}

@@ -16,6 +16,7 @@ from wattloop.serve.api.oracle_forms import (
     BatchQuestion,
     JobQuestion,
     SubmitAnswer,
+    body_schema,
 )
 from wattloop.serve.body import body_of
 from wattloop.serve.faults import FaultAnswer
@@ -36,12 +37,7 @@ Q = TypeVar("Q", bound=BaseModel)
     "/predict",
     response_model=BatchAnswer,
     responses={TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."}},
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": BatchQuestion.model_json_schema()}},
-        }
-    },
+    openapi_extra={"requestBody": body_schema(BatchQuestion)},
 )
 async def predict_batch(request: Request, house: InHouse) -> Response:
     """Time, power and energy of every pair, with intervals, and the best placement of each job."""
@@ -69,12 +65,7 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
         TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."},
     },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": JobQuestion.model_json_schema()}},
-        }
-    },
+    openapi_extra={"requestBody": body_schema(JobQuestion)},
 )
 async def predict_submit(request: Request, house: InHouse) -> Response:
     """What to tell the user of a job that is submitted; `Accept: text/plain` for plain lines."""
