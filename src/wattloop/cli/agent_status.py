@@ -1,12 +1,14 @@
 """`wattloop agent status`: what the agent of a node is doing."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from wattloop.cli.agent_run import ConfigFile, Node, node_name
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.records import non_overlapping
 from wattloop.core.units import format_duration, format_energy, format_power
 
 __all__ = ["status_command"]
@@ -29,7 +31,7 @@ def status_command(
         _show(found)
 
 
-def _status(folder: Any, node: str) -> dict[str, Any]:
+def _status(folder: Path, node: str) -> dict[str, Any]:
     from wattloop.fleet.agent.agent import STATE_FILE
     from wattloop.fleet.agent.service import STATUS_FILE
     from wattloop.fleet.agent.state import load_state
@@ -68,6 +70,15 @@ def _status(folder: Any, node: str) -> dict[str, Any]:
     }
 
 
+def _total_j(energy_j: dict[str, float]) -> float:
+    """Of a job: the node's meter where it has the node, else its parts without those inside."""
+    if "node" in energy_j:
+        return energy_j["node"]
+    inside = ((n, f"{n.rpartition('/')[0]}/package" if "/" in n else None) for n in energy_j)
+    counted = non_overlapping((n, where if where != n else None) for n, where in inside)
+    return sum(energy_j[name] for name in counted)
+
+
 def _show(found: dict[str, Any]) -> None:
     power_w = found["power_w"].values()
     drawn = f"{format_power(sum(power_w))} now" if power_w else "power not known"
@@ -84,7 +95,7 @@ def _show(found: dict[str, Any]) -> None:
             ",".join(gpu.removeprefix("gpu:") for gpu in job["gpus"]) or "-",
             str(job["cpus"] or "-"),
             format_duration(job["since_s"]),
-            format_energy(sum(job["energy_j"].values())) if job["energy_j"] else "not known",
+            format_energy(_total_j(job["energy_j"])) if job["energy_j"] else "not known",
         )
         for job in found["jobs"]
     ]

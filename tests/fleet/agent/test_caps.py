@@ -71,6 +71,15 @@ def test_a_jobs_cards_are_capped_and_put_back(
     assert [line["job"] for line in daemon.log("set")][-2:] == ["1", "2"]
 
 
+def test_a_running_jobs_cap_can_be_changed(caps: Caps, daemon: DaemonRig) -> None:
+    """By policies that cap running jobs anew; it goes back to what it was before the first."""
+    caps.begin("6", 1000, ["gpu:0"], 300.0)
+    assert caps.begin("6", 1000, ["gpu:0"], 400.0) == {"gpu:0": 400.0}
+    assert daemon.limit_w(0) == 400.0
+    caps.end("6")
+    assert daemon.limit_w(0) == DEFAULT_W
+
+
 def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
     caps: Caps,
     daemon: DaemonRig,

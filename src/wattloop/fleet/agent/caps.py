@@ -83,7 +83,10 @@ class Caps:
         try:
             if cap is None or not gpus:
                 return {}
-            self._wanted[job] = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
+            wanted = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
+            if self._wanted.get(job, wanted) != wanted:
+                self._set.pop(job, None)  # another cap for the same cards
+            self._wanted[job] = wanted
             return self._apply(job)
         finally:
             self.ready(job)

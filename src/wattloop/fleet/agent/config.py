@@ -45,11 +45,14 @@ class ControlConfig(_Part):
         socket: of the daemon; its usual place unless given.
         default_cap: for jobs that nobody chose one for: `-10%` (of the default limit), `250 W`.
         job_gpus: file in which the daemon finds whose GPUs are whose.
+        recap_s: how often running jobs are looked at again, for policies that change caps of
+            running jobs; never unless given.
     """
 
     socket: str | None = None
     default_cap: str | None = None
     job_gpus: str | None = None
+    recap_s: Annotated[float, Field(ge=5.0, le=86_400)] | None = None
 
     @field_validator("default_cap", mode="before")
     @classmethod

@@ -52,6 +52,8 @@ class Desk:
         self._caps = None if config.control is None else Caps(config.control, folder)
         self._tasks: queue.SimpleQueue[_Begin | _End | list[JobGpus] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._running: dict[str, tuple[_Begin, float]] = {}
+        """Job -> who it is, and when it is looked at again."""
         self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
 
     def start(self) -> None:
@@ -100,12 +102,14 @@ class Desk:
             except queue.Empty:
                 if self._caps is not None:
                     self._guarded(self._caps.look_after)
+                    self._guarded(self._look_again)
                 continue
             if task is None:
                 break
             if isinstance(task, _Begin):
                 self._begin(task)
             elif self._caps is not None and isinstance(task, _End):
+                self._running.pop(task.job, None)
                 self._guarded(partial(self._caps.end, task.job))
             elif self._caps is not None and isinstance(task, list):
                 self._guarded(partial(self._caps.tell, task))
@@ -126,6 +130,18 @@ class Desk:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("job %s", task.job)
         self._answers.put(Answer(task.run_id, facts, reason, cap_w, why))
+        self._plan_another_look(task)
+
+    def _plan_another_look(self, task: _Begin) -> None:
+        every_s = None if self._config.control is None else self._config.control.recap_s
+        if every_s is not None:
+            self._running[task.job] = (task, time.monotonic() + every_s)
+
+    def _look_again(self) -> None:
+        """Caps of running jobs, where a policy may have changed them."""
+        for task, due_s in list(self._running.values()):
+            if time.monotonic() >= due_s:
+                self._begin(task)
 
     @staticmethod
     def _guarded(act: Callable[[], None]) -> None:

@@ -44,10 +44,10 @@ class Service:
             ConfigError: the folder cannot be used, or another agent works in it.
         """
         with _alone(self.site.folder):
-            agent = Agent(self.site)
-            agent.start()  # holds all its journals before anybody sends them
             sender = self._delivery() if self.site.config.deliver is not None else None
             folding = None if sender is not None else LocalStore(self.site)
+            agent = Agent(self.site)
+            agent.start()  # holds all its journals before anybody sends them
             try:
                 if sender is not None:
                     sender.start()
