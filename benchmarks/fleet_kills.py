@@ -12,9 +12,13 @@ be held, pending or unknown; the joules of all runs in the store, jobs' and thos
 those of the virtual cards' own books over the same time, GPU by GPU; every card's limit must be
 what it was, and no journal of a lever may be left.
 
-slurmctld is not killed with SIGKILL because it writes its state down every few seconds only: after
-one that was, Slurm itself runs jobs a second time that have ended, and never runs the epilog of
-others (3 and 2 of 10 in a trial without any driver).
+What Slurm does by itself was kept apart. slurmctld is not killed with SIGKILL because it writes its
+state down every few seconds only: after one that was, Slurm runs jobs a second time that have
+ended, and never runs the epilog of others (3 and 2 of 10 in a trial without any driver). After the
+kills of each trial `scontrol reconfigure` is called once: a slurmctld that is restarted while jobs
+end keeps their GPUs counted as in use, and a job whose slurmd is killed during its prolog waits for
+its end for ever; Slurm 22.05 does both without us, and this mends both. Jobs that Slurm requeues
+are told to start now instead of after two minutes.
 """
 
 import random
@@ -120,6 +124,7 @@ def run(trial: Trial, fleet: Fleet, kills: int, jobs: int) -> None:
     time.sleep(SETTLES_S)
     killing(trial, fleet, rng, kills)
     fleet.wait(fleet.nodes_are_up, ENDS_S)
+    fleet.lab.run("scontrol", "reconfigure", check=False)
     check_jobs(trial, fleet)
     check_caps(trial, fleet)
     check_joules(trial, fleet)
