@@ -1,11 +1,13 @@
 """Promises of the pages: they open on any store, show texts as texts, and write nothing."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tests.serve.conftest import NASTY
+from tests.serve.filled import LIVE, filled
 from wattloop.core.errors import ConfigError
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
@@ -132,3 +134,27 @@ def test_advice_is_on_the_run_page_and_in_the_json(place: Path, client: TestClie
     assert advice["rule"] == "idle-gpu"
     assert advice["title"] in client.get("/runs/idle").text
     assert client.get("/api/v1/runs/nowhere/advice").status_code == 404
+
+
+def test_runs_that_were_chosen_stay_chosen(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However old; and of a run without samples it is said that it has no curve."""
+    page = import_module("wattloop.serve.pages.compare")
+    monkeypatch.setattr(page, "OFFERED", 1)
+    text = client.get("/compare?run=2026-001&run=2026-002").text
+    for run in ("2026-001", "2026-002"):
+        assert f'value="{run}" checked' in text
+    assert text.index('value="2026-002"') < text.index('value="2026-003"')
+    assert "No samples were kept of" in text
+    assert client.get("/compare?run=none").status_code == 404
+
+
+def test_the_limit_of_a_run_that_goes_on_is_known(tmp_path: Path) -> None:
+    """Before there is any result."""
+    with (
+        filled(tmp_path) as store,
+        TestClient(create_app(ServeOptions(store=str(store.path)))) as client,
+    ):
+        curves = client.get(f"/api/v1/runs/{LIVE}/curves").json()["curves"]
+    assert {curve["tdp_w"] for curve in curves} == {700.0}

@@ -21,8 +21,12 @@ def findings_blocks(found: Findings) -> list[Block]:
         if any(isinstance(row.get(key), int | float) for row in found.rows)
     )
     more = len(cells) - ROWS_SHOWN
-    facts = tuple(f"{name}: {value}" for name, value in _facts(found).items())
-    notes = (*facts, *found.notes, *((f"and {more} more rows",) if more > 0 else ()))
+    facts = "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in _facts(found).items())
+    notes = (
+        *([facts] if facts else ()),
+        *found.notes,
+        *((f"and {more} more rows",) if more > 0 else ()),
+    )
     blocks: list[Block] = [
         Table(found.headers, tuple(cells[:ROWS_SHOWN]), found.title, numbers, notes)
     ]

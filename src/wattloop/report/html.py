@@ -22,6 +22,8 @@ from wattloop.report.figures.render import drawing_scripts
 __all__ = ["block_html", "document_html", "style_sheet"]
 
 _e = html.escape
+LONG = 40
+"""Values of more characters are sentences, not figures."""
 
 
 def document_html(document: Document) -> str:
@@ -99,12 +101,16 @@ def _note(block: Note) -> str:
 
 def _facts(block: Facts) -> str:
     facts = "".join(
-        f"<div><dt>{_e(fact.label)}</dt><dd>{_e(fact.value)}"
+        f"<div><dt>{_e(fact.label)}</dt><dd{_long(fact.value)}>{_e(fact.value)}"
         + (f'<span class="remark">{_e(fact.note)}</span>' if fact.note else "")
         + "</dd></div>"
         for fact in block.facts
     )
     return f'<dl class="facts">{facts}</dl>'
+
+
+def _long(text: str) -> str:
+    return ' class="long"' if len(text) > LONG else ""
 
 
 def _badges(block: Badges) -> str:

@@ -30,7 +30,7 @@ def report_of_campaign(store: Store, experiment: Experiment) -> Document:
     scenario: Mapping[str, Any] = experiment.spec.get("scenario") or {}
     name = str(scenario.get("name") or experiment.name)
     scope = SCOPES.get(str(experiment.spec.get("scope")), "energy")
-    said = f"{name}, simulated"
+    said = f"{name}, simulated, {scope}"
     sections = []
     if scenario.get("description"):
         sections.append(Section("The scenario", (Paragraph(str(scenario["description"])),)))

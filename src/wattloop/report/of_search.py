@@ -89,7 +89,7 @@ def _configurations(
     rows = [
         (
             c.candidate + (" (best)" if c is summary.best else ""),
-            *(str(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
+            *(_value(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
             "–" if c.best is None else f"{c.best:.4g}",
             "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
             "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
@@ -151,4 +151,10 @@ def _parallel(table: AnalyzeTable) -> Section:
 
 def _setting(candidate: CandidateResult) -> str:
     pairs = {**candidate.parameters, **candidate.levers}
-    return ", ".join(f"{name} {value}" for name, value in pairs.items()) or candidate.candidate
+    said = ", ".join(f"{name} {_value(value)}" for name, value in pairs.items())
+    return said or candidate.candidate
+
+
+def _value(value: object) -> str:
+    """Drawn numbers have sixteen figures, of which nobody reads more than four."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

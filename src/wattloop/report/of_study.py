@@ -43,7 +43,7 @@ def report_of_study(store: Store, experiment: Experiment) -> Document:
         if step == "objective":
             blocks = _objective(spec)
         elif found is None:
-            blocks = [Note(f"Not done yet: wattloop study {step} FILE", tone="info")]
+            blocks = [Note("Not done yet.", tone="info", command=f"wattloop study {step} FILE")]
         else:
             blocks = _BLOCKS[step](found)
         sections.append(Section(title, tuple(blocks)))

@@ -68,7 +68,9 @@ def _short(result: SweepResult) -> list[Block]:
         return [*blocks, Paragraph("No setting beside the default has a result yet.")]
     first = rows[0]
     facts = (
-        Fact(first["metric"], f"{gain_text(first['gain'])}%", f"at {setting_text(first)}"),
+        Fact(
+            f"{first['metric']} saved", f"{gain_text(first['gain'])}%", f"at {setting_text(first)}"
+        ),
         Fact("Time then", f"{gain_text(first['time'], -1)}%", "against the default"),
     )
     cells = tuple(

@@ -40,7 +40,7 @@ def sensors(record: RunRecord) -> Table:
         (part.name, "not known", "", "", "", "missing", part.reason) for part in result.missing
     ]
     return Table(
-        ("domain", "energy", "", "mean power", "limit", "how", "sensor"),
+        ("domain", "energy", "uncertainty", "mean power", "limit", "how", "sensor"),
         tuple(rows),
         caption="Energy by component, and where each figure comes from",
         numbers=frozenset((1, 2, 3, 4)),
@@ -128,7 +128,7 @@ def windows_table(windows: Sequence[WindowResult]) -> Table | None:
     )
     more = len(windows) - len(rows)
     return Table(
-        ("window", "duration", "energy", ""),
+        ("window", "duration", "energy", "uncertainty"),
         rows,
         caption="Windows",
         numbers=frozenset((1, 2, 3)),

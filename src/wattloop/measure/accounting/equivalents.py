@@ -77,7 +77,7 @@ ENERGY_FACTORS = (
         "water",
         "l",
         4_186.0 * 80,
-        "of water brought from 20 to 100 degC, without losses",
+        "of water brought from 20 to 100 °C, without losses",
         "specific heat of water, 4.186 kJ/(kg K)",
         None,
     ),

@@ -54,7 +54,7 @@ def insights(found: Sequence[Efficiency]) -> tuple[Insight, ...]:
                 Severity.WARNING,
                 f"{name} worked at {value:.2f} of its limit, the other GPUs at {others:.2f}: work "
                 "is spread unevenly, and the others may wait for it or it for them. If the job "
-                "was not meant to use it, leave it out with devices:",
+                "was not meant to use it, leave it out with `devices:` in wattloop.yaml.",
             )
         )
     return tuple(said)

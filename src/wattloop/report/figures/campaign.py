@@ -48,7 +48,7 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     x_scale, y_scale = (alt.Scale(domain=ends, nice=False, zero=False) for ends in domains.values())
     x = alt.X(
         "energy_kwh:Q",
-        title="Energy of the cluster (kWh)",
+        title="Energy (kWh)",
         scale=x_scale,
         axis=alt.Axis(tickCount=10),
     )

@@ -128,7 +128,9 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
     if len(stretches) > len(bars):
         cut += f"; first {MOST_BARS:,} of {len(stretches):,} stretches"
     return styled(
-        chart, f"Who had which GPU: {result.policy}", f"black ends: stopped early{cut}; {said}"
+        chart,
+        f"Who had which GPU: {result.policy}",
+        f"{'black ends: stopped early; ' if stopped else ''}{said}{cut}",
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from wattloop.analyze.roles import usual_target
 from wattloop.analyze.table import Table
 from wattloop.report.figures.rows import rows_data
-from wattloop.report.figures.scatter import drawn_rows
+from wattloop.report.figures.scatter import drawn_rows, titled
 from wattloop.report.figures.style import GREY, HEIGHT, WIDTH, styled
 
 __all__ = ["parallel_figure"]
@@ -48,7 +48,12 @@ def parallel_figure(table: Table) -> Any:
     ends = [
         {"axis": name, "place": at, "text": places[name][2][at]} for name in axes for at in (0, 1)
     ]
-    x = alt.X("axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=-20, domain=False))
+    x = alt.X(
+        "axis:N",
+        sort=axes,
+        title=None,
+        axis=alt.Axis(labelAngle=-20, domain=False, ticks=False, labelPadding=16),
+    )
     y = alt.Y("place:Q", axis=None)
     lines = (
         alt.Chart(rows_data(rows))
@@ -57,7 +62,7 @@ def parallel_figure(table: Table) -> Any:
             x=x,
             y=y,
             detail="run:N",
-            color=alt.Color("target:Q", title=target, scale=alt.Scale(scheme="viridis")),
+            color=alt.Color("target:Q", title=titled(target), scale=alt.Scale(scheme="viridis")),
             tooltip=["run:N", "axis:N", "value:N", "target:Q"],
         )
     )
@@ -66,7 +71,7 @@ def parallel_figure(table: Table) -> Any:
     texts = base.mark_text(dy=alt.expr("datum.place ? -8 : 10"), fontSize=10, color="#374151")
     chart = alt.layer(rules, lines, texts.encode(y=y, text="text:N"))
     chart = chart.properties(width=int(1.7 * WIDTH), height=HEIGHT)
-    said = "; ".join(filter(None, (table.source, f"coloured by {target}", sampled)))
+    said = "; ".join(filter(None, (table.source, f"coloured by {titled(target)}", sampled)))
     return styled(chart, "Parallel coordinates", said)
 
 

@@ -65,7 +65,8 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
     chart = alt.layer(*layers).properties(width=WIDTH * 1.5, height=HEIGHT)
     kinds = {d.provenance.value for r in runs.values() for d in _domains(r, scope)}
     said = f"energy is the area under the curve; {', '.join(sorted(kinds)) or 'not measured'}"
-    return styled(chart, f"Power of {part} over time against the TDP", said)
+    against = " against the TDP" if tdp_w > 0 else ""
+    return styled(chart, f"Power of {part} over time{against}", said)
 
 
 def _rows(store: Store, run: RunRecord, scope: str) -> list[dict[str, float]]:

@@ -56,7 +56,7 @@ def regression_figures(found: Regression) -> dict[str, Any]:
     )
     kept = "" if found.cv_r2 is None else f", {found.cv_r2:.3f} on rows left out"
     said = f"OLS over {found.facts['rows']} runs, R2 {found.r2:.3f}{kept}; bars: 95% interval"
-    return {"coefficients": styled(chart, f"What each level adds to {found.target}", said)}
+    return {"coefficients": styled(chart, f"What each level adds to {titled(found.target)}", said)}
 
 
 def importance_figures(found: Importances) -> dict[str, Any]:
@@ -80,4 +80,4 @@ def importance_figures(found: Importances) -> dict[str, Any]:
     height = max(24 * len(rows), 60)
     chart = alt.layer(bars, names).properties(width=WIDTH, height=height)
     said = f"{METHODS[found.method]}; {found.facts['rows']} runs"
-    return {"importance": styled(chart, f"What {found.target} depends on", said)}
+    return {"importance": styled(chart, f"What {titled(found.target)} depends on", said)}

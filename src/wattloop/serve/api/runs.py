@@ -145,8 +145,11 @@ def _curves(
 ) -> list[CurveAnswer]:
     start_s = record.started_s
     begin_s, end_s = (None if edge is None else start_s + edge for edge in span_s)
-    limits = {} if record.result is None else {d.name: d.tdp_w for d in record.result.domains}
-    scopes = {d["name"]: str(d["scope"]) for f in record.feeds for d in f.get("domains") or ()}
+    domains = [domain for feed in record.feeds for domain in feed.get("domains") or ()]
+    limits = {domain["name"]: domain.get("tdp_w") for domain in domains}
+    if record.result is not None:
+        limits |= {domain.name: domain.tdp_w for domain in record.result.domains}
+    scopes = {domain["name"]: str(domain["scope"]) for domain in domains}
     found = []
     for series in wanted:
         curve = read_curve(store, record.run_id, series, points, (begin_s, end_s))

@@ -1,18 +1,22 @@
 """*Compare*: two or more runs, and which differences are real."""
 
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from wattloop.report.document import Block, Chart, Table
+from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.report.document import Block, Chart, Note, Table
 from wattloop.report.figures.power import power_figure
 from wattloop.serve.api.compare import comparison_of
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.store.comparison import Cell, Comparison
 from wattloop.store.job_list import job_page
+from wattloop.store.runs import RunRecord, find_run
+from wattloop.store.series import series_of
 
 __all__ = ["router"]
 
@@ -20,6 +24,13 @@ router = APIRouter()
 
 OFFERED = 30
 SCOPES = ("gpu", "cpu", "dram", "node")
+SHOWN: dict[str, Callable[[float], str]] = {
+    "s": format_duration,
+    "W": format_power,
+    "J": lambda energy_j: format_energy(energy_j).partition(" (")[0],
+    "J s": lambda edp_js: f"{format_energy(edp_js).partition(' (')[0]} s",
+}
+"""Numbers for people, by unit."""
 
 
 @router.get("/compare")
@@ -31,6 +42,7 @@ def compare_page(
     """A form, and the comparison of the runs that were chosen."""
     names = list(dict.fromkeys(name for name in run or [] if name))
     shown = Markup("")
+    chosen = [find_run(house.store, name) for name in names]
     if len(names) > 1:
         found = comparison_of(house.store, names)
         # runs that are over do not change
@@ -39,10 +51,26 @@ def compare_page(
     return house.page(
         "compare.html",
         request,
-        chosen=names,
-        offered=job_page(house.store, limit=OFFERED),
+        chosen=[record.run_id for record in chosen],
+        offered=_offered(house, chosen),
         blocks=shown,
     )
+
+
+def _offered(house: House, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
+    """What was chosen first, in that order, so that it stays chosen; then the newest others."""
+    first = [
+        {
+            "run_id": record.run_id,
+            "name": record.name,
+            "started_wall_s": record.started_wall_s,
+            "energy_j": record.energy_j,
+        }
+        for record in chosen
+    ]
+    known = {record.run_id for record in chosen}
+    newest = job_page(house.store, limit=OFFERED)
+    return [*first, *(row for row in newest if row["run_id"] not in known)]
 
 
 def _blocks(house: House, found: Comparison) -> list[Block]:
@@ -66,10 +94,13 @@ def _blocks(house: House, found: Comparison) -> list[Block]:
     )
     blocks: list[Block] = [table]
     runs = {f"{record.name} {record.run_id[-6:]}": record for record in found.records}
+    silent = [name for name, record in runs.items() if not series_of(record.feeds)]
     for scope in SCOPES:
         chart = power_figure(house.store, runs, scope, 0.0)
         if chart is not None:
             blocks.append(Chart(f"power-{scope}", chart, f"Power of {scope} of each run over time"))
+    if silent:
+        blocks.append(Note(f"No samples were kept of {', '.join(silent)}: no curve."))
     return blocks
 
 
@@ -85,4 +116,7 @@ def _cells(cells: tuple[Cell, ...], unit: str) -> list[str]:
 
 
 def _value(cell: Cell, unit: str) -> str:
-    return "–" if cell.value is None else f"{cell.value:.4g} {unit}"
+    if cell.value is None:
+        return "–"
+    shown = SHOWN.get(unit)
+    return f"{cell.value:,.4g} {unit}" if shown is None else shown(cell.value)

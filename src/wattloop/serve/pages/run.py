@@ -21,18 +21,23 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
     """One run, also while it goes on."""
     record = find_any_run(house.store, run_id)
     accounting = record.accounting or {}
+    windows = read_windows(house.store, record.run_id)
     found = [
         *([sensors(record)] if record.result is not None else []),
         labels(accounting),
         *remarks(record),
         grid_facts(accounting) if accounting else None,
-        windows_table(read_windows(house.store, record.run_id)),
+        windows_table(windows),
     ]
     return house.page(
         "run.html",
         request,
         record=record,
         is_live=record.status.value == "running",
+        has_limits=any(
+            one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
+        ),
+        has_windows=bool(windows),
         has_signals=any(series.kind == "signal" for series in series_of(record.feeds)),
         advice=blocks_html(notes_of(advice_of(house, record))),
         blocks=blocks_html([block for block in found if block is not None]),

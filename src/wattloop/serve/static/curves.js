@@ -23,6 +23,7 @@ function curveSpec(answer, title = "Power (W)") {
   const limits = answer.curves.filter((curve) => curve.tdp_w)
     .map((curve) => ({ domain: curve.name, limit: curve.tdp_w }));
   const colour = { field: "domain", type: "nominal", title: null,
+    legend: { symbolOpacity: 1, symbolType: "stroke", symbolStrokeWidth: 3 },
     scale: { domain: names, range: names.map((_, n) => colours[n % colours.length]) } };
   const x = { field: "t", type: "quantitative", title: "Time since the start (s)",
     scale: { nice: false } };
