@@ -7,6 +7,7 @@ import pytest
 from tests.control.conftest import Rig
 from wattloop.control.hold import hold
 from wattloop.control.lever import Lever, Setting
+from wattloop.control.restore import restore
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.testing.lever_contract import check_lever
 from wattloop.testing.nvml_stub import Call, StubNvml
@@ -89,6 +90,47 @@ def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
     assert rig.card.read("pp_dpm_sclk") == "0 1 2 3 4 5"
     assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
     assert rig.card.read(MODE) == "high"
+
+
+def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
+    """Any mode but `manual` lets go of both clocks: it comes back with the last of them."""
+    sm, memory = "gpu:0/sm_clock", "gpu:0/memory_clock"
+    with hold([rig.lever(sm), rig.lever(memory)]) as held:
+        held.set({sm: 1100.0, memory: 900.0})
+        held.put_back(sm)
+        assert rig.card.read("pp_dpm_sclk") == "0 1 2 3 4 5"
+        assert rig.card.read("pp_dpm_mclk") == "2"
+        assert rig.card.read(MODE) == "manual"
+        held.set({sm: 800.0})
+        held.put_back(memory)
+        assert (rig.card.read("pp_dpm_sclk"), rig.card.read(MODE)) == ("1", "manual")
+        held.put_back(sm)
+        assert rig.card.read(MODE) == "auto", "nobody needs it any more"
+        held.set({sm: 1100.0, memory: 900.0})
+    assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
+    assert rig.card.read(MODE) == "auto"
+
+
+def test_amd_clocks_left_by_a_killed_owner_come_back_together(rig: Rig) -> None:
+    """Also when one had been put back before: the journal of the other has the mode."""
+    owner = rig.start(
+        """
+with hold([lever("gpu:0/sm_clock"), lever("gpu:0/memory_clock")]) as held:
+    held.set({"gpu:0/sm_clock": 1100.0, "gpu:0/memory_clock": 900.0})
+    held.put_back("gpu:0/sm_clock")
+    print("set", flush=True)
+    time.sleep(60)
+""",
+        WATTLOOP_GUARDIAN="0",
+    )
+    owner.kill()
+    owner.wait()
+    assert rig.card.read(MODE) == "manual"
+    rig.card.render()
+    restore(rig.state)
+    assert rig.card.read("pp_dpm_mclk") == "0 1 2 3"
+    assert rig.card.read(MODE) == "auto"
+    assert rig.journals() == []
 
 
 def test_amd_levels_are_only_written_in_manual_mode(

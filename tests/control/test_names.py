@@ -1,10 +1,16 @@
 """Promises of names: one lever, or all of a kind; a wrong name gets the nearest right one."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.control.conftest import Rig
 from wattloop.control.names import lever_named, levers_named
+from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
+from wattloop.hardware.host import Host
+from wattloop.testing.amdgpu_tree import AmdgpuTree
+from wattloop.testing.cpufreq_tree import CpufreqTree
 from wattloop.testing.nvml_stub import StubNvml
 
 
@@ -45,3 +51,20 @@ def test_machine_without_any_lever() -> None:
     """It says what would be needed, and how to try the virtual GPU."""
     with pytest.raises(ConfigError, match=r"no lever on this machine.*WATTLOOP_VIRTUAL_GPUS=1"):
         levers_named([], "gpu:0/power_limit")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("cpu/governor", r"no cpufreq under .*enable frequency scaling in the firmware"),
+        ("cpu/max_frequency", r"no cpufreq under "),
+        ("cpu:0/power_limit_long_term", r"no power limit under .*modprobe intel_rapl_msr"),
+        ("gpu/power_limit", r".*NVIDIA .*no AMD GPU under .*WATTLOOP_VIRTUAL_GPUS=1"),
+    ],
+)
+def test_what_is_not_there_is_no_unknown_lever(tmp_path: Path, name: str, reason: str) -> None:
+    """Why it cannot be set on this machine, and what would help."""
+    AmdgpuTree(tmp_path).add_card() if name.startswith("cpu") else CpufreqTree(tmp_path)
+    levers = find_levers(Host(sysfs=tmp_path))
+    with pytest.raises(ConfigError, match=rf"{name} cannot be set here: {reason}"):
+        levers_named(levers, name)

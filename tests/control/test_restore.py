@@ -98,6 +98,32 @@ def test_after_a_reboot_only_our_own_value_is_replaced(
     assert rig.journals() == []
 
 
+def test_a_device_that_is_not_there_yet_after_a_reboot_is_kept(rig: Rig) -> None:
+    """Its driver may be loaded later; then what still shows our value is put back."""
+    dead_owner(rig, boot="another-boot")
+    rig.put_limit_w(90)
+    limit = rig.package / "constraint_0_power_limit_uw"
+    limit.rename(limit.with_name("away"))
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.ABSENT
+    assert "is its driver loaded?" in result.message
+    assert len(rig.journals()) == 1
+    limit.with_name("away").rename(limit)
+    (result,) = restore(rig.state)
+    assert result.fate is Fate.RESTORED
+    assert rig.limit_w() == 150
+    assert rig.journals() == []
+
+
+def test_a_device_that_never_comes_back_can_be_forgotten(rig: Rig) -> None:
+    """A card that was taken out of the machine is not asked for for ever."""
+    dead_owner(rig, boot="another-boot")
+    (rig.package / "constraint_0_power_limit_uw").unlink()
+    assert [result.fate for result in restore(rig.state)] == [Fate.ABSENT]
+    assert [result.fate for result in restore(rig.state, forget=True)] == [Fate.FORGOTTEN]
+    assert rig.journals() == []
+
+
 def test_previous_value_outside_limits_never_reaches_the_device(rig: Rig) -> None:
     """Limits that have changed since, or a journal made up by somebody: reported, not written."""
     dead_owner(rig, previous=900.0)

@@ -190,12 +190,12 @@ def test_what_is_no_file_is_no_journal(rig: Rig, leftover: Path) -> None:
 
 
 def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """Who holds a device cannot be read from it; that it is held is said all the same."""
+    """Who holds a device cannot be read from it; the kernel knows all the same."""
     os.mkfifo(lock_path("cpu", tmp_path))
     first = DeviceLock.take("cpu", tmp_path, Owner.this_process())
     signal.alarm(30)
     try:
-        with pytest.raises(DeviceBusy, match="held by another process"):
+        with pytest.raises(DeviceBusy, match="already held by this process"):
             DeviceLock.take("cpu", tmp_path, Owner.this_process())
     finally:
         signal.alarm(0)
@@ -313,7 +313,7 @@ def test_owner_in_another_container_is_left_alone(rig: Rig) -> None:
     assert {result.fate for result in results} == {Fate.IN_USE}
     assert "in another container" in results[0].message
     with pytest.raises(
-        DeviceBusy, match=r"in another container, since .*; wait until it has ended"
+        DeviceBusy, match=r"held by process \d+ \(.*\) of .* runs for .*; wait until it has ended"
     ):
         hold([rig.lever(LIMIT)]).__enter__()
     process.kill()
@@ -334,3 +334,40 @@ with hold([lever_named(levers, "{LIMIT}")]) as held:
     print("ready", flush=True)
     time.sleep(60)
 """
+
+
+LOCKER = """
+import fcntl, os, sys, time
+if len(sys.argv) > 2:
+    os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
+file = open(sys.argv[1], "r+")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.write('{"pid": 1, "user": "somebody else"}')
+file.flush()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "user", [None, pytest.param("12345", marks=as_root)], ids=["ours", "another's"]
+)
+def test_whoever_locks_is_named_by_the_kernel(place: Path, user: str | None) -> None:
+    """Not by what it wrote into the file; with how long it runs, and how to get rid of it."""
+    DeviceLock.take("cpu", place, Owner.this_process()).release()
+    lock = str(lock_path("cpu", place))
+    words = [sys.executable, "-c", LOCKER, lock, *([user] if user else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as locker:
+        try:
+            assert locker.stdout is not None
+            assert locker.stdout.readline() == "locked\n"
+            with pytest.raises(DeviceBusy) as refused:
+                DeviceLock.take("cpu", place, Owner.this_process())
+        finally:
+            locker.kill()
+    said = str(refused.value)
+    assert f"cpu is held by process {locker.pid} (" in said
+    assert "which runs for" in said
+    assert "somebody else" not in said
+    assert (f"'sudo kill {locker.pid}'" in said) == (user is not None)
+    DeviceLock.take("cpu", place, Owner.this_process()).release()

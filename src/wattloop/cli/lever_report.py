@@ -9,7 +9,7 @@ from wattloop.control.restore import restore
 
 __all__ = ["fate_text", "restore_leftovers", "unsettled"]
 
-SILENT = (Fate.ALREADY, Fate.REBOOTED, Fate.IN_USE)
+SILENT = (Fate.ALREADY, Fate.REBOOTED, Fate.ABSENT, Fate.IN_USE)
 
 
 def restore_leftovers() -> list[Restored]:
@@ -41,4 +41,5 @@ def fate_text(result: Restored) -> str:
 
 def unsettled(results: Iterable[Restored]) -> bool:
     """Whether something is still not what it was, though its owner is dead."""
-    return any(result.fate in (Fate.FAILED, Fate.CHANGED, Fate.FOREIGN) for result in results)
+    left = (Fate.FAILED, Fate.CHANGED, Fate.FOREIGN, Fate.ABSENT)
+    return any(result.fate in left for result in results)

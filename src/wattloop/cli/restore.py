@@ -21,7 +21,8 @@ NOT_RESTORED = 1
 @app.command(
     "restore",
     epilog="Exit code 0 when nothing is left to restore, 1 when something could not be "
-    "restored, stands at a value that somebody else has set since, or was left by another user.",
+    "restored, stands at a value that somebody else has set since, was left by another user, or "
+    "is of a device that has not come back after a reboot.",
 )
 def restore(
     *,

@@ -59,10 +59,12 @@ class DpmClock(Lever):
     """One level of `pp_dpm_sclk` or `pp_dpm_mclk`, with the driver's mode set to `manual`.
 
     The driver shows the level in use, not those that are allowed, so the choice itself cannot be
-    read back; the mode can. Restoring allows all levels again, then puts the mode back.
+    read back; the mode can. Restoring allows all levels again, then puts the mode back, unless the
+    other clock is still held: any other mode than `manual` would let go of both.
     """
 
     reads_back = False
+    shared_parts = frozenset((MODE_PART,))
 
     def __init__(self, card: AmdCard, leaf: str, path: Path, host: Host) -> None:
         self.name = f"{card.name}/{leaf}"

@@ -213,7 +213,25 @@ class Hold:
                     self._note(lever.write_part_text(part, entry.previous[part]))
                     entry.done.add(part)
             return []
+        for entry in entries:
+            for part in self._needed_by_others(entry, entries):
+                # theirs to put back, from the same previous value
+                settled(Restored(entry.name, part, Fate.ALREADY, entry.previous[part]))
         return put_back(pairs, on_settled=settled)
+
+    def _needed_by_others(self, entry: Entry, leaving: Sequence[Entry]) -> list[str]:
+        """Parts of this lever that another one of the device, which stays as it is, depends on."""
+        staying = [
+            other
+            for other in self._entries.values()
+            if other.device == entry.device and other not in leaving
+        ]
+        shared = self.levers[entry.name].shared_parts
+        return [
+            part
+            for part in entry.pending()
+            if part in shared and any(part in other.pending() for other in staying)
+        ]
 
     def _note(self, text: str) -> None:
         self.writes += text.splitlines()

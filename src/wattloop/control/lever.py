@@ -70,12 +70,15 @@ class Lever(ABC):
             colon it names the kind of device.
         reads_back: whether `read` shows what was written; NVML has no getter for locked clocks.
         tolerance: how far a device may round: a value read this near to the value written is it.
+        shared_parts: parts that other levers of the device have as well; such a part is put back
+            with the last of those that need it.
         kept_elsewhere: another process locks, journals and restores it for us, also when we die.
     """
 
     name: str
     device: str
     reads_back: bool = True
+    shared_parts: frozenset[str] = frozenset()
     tolerance: float = 0.0
     kept_elsewhere: bool = False
 

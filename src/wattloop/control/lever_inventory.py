@@ -1,10 +1,19 @@
 """What can be set on a machine, and what cannot."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wattloop.control.lever import Lever, LeverState
 
-__all__ = ["LeverInventory"]
+__all__ = ["FoundLevers", "LeverInventory"]
+
+
+class FoundLevers(list[Lever]):
+    """Levers, with why others are not there for whoever asks for one of those."""
+
+    def __init__(self, levers: Iterable[Lever] = (), absent: Iterable[LeverState] = ()) -> None:
+        super().__init__(levers)
+        self.absent = tuple(absent)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from wattloop.control.descriptors import close_private, keep_private, try_lock
+from wattloop.control.lock_holder import LockHolder, lock_holder
 from wattloop.control.owner import Owner
+from wattloop.control.place import STATE_VARIABLE
 from wattloop.core.errors import DeviceBusy, LeverError
 
 __all__ = ["DeviceLock"]
@@ -91,6 +93,11 @@ def _opened(path: Path) -> int:
 
 def _busy(device: str, path: Path) -> str:
     owner = holder(device, path.parent)
+    real = lock_holder(path)
+    if real is not None and real.pid == os.getpid():
+        return f"{device} is already held by this process; use the hold that it has"
+    if real is not None and (owner is None or owner.pid != real.pid):
+        return f"{device} is held by {real}; {_remedy(real, path)}"
     if owner is None:
         return f"{device} is held by another process; try again when it has ended"
     if owner.pid == os.getpid() and owner.alive:
@@ -100,4 +107,16 @@ def _busy(device: str, path: Path) -> str:
             f"{device} was held by {owner}, which has ended, but a process that it started still "
             "holds its files; end that one"
         )
-    return f"{device} is held by {owner}; wait until it has ended"
+    remedy = "wait until it has ended" if real is None else _remedy(real, path)
+    return f"{device} is held by {owner}; {remedy}"
+
+
+def _remedy(real: LockHolder, path: Path) -> str:
+    """What to do: any user may hold a lock in a directory for everybody."""
+    if real.uid in (0, os.geteuid()):
+        return "wait until it has ended"
+    return (
+        f"wait until it has ended, or have an administrator end it ('sudo kill {real.pid}'); where "
+        f"users are not to block each other, let {STATE_VARIABLE} name a directory of root's "
+        f"instead of {path.parent}"
+    )

@@ -5,14 +5,24 @@ import re
 from collections.abc import Sequence
 
 from wattloop.control.lever import Lever
+from wattloop.control.lever_inventory import FoundLevers
 from wattloop.core.errors import ConfigError
 
 __all__ = ["lever_named", "levers_named"]
 
+SIBLINGS = (
+    frozenset(("cpu", leaf) for leaf in ("governor", "min_frequency", "max_frequency")),
+    frozenset(
+        ("cpu", leaf) for leaf in ("power_limit", "power_limit_long_term", "power_limit_short_term")
+    ),
+    frozenset(("gpu", leaf) for leaf in ("power_limit", "sm_clock", "memory_clock")),
+)
+"""Family and leaf of levers that come from one driver: without it none of them is there."""
+VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
 NO_LEVER = (
     "there is no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
     "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "
-    "missing. WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
+    f"missing. {VIRTUAL}"
 )
 
 
@@ -38,6 +48,8 @@ def levers_named(levers: Sequence[Lever], name: str) -> list[Lever]:
     by_name = {lever.name: lever for lever in levers}
     if name in by_name:
         return [by_name[name]]
+    if (why := _why_absent(levers, name)) is not None:
+        raise ConfigError(why)
     if not levers:
         raise ConfigError(f"{name}: {NO_LEVER}")
     match = re.fullmatch(r"([a-z]+)(?::(\d+(?:,\d+)*))?/(.+)", name)
@@ -69,6 +81,23 @@ def _numbered(by_name: dict[str, Lever], name: str, device: str, leaf: str) -> L
         )
         raise ConfigError(f"{name}: there is no {device} here; {there}")
     raise _unknown(name, by_name)
+
+
+def _why_absent(levers: Sequence[Lever], name: str) -> str | None:
+    """That none of a whole kind is here, and why; None when there are some, or nobody knows."""
+    family, _, leaf = re.sub(r":[\d,]+", "", name).partition("/")
+    siblings = next((kind for kind in SIBLINGS if (family, leaf) in kind), frozenset())
+    if any(_is(lever.name, *sibling) for lever in levers for sibling in siblings):
+        return None
+    absent = levers.absent if isinstance(levers, FoundLevers) else ()
+    reasons = [
+        f"{state.reason}; {state.remedy}" if state.remedy else state.reason
+        for state in absent
+        if tuple(state.name.split("/")) in siblings
+    ]
+    if family == "gpu" and reasons:
+        reasons.append(VIRTUAL)
+    return f"{name} cannot be set here: {'; '.join(reasons)}" if reasons else None
 
 
 def _is(name: str, family: str, leaf: str) -> bool:

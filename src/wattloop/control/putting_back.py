@@ -20,6 +20,8 @@ class Fate(StrEnum):
     """It stood at its previous value."""
     REBOOTED = "rebooted"
     """The machine was restarted since, and what we set went with it."""
+    ABSENT = "absent"
+    """The machine was restarted and the device is not there, or not yet; kept for later."""
     CHANGED = "changed"
     """Somebody else has set it since; left alone."""
     FAILED = "failed"
@@ -104,9 +106,11 @@ def _one(
     previous = entry.previous[part]
     if lever is None:
         if not same_boot:
-            return _result(entry, part, Fate.REBOOTED, message="the device is not there any more")
+            return _absent(entry, part)
         raise LeverError(f"{entry.name}: the device {entry.device} is not there any more")
     found, readable = _found(lever, part)
+    if lever.reads_back and not readable and not same_boot:
+        return _absent(entry, part)
     if readable and lever.same(found, previous):
         return _result(entry, part, Fate.ALREADY, found)
     ours = readable and any(lever.took(value, found) for value in entry.ours[part])
@@ -132,6 +136,16 @@ def _one(
                 f"it shows {shown(now, entry.unit)}"
             )
     return _result(entry, part, Fate.RESTORED, found)
+
+
+def _absent(entry: Entry, part: str) -> Restored:
+    """A driver may be loaded later than we are started."""
+    message = (
+        f"{_label(entry, part)}: the machine was restarted, and {entry.device} is not there; is "
+        "its driver loaded? It is looked at again by the next 'wattloop restore', and dropped by "
+        "'wattloop restore --forget'"
+    )
+    return _result(entry, part, Fate.ABSENT, message=message)
 
 
 def _found(lever: Lever, part: str) -> tuple[Setting, bool]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from wattloop.control.daemon.offered import with_daemon
 from wattloop.control.lever import Lever, LeverState
-from wattloop.control.lever_inventory import LeverInventory
+from wattloop.control.lever_inventory import FoundLevers, LeverInventory
 from wattloop.control.names import lever_named, levers_named
 from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
@@ -48,7 +48,8 @@ def find_levers(
     where: Context | Host | None = None, settings: Settings | None = None
 ) -> list[Lever]:
     """Every lever of the machine: real ones, then those of third parties and the virtual GPU."""
-    return inventory(where, settings).levers
+    found = inventory(where, settings)
+    return FoundLevers(found.levers, found.absent)
 
 
 def inventory(

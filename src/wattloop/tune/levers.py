@@ -104,7 +104,7 @@ class LeverBoard:
 
     def _all(self) -> list[Lever]:
         if self._levers is None:
-            self._levers = list(find_levers(settings=self._settings))
+            self._levers = find_levers(settings=self._settings)
         return self._levers
 
     def _group(self, name: str) -> Sequence[Lever]:
