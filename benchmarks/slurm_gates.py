@@ -61,11 +61,12 @@ def _compared(lab: SlurmLab, way: _Way, waiting: int) -> tuple[str, ...]:
         newcomers.append(lab.submit("sleep 600", "--gres=gpu:1", "--time=20"))
         time.sleep(0.23)
     time.sleep(2.0)
-    began = len(lab.run("squeue", "-h", "-t", "R", "-o", "%i").split())
-    stop.set()
-    thread.join()
+    began = _began(lab)
     for _ in range(waiting - NEWCOMERS):
         lab.submit("sleep 600", "--gres=gpu:1", "--time=20")
+    stop.set()
+    thread.join()
+    began_now = _began(lab)
     times_s = []
     for _ in range(5):
         pending = _pending(lab)
@@ -73,7 +74,7 @@ def _compared(lab: SlurmLab, way: _Way, waiting: int) -> tuple[str, ...]:
         way.keep(lab, pending)
         times_s.append(time.perf_counter() - begun_s)
     requests = "1" if way.name == "reservation" else str(len(pending))
-    goes_on = _goes_on_s(lab, began)
+    goes_on = _goes_on_s(lab, began_now)
     held = lab.run("squeue", "-h", "-t", "PD", "-o", "%Q").split().count("0")
     way.undo(lab)
     lab.run("scancel", "--user=root")
@@ -89,10 +90,14 @@ def _goes_on_s(lab: SlurmLab, began: int) -> float | None:
     while time.monotonic() - begun_s < PATIENCE_S:
         if began >= 16:  # it never stopped
             return 0.0
-        if len(lab.run("squeue", "-h", "-t", "R", "-o", "%i").split()) > began:
+        if _began(lab) > began:
             return time.monotonic() - begun_s
         time.sleep(0.2)
     return None
+
+
+def _began(lab: SlurmLab) -> int:
+    return len(lab.run("squeue", "-h", "-t", "R", "-o", "%i").split())
 
 
 def _pending(lab: SlurmLab) -> list[str]:

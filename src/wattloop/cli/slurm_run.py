@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from wattloop.schedule.slurm.observer import SlurmObserver
 from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
 from wattloop.schedule.slurm.state import DriverState, default_state_path
-from wattloop.schedule.slurm.status_file import status_path, write_status
+from wattloop.schedule.slurm.status_file import read_status, status_path, write_status
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -97,7 +97,7 @@ class _Reports:
         self, request: RunRequest, steering: Steering, state_path: Path, console: Console
     ) -> None:
         self._console, self._steering = console, steering
-        self._path = None if request.dry_run else status_path(state_path)
+        self._path = None if request.dry_run else _own_status(state_path)
         self._mode = "observe" if request.observe else "drive"
         self._started_s = time.time()
         self.rounds = 0
@@ -120,6 +120,16 @@ class _Reports:
             "events": dict(self._steering.log.counts),
             "last": None if self.last is None else self.last.to_dict(),
         }
+
+
+def _own_status(state_path: Path) -> Path | None:
+    """Where to write; nowhere when a driver is at work that has its status there."""
+    path = status_path(state_path)
+    with suppress(ConfigError):
+        there = read_status(path)
+        if there["alive"] and there.get("mode") == "drive" and there.get("pid") != os.getpid():
+            return None
+    return path
 
 
 def _finish(request: RunRequest, steering: SlurmDriver | SlurmObserver, reports: _Reports) -> None:

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
-from wattloop.schedule.slurm.carrying_out import open_words, wanted_start
+from wattloop.schedule.slurm.carrying_out import open_fields, wanted_start
 from wattloop.schedule.slurm.fleet_power import readings_from
 from wattloop.schedule.slurm.known_nodes import known_nodes
 from wattloop.schedule.slurm.node_record import SlurmNode
@@ -200,11 +200,12 @@ def test_a_start_is_one_command_and_can_be_undone() -> None:
         wanted_start(live, place, start, "start", before=None, sets_caps=False)
         for start in plan.starts
     )
-    assert open_words(first, live.jobs[0], "gate", None) == (
-        "scontrol", "update", "JobId=1", "ReservationName=gate", "ReqNodeList=n1",
-    )  # fmt: skip
+    assert open_fields(first, live.jobs[0], "gate", None) == {
+        "ReservationName": "gate",
+        "ReqNodeList": "n1",
+    }
     assert second.nodes == ()  # the user's own choice stands
-    assert open_words(first, job("1", reservation="gate"), "gate", first) == ()
+    assert open_fields(first, job("1", reservation="gate"), "gate", first) == {}
 
 
 def test_nodes_become_a_cluster() -> None:

@@ -1,4 +1,4 @@
-"""From a plan to scontrol: one call for each job that starts, stops or gets another cap."""
+"""From a plan to scontrol: one call for each job, or for several that are changed alike."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +17,7 @@ from wattloop.schedule.slurm.plan import PlannedStart
 from wattloop.schedule.slurm.site import Site
 from wattloop.schedule.slurm.state import DriverState
 
-__all__ = ["CarryingOut", "wanted_start"]
+__all__ = ["CarryingOut", "open_fields", "wanted_start"]
 
 
 def wanted_start(
@@ -99,40 +99,31 @@ class CarryingOut:
         if moved:
             self.close([each.key for each, _ in moved], {job.key: job for _, job in moved})
             wanted = [pair for pair in wanted if pair not in moved]
-        changes: list[tuple[Opened, SlurmJob, tuple[str, ...]]] = []
+        changes: dict[tuple[tuple[str, str], ...], list[tuple[Opened, SlurmJob]]] = {}
+        known = set(self._state.opened)
         for each, job in wanted:
             before = self._state.opened.get(each.key)
-            words = open_words(each, job, self._gate_name, before)
-            if words:
-                changes.append((each, job, words))
+            fields = open_fields(each, job, self._gate_name, before)
+            if fields:
+                changes.setdefault(tuple(fields.items()), []).append((each, job))
+                # What was there before the first of our changes is what counts.
+                undo = {**_undo(each, job), **(before.undo if before is not None else {})}
+                self._state.opened[each.key] = replace(each, undo=undo)
             elif before is not None and before.why != each.why:  # nothing to tell Slurm
                 self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
-        known = set(self._state.opened)
-        for each, job, _ in changes:
-            before = self._state.opened.get(each.key)
-            # What was there before the first of our changes is what counts.
-            undo = {**_undo(each, job), **(before.undo if before is not None else {})}
-            self._state.opened[each.key] = replace(each, undo=undo)
         self._state.save()
-        refused = []
-        for each, job, words in changes:
-            try:
-                self._client.update_job(words)
-            except SlurmAway:
-                raise
-            except SlurmError as error:
-                if each.key not in known:  # else it began since we looked
-                    self._log.add("refused", f"job {each.key}: {error}", job=each.key)
+        refused: list[str] = []
+        for items, pairs in changes.items():
+            failed = self._client.update_jobs([each.key for each, _ in pairs], dict(items))
+            for each, job in pairs:
+                if each.key not in failed:
+                    self._log.add(each.why, **_facts(each, job))
+                elif each.key not in known:  # else it began since we looked
+                    said = f"job {each.key}: {failed[each.key]}"
+                    self._log.add("refused", said, job=each.key)
                     refused.append(each.key)
-                continue
-            facts: dict[str, Any] = {"job": each.key, "user": job.user, "gpus": each.gpus}
-            if each.nodes:
-                facts["nodes"] = ",".join(each.nodes)
-            if each.cap_w is not None:
-                facts["cap_w"] = round(each.cap_w, 1)
-            self._log.add(each.why, **facts)
         if refused:
-            self.close(refused, {job.key: job for _, job, _ in changes})
+            self.close(refused, {job.key: job for _, job in wanted})
         return refused
 
     def close(self, keys: Iterable[str], jobs: Mapping[str, SlurmJob]) -> None:
@@ -179,7 +170,7 @@ class CarryingOut:
                 continue  # it is still being stopped
             if job is not None and job.is_pending:
                 opened = self._state.opened.pop(key, None)
-                undo = dict(opened.undo) if opened is not None else {"ReqNodeList": ""}
+                undo = dict(opened.undo) if opened is not None else {}
                 fields = {"StartTime": "now", "ReservationName": "", **undo}
                 try:
                     self._client.update_job(update_words(key, fields))
@@ -210,10 +201,10 @@ class CarryingOut:
         self._log.add("recap", job=job.key, cap_w=round(cap_w, 1))
 
 
-def open_words(
+def open_fields(
     wanted: Opened, job: SlurmJob, gate_name: str, before: Opened | None
-) -> tuple[str, ...]:
-    """The one command that lets a job through; empty when all is as wanted."""
+) -> dict[str, str]:
+    """What has to change of a job to let it through; empty when all is as wanted."""
     fields: dict[str, str] = {}
     if job.reservation != gate_name:
         fields["ReservationName"] = gate_name
@@ -227,7 +218,16 @@ def open_words(
         text = noted(job.admin_comment, {"cap_w": round(wanted.cap_w, 1)})
         if text != job.admin_comment:
             fields["AdminComment"] = text
-    return update_words(job.key, fields) if fields else ()
+    return fields
+
+
+def _facts(each: Opened, job: SlurmJob) -> dict[str, Any]:
+    facts: dict[str, Any] = {"job": each.key, "user": job.user, "gpus": each.gpus}
+    if each.nodes:
+        facts["nodes"] = ",".join(each.nodes)
+    if each.cap_w is not None:
+        facts["cap_w"] = round(each.cap_w, 1)
+    return facts
 
 
 def _undo(wanted: Opened, job: SlurmJob) -> dict[str, str]:

@@ -4,14 +4,16 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
-from wattloop.core.errors import SlurmError
+from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.slurm.commands import SlurmCommands
-from wattloop.schedule.slurm.job_list import listed_jobs
+from wattloop.schedule.slurm.job_list import JobLister
 from wattloop.schedule.slurm.job_record import SlurmJob
 from wattloop.schedule.slurm.node_record import SlurmNode, nodes_from
 from wattloop.schedule.slurm.reservation import Reservation, reservations_from
 
 __all__ = ["SlurmClient", "update_words"]
+
+REFUSED = re.compile(r"for job (\d+(?:_\d+)?)", re.ASCII)
 
 
 class SlurmClient:
@@ -23,10 +25,11 @@ class SlurmClient:
 
     def __init__(self, commands: SlurmCommands | None = None) -> None:
         self.commands = commands or SlurmCommands()
+        self._lister = JobLister(self.commands)
 
     def jobs(self) -> list[SlurmJob]:
         """Every job that waits or has machines."""
-        return listed_jobs(self.commands)
+        return self._lister.jobs()
 
     def nodes(self) -> list[SlurmNode]:
         """Every node."""
@@ -69,6 +72,19 @@ class SlurmClient:
     def update_job(self, command: Sequence[str]) -> None:
         """Change a job, as `update_words` says."""
         self.commands.text(*command)
+
+    def update_jobs(self, keys: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
+        """Change several jobs alike in one call; why not, of those that Slurm refuses."""
+        try:
+            self.commands.text(*update_words(",".join(keys), fields))
+        except SlurmAway:
+            raise
+        except SlurmError as error:
+            named = dict.fromkeys(REFUSED.findall(str(error)), str(error))
+            return {key: said for key, said in named.items() if key in keys} or dict.fromkeys(
+                keys, str(error)
+            )
+        return {}
 
     def requeue(self, key: str) -> None:
         """Stop a job and let it wait again."""

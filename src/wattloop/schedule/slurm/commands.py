@@ -23,6 +23,8 @@ AWAY = (
     "Invalid authentication credential",
     "Munge",
 )
+LONGEST = 20_000
+"""Of what a program says; one line for each of many jobs fits."""
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -101,6 +103,6 @@ class SlurmCommands:
         said = done.stderr.decode("utf-8", "replace").strip()
         if done.returncode:
             kind = SlurmAway if any(word in said for word in AWAY) else SlurmError
-            short = " ".join(said.split())[:300] or f"exit code {done.returncode}"
+            short = " ".join(said.split())[:LONGEST] or f"exit code {done.returncode}"
             raise kind(f"Slurm: {command[0]}: {short}")
         return done.stdout

@@ -16,6 +16,7 @@ __all__ = ["Ended", "Steering", "drive"]
 T = TypeVar("T")
 LONGEST_WAIT_S = 15.0
 GIVE_UP_UNDOING_S = 30.0
+MOST_REFUSALS = 5
 
 
 class Steering(Protocol):
@@ -64,7 +65,7 @@ def drive(
         done = 0
         while not stop.is_set() and (rounds is None or done < rounds):
             begun_s = time.monotonic()
-            report = _patiently(driver, stop, driver.round)
+            report = _patiently(driver, stop, driver.round, MOST_REFUSALS)
             if report is None:
                 break
             done += 1
@@ -81,13 +82,25 @@ def drive(
         _undo(driver)
 
 
-def _patiently(driver: Steering, stop: threading.Event, do: Callable[[], T]) -> T | None:
-    """Do it as soon as Slurm answers; None when told to stop before."""
-    wait_s, is_away = driver.settings.interval_s, False
+def _patiently(
+    driver: Steering, stop: threading.Event, do: Callable[[], T], refusals: int = 0
+) -> T | None:
+    """Do it as soon as Slurm answers; None when told to stop before.
+
+    Args:
+        driver: whose log it is.
+        stop: set by whoever ends it.
+        do: what is to be done.
+        refusals: how often in a row Slurm may refuse before it is given up.
+    """
+    wait_s, is_away, refused = driver.settings.interval_s, False, 0
     while not stop.is_set():
         try:
             found = do()
-        except SlurmAway as error:
+        except SlurmError as error:
+            refused += not isinstance(error, SlurmAway)
+            if refused > refusals:
+                raise
             if not is_away:
                 driver.log.add("away", f"{error}; waiting")
                 is_away = True

@@ -91,6 +91,13 @@ class SlurmDriver:
         Raises:
             SlurmError: Slurm does not answer, or not as it should.
         """
+        try:
+            return self._round()
+        except SlurmError:
+            self.gate.doubt()
+            raise
+
+    def _round(self) -> RoundReport:
         report, calls = RoundReport(), sum(self.client.commands.calls.values())
         begun_s = time.perf_counter()
         if self.gate.keep(self._users()):
@@ -177,6 +184,9 @@ class SlurmDriver:
         ]
         if stale:
             self._carrying_out.close(stale, snapshot.by_key)
+        for name in self.gate.unknown_users & {each.user for each, _ in wanted}:
+            self.log.add("refused", f"user {name}: Slurm lets nobody of that name through")
+        wanted = [pair for pair in wanted if pair[0].user not in self.gate.unknown_users]
         wanted = wanted[: self.settings.most_openings]
         needed = {each.user for each, _ in wanted}
         if not needed <= self.gate.is_open_for:

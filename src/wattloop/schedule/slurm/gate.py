@@ -42,6 +42,7 @@ class Gate:
         self._owner, self.lease_s, self._now_s = owner, lease_s, now_s
         self.ahead_s = 0.0
         """By how much slurmctld's clock is ahead: `now` is that of whoever runs scontrol."""
+        self.unknown_users: frozenset[str] = frozenset()
         self._users: frozenset[str] = frozenset()
         self._extended_s = float("-inf")
 
@@ -59,28 +60,18 @@ class Gate:
         Returns:
             Whether it had to be made anew: jobs may have started by themselves meanwhile.
         """
-        wanted = frozenset({*users, self._owner})
+        wanted = frozenset({*users, self._owner}) - self.unknown_users
         now_s = self._now_s()
         fresh = now_s - self._extended_s < self.lease_s / 3
         if fresh and wanted <= self._users:
             return False
-        made = False
-        fields = {
-            "ReservationName": self.name,
-            "EndTime": _later(self.lease_s + self.ahead_s),
-            "Users": ",".join(sorted(wanted)),
-        }
-        try:
-            if self._extended_s == float("-inf"):
-                raise SlurmError("not made yet")
-            self._client.update_reservation(fields)
-        except SlurmAway:
-            raise
-        except SlurmError:
-            self._make(fields)
-            made = True
+        made = self._extend(self._fields(wanted))
         self._users, self._extended_s = wanted, now_s
         return made
+
+    def doubt(self) -> None:
+        """It may be gone: slurmctld was away, and may have forgotten its last seconds."""
+        self._extended_s = float("-inf")
 
     def remove(self) -> None:
         """Let Slurm go on by itself, now. Running jobs that have it keep it until they end."""
@@ -101,6 +92,25 @@ class Gate:
             if each.name.startswith(PREFIX) and each.name != self.name and each.is_active
         ]
 
+    def _fields(self, users: Iterable[str]) -> dict[str, str]:
+        return {
+            "ReservationName": self.name,
+            "EndTime": _later(self.lease_s + self.ahead_s),
+            "Users": ",".join(sorted(users)),
+        }
+
+    def _extend(self, fields: dict[str, str]) -> bool:
+        """Whether it had to be made."""
+        try:
+            if self._extended_s == float("-inf"):
+                raise SlurmError("perhaps not there")
+            self._client.update_reservation(fields)
+        except SlurmAway:
+            raise
+        except SlurmError:
+            return self._make(fields)
+        return False
+
     def _end(self) -> None:
         fields = {"ReservationName": self.name, "EndTime": _later(self.ahead_s)}
         try:
@@ -110,19 +120,25 @@ class Gate:
         except SlurmError:  # it began in this very second, and cannot end in it
             self._client.update_reservation({**fields, "EndTime": _later(self.ahead_s + 2)})
 
-    def _make(self, fields: dict[str, str]) -> None:
+    def _make(self, fields: dict[str, str]) -> bool:
+        """Whether it was not there any more."""
         # One that has ended stays listed for a while, and its name with it.
-        if any(each.name == self.name for each in self._client.reservations()):
+        listed = [each for each in self._client.reservations() if each.name == self.name]
+        if not listed:
+            begin = {"StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
+            self._client.create_reservation({**fields, **begin, "Users": self._owner})
+        self._client.update_reservation(self._fields([self._owner]))
+        for name in fields["Users"].split(","):
+            if name == self._owner:
+                continue
             try:
-                self._client.update_reservation(fields)
-                return
+                self._client.update_reservation({"ReservationName": self.name, "Users+": name})
             except SlurmAway:
                 raise
             except SlurmError:
-                self._client.delete_reservation(self.name)
-        self._client.create_reservation(
-            {**fields, "StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
-        )
+                # Slurm knows no such user, and refused the others with him.
+                self.unknown_users |= {name}
+        return not (listed and listed[0].is_active)
 
 
 def _later(seconds: float) -> str:

@@ -14,25 +14,25 @@ from wattloop.schedule.slurm.gres import asked_gpus
 from wattloop.schedule.slurm.hostlist import expanded
 from wattloop.schedule.slurm.job_record import HAS_MACHINES, SlurmJob
 
-__all__ = ["listed_jobs", "read_jobs"]
+__all__ = ["COLUMNS", "JobLister", "read_jobs"]
 
 COLUMNS = {
-    "JobArrayID": ("JOBID", 256),
+    "JobArrayID": ("JOBID", 128),
     "JobID": ("JOBID", 20),
     "State": ("STATE", 20),
     "Reason": ("REASON", 64),
     "UserName": ("USER", 64),
     "Account": ("ACCOUNT", 64),
-    "Partition": ("PARTITION", 256),
+    "Partition": ("PARTITION", 128),
     "Reservation": ("RESERVATION", 64),
     "tres-per-node": ("TRES_PER_NODE", 100),
     "tres-per-job": ("TRES_PER_JOB", 100),
     "tres-per-task": ("TRES_PER_TASK", 100),
     "NumNodes": ("NODES", 12),
     "NumTasks": ("TASKS", 12),
-    "NodeList": ("NODELIST", 1000),
-    "ReqNodes": ("REQ_NODES", 200),
-    "Feature": ("FEATURES", 200),
+    "NodeList": ("NODELIST", 400),
+    "ReqNodes": ("REQ_NODES", 128),
+    "Feature": ("FEATURES", 64),
     "SubmitTime": ("SUBMIT_TIME", 24),
     "StartTime": ("START_TIME", 24),
     "TimeLimit": ("TIME_LIMIT", 24),
@@ -44,7 +44,7 @@ COLUMNS = {
     "AdminComment": ("ADMIN_COMMENT", 1024),
     "Name": ("NAME", 128),
     "Command": ("COMMAND", 256),
-    "Comment": ("COMMENT", 1200),
+    "Comment": ("COMMENT", 1100),
 }
 """What squeue calls a column -> its heading, and its width in bytes."""
 OLD_NAMES = {"AdminComment": "admin_comment"}
@@ -58,21 +58,35 @@ MOST_TASKS = 200
 """Waiting tasks of one array that are looked at; the rest follows as these start."""
 
 
-def listed_jobs(commands: SlurmCommands) -> list[SlurmJob]:
-    """Ask squeue.
+class JobLister:
+    """Asks squeue, and reads again only what has changed since the last time.
 
-    Raises:
-        SlurmError: it does not answer, or its columns are others.
+    Args:
+        commands: who starts it.
     """
-    error = SlurmError("Slurm: squeue has other columns than those asked for")
-    for names in (OLD_NAMES, {}):
-        form = ",".join(f"{names.get(name, name)}:{width}" for name, (_, width) in COLUMNS.items())
-        text = commands.output("squeue", "--all", "-O", form)
-        try:
-            return read_jobs(text)
-        except SlurmError as found:
-            error = found
-    raise error
+
+    def __init__(self, commands: SlurmCommands) -> None:
+        self._commands = commands
+        self._read: dict[bytes, list[SlurmJob]] = {}
+
+    def jobs(self) -> list[SlurmJob]:
+        """Every job that waits or has machines.
+
+        Raises:
+            SlurmError: it does not answer, or its columns are others.
+        """
+        error = SlurmError("Slurm: squeue has other columns than those asked for")
+        for names in (OLD_NAMES, {}):
+            form = ",".join(f"{names.get(n, n)}:{width}" for n, (_, width) in COLUMNS.items())
+            text = self._commands.output("squeue", "--all", "-O", form)
+            try:
+                records = _records(text)
+            except SlurmError as found:
+                error = found
+                continue
+            self._read = {each: self._read.get(each) or _jobs(_cut(each)) for each in records}
+            return [job for jobs in self._read.values() for job in jobs]
+        raise error
 
 
 def read_jobs(text: bytes) -> list[SlurmJob]:
@@ -81,6 +95,11 @@ def read_jobs(text: bytes) -> list[SlurmJob]:
     Raises:
         SlurmError: it is no such list.
     """
+    return [job for each in _records(text) for job in _jobs(_cut(each))]
+
+
+def _records(text: bytes) -> list[bytes]:
+    """One for each job; that they are whole is seen by their number and by the headings."""
     size = sum(width for _, width in COLUMNS.values()) + 1
     if len(text) < size or len(text) % size:
         raise SlurmError("Slurm: squeue's list of jobs has not the form that was asked for")
@@ -88,10 +107,7 @@ def read_jobs(text: bytes) -> list[SlurmJob]:
     for name, (heading, _) in COLUMNS.items():
         if not headings[name].startswith(heading[:3]):
             raise SlurmError(f"Slurm: squeue shows {headings[name][:20]!r} for column {name}")
-    found: list[SlurmJob] = []
-    for begin in range(size, len(text), size):
-        found += _jobs(_cut(text[begin : begin + size]))
-    return found
+    return [text[begin : begin + size] for begin in range(size, len(text), size)]
 
 
 def _cut(record: bytes) -> dict[str, str]:

@@ -4,7 +4,7 @@ import time
 
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.admin_comment import noted
-from wattloop.schedule.slurm.carrying_out import open_words, wanted_start
+from wattloop.schedule.slurm.carrying_out import open_fields, wanted_start
 from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.looking import Looking, Readings
@@ -107,7 +107,8 @@ class SlurmObserver:
                 live, self.site, start, "start", before=None, sets_caps=self.policy.sets_caps
             )
             report.starts.append(job.key)
-            self.commands.append(open_words(wanted, job, self._gate_name, None))
+            fields = open_fields(wanted, job, self._gate_name, None)
+            self.commands.append(update_words(job.key, fields))
             if self.table.add(live, start):
                 nodes = ",".join(wanted.nodes)
                 self.log.add(

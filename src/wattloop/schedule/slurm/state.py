@@ -15,7 +15,6 @@ from wattloop.schedule.slurm.opened import Opened
 __all__ = ["DriverState", "default_state_path"]
 
 VERSION = 1
-MOST_USERS = 20_000
 
 
 def default_state_path() -> Path:
@@ -37,7 +36,6 @@ class DriverState:
         opened: jobs let through, by key. Written before Slurm is told.
         use_gpu_s: GPU seconds that users have had in jobs that ended.
         preempting: jobs that were told to stop and have not been set free to start again.
-        annotated: ended jobs whose energy was written, newest last.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +44,6 @@ class DriverState:
         self.opened: dict[str, Opened] = {}
         self.use_gpu_s: dict[str, float] = {}
         self.preempting: dict[str, float] = {}
-        self.annotated: dict[str, float] = {}
         self._lock: int | None = None
         self._saved = ""
 
@@ -119,7 +116,6 @@ class DriverState:
             "opened": [each.to_dict() for each in self.opened.values()],
             "preempting": self.preempting,
             "use_gpu_s": self.use_gpu_s,
-            "annotated": self.annotated,
         }
 
     def _fill(self, data: Mapping[str, Any]) -> None:
@@ -133,4 +129,3 @@ class DriverState:
         self.opened = {each.key: each for each in opened}
         self.preempting = {str(k): float(v) for k, v in data["preempting"].items()}
         self.use_gpu_s = {str(k): float(v) for k, v in data["use_gpu_s"].items()}
-        self.annotated = {str(k): float(v) for k, v in data["annotated"].items()}
