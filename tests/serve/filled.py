@@ -70,10 +70,10 @@ class Filled:
 
 
 @contextmanager
-def filled(folder: Path) -> Iterator[Filled]:
-    """Make it; one run goes on until this is left."""
+def filled(folder: Path, place: str = "") -> Iterator[Filled]:
+    """Make it, in the folder or at another place; one run goes on until this is left."""
     path = folder / "runs.db"
-    with open_store(path) as store:
+    with open_store(place or path) as store:
         insert_run(store, record(1))
         insert_run(store, record(2, name=NASTY, tags={"project": NASTY}, command=[NASTY]))
         insert_run(store, record(3, result=None, accounting=None))

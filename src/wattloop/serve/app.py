@@ -8,6 +8,8 @@ from fastapi import FastAPI
 from wattloop.core.errors import StoreUnwritable
 from wattloop.fleet.tokens import TokenFile
 from wattloop.serve.api import ROUTERS as API
+from wattloop.serve.api.nodes import delivery
+from wattloop.serve.door import Door
 from wattloop.serve.faults import API_ROOT, FAULTS, add_fault_handlers
 from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
@@ -49,6 +51,7 @@ def create_app(options: ServeOptions) -> FastAPI:
         lifespan=_living,
     )
     app.state.house = house
+    app.add_middleware(Door, answer=delivery)
     app.add_middleware(Guard, options=options, tokens=tokens, refusals=house.refusals)
     for router in API:
         app.include_router(router, prefix=API_ROOT, responses=FAULTS)

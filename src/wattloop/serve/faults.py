@@ -19,7 +19,14 @@ from wattloop.core.errors import (
 from wattloop.serve.house import House
 from wattloop.store.ingest import Unexpected
 
-__all__ = ["API_ROOT", "FAULTS", "FaultAnswer", "add_fault_handlers"]
+__all__ = [
+    "API_ROOT",
+    "FAULTS",
+    "FaultAnswer",
+    "add_fault_handlers",
+    "answer_fault",
+    "answer_refusal",
+]
 
 API_ROOT = "/api/v1"
 RETRY_S = "5"
@@ -50,12 +57,13 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 
 def add_fault_handlers(app: FastAPI) -> None:
     """One form for all faults."""
-    app.add_exception_handler(WattloopError, _fault)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(WattloopError, answer_fault)
+    app.add_exception_handler(HTTPException, answer_refusal)
     app.add_exception_handler(RequestValidationError, _senseless)
 
 
-async def _fault(request: Request, error: Exception) -> Response:
+async def answer_fault(request: Request, error: Exception) -> Response:
+    """What is said of an error of ours."""
     if isinstance(error, Unexpected):
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
     if isinstance(error, RunNotFound | ExperimentNotFound):
@@ -67,7 +75,8 @@ async def _fault(request: Request, error: Exception) -> Response:
     return _answer(request, status, str(error))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def answer_refusal(request: Request, error: Exception) -> Response:
+    """What is said of an error that names its status."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == NOT_BY_THIS_METHOD:

@@ -180,13 +180,17 @@ def job_answer(store: Store, job_key: str) -> JobAnswer:
 def jobs_answer(house: House, query: JobQuery) -> JobsAnswer:
     """What the page shows and the API says."""
     wanted = _filter(query)
-    rows = job_page(
-        house.store,
-        wanted,
-        sort=query.sort,
-        descending=query.order == "down",
-        offset=(query.page - 1) * query.size,
-        limit=query.size,
+    order = (query.sort, query.order, query.page, query.size)
+    rows = house.kept.get(
+        ("jobs", wanted, *order),
+        lambda: job_page(
+            house.store,
+            wanted,
+            sort=query.sort,
+            descending=query.order == "down",
+            offset=(query.page - 1) * query.size,
+            limit=query.size,
+        ),
     )
     found = house.kept.get(("totals", wanted), lambda: job_totals(house.store, wanted))
     totals = {name: getattr(found, name) for name in Totals.model_fields}

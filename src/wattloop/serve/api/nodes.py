@@ -22,7 +22,7 @@ from wattloop.serve.settling import settled
 from wattloop.store.arriving import Source
 from wattloop.store.ingest import NotYours, Received, Unexpected
 
-__all__ = ["NodeAnswer", "PowerAnswer", "node_answers", "power_answer", "router"]
+__all__ = ["NodeAnswer", "PowerAnswer", "delivery", "node_answers", "power_answer", "router"]
 
 router = APIRouter(tags=["nodes"])
 
@@ -122,7 +122,7 @@ async def status(request: Request, house: InHouse, caller: Asking, node: Node) -
 )
 async def delivery(request: Request, node: Node) -> JSONResponse:
     """Everything a node has to say in one request: see `wattloop.fleet.delivery.batch`."""
-    # two hundred of these come each second: what others declare as dependencies is called here
+    # comes in by `door` as well: what others declare as dependencies is called here
     await check_writer(request)
     house: House = request.app.state.house
     if not request.state.caller.may_speak_for(node):
