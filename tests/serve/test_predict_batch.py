@@ -11,6 +11,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from fastapi.testclient import TestClient
 
+from wattloop.fleet.tokens import Role, add_token
 from wattloop.serve.api.oracle_forms import BatchAnswer
 from wattloop.serve.api.predict_batch import LARGEST_B
 from wattloop.serve.app import create_app
@@ -137,3 +138,21 @@ def test_submit_answers_in_json_and_in_lines(place: Any) -> None:
     assert f"energy_j={found['energy_j']:.0f}\n" in plain.text
     assert plain.headers["content-type"].startswith("text/plain")
     assert broken.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [(Role.READER, 200), (Role.SCHEDULER, 200), (Role.WRITER, 200), (Role.NODE, 403)],
+)
+def test_roles_that_read_may_ask(place: Any, tmp_path: Path, role: Role, status: int) -> None:
+    """A scheduler of another make needs no right to write; a node's token asks nothing."""
+    tokens = tmp_path / "tokens.json"
+    secret = add_token(tokens, "caller", role, node="n1" if role is Role.NODE else "")
+    options = ServeOptions(store=str(place), host="0.0.0.0", token="admin", tokens=tokens)
+    with TestClient(create_app(options)) as client:
+        found = _ask(
+            client,
+            {"jobs": [JOB], "placements": PLACES},
+            headers={"Authorization": f"Bearer {secret}"},
+        )
+    assert found.status_code == status

@@ -27,6 +27,7 @@ def test_figures_and_intervals_are_those_of_predict(
         for gpus in (1, 4, 8)
         for cap_w in (None, 0.5 * gpu.tdp_w, gpu.tdp_w)
     ]
+    placements.append(Placement(gpu, host_speed=0.02))  # the host is the bottleneck
     found = OnGpu(estimator, workload, gpu).figures(placements)
     for number, placement in enumerate(placements):
         one = estimator.predict(workload, placement)

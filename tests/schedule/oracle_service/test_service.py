@@ -67,7 +67,7 @@ def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:
 
 def test_of_several_batches_the_best_is_taken(service: OracleService) -> None:
     """By the objective, and the answer says which; one that does not fit is no obstacle."""
-    both = replace(RESNET, batches=(64, 256))
+    both = replace(RESNET, batches=(256, 64))
     many = service.answer([AskedJob(stated=both)], [H200, Where("k80")])
     alone = [
         service.answer([AskedJob(stated=replace(RESNET, batches=(batch,)))], [H200]).prices[0]
