@@ -32,9 +32,7 @@ def status_command(
 
 
 def _status(folder: Path, node: str) -> dict[str, Any]:
-    from wattloop.fleet.agent.agent import STATE_FILE
-    from wattloop.fleet.agent.service import STATUS_FILE
-    from wattloop.fleet.agent.state import load_state
+    from wattloop.fleet.agent.state import STATE_FILE, STATUS_FILE, load_state
     from wattloop.fleet.delivery.status import status_from_file
 
     state, reason = load_state(folder / STATE_FILE)

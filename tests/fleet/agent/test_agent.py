@@ -172,16 +172,16 @@ def test_runs_are_jobs_on_the_jobs_page_and_nobodys_run_is_rolled_over(node: Nod
     with open_store(node.folder / "runs.db") as store:
         for path in sorted((node.home / "journals").glob("*.journal")):
             fold(store, path, close_journal)
-        page = job_page(store)
+        rows = job_page(store)
         runs = list_runs(store)
-    row = next(r for r in page.rows if r["job_id"] == "7")
+    row = next(r for r in rows if r["job_id"] == "7")
     assert (row["cluster"], row["partition"], row["project"]) == ("test", "gpu", "phys")
     assert row["label"] in ("medium", "high")
     assert row["status"] == "finished"
     assert row["exclusive"] is False
     nobody = [r for r in runs if r.kind == "unallocated" and r.status == "finished"]
     assert nobody
-    assert page.totals.runs == 1
+    assert len(rows) == 1
 
 
 def test_a_full_disk_or_readonly_folder_is_said_and_nothing_is_counted_twice(

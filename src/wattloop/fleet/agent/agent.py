@@ -12,14 +12,13 @@ from wattloop.fleet.agent.arrivals import Arrivals
 from wattloop.fleet.agent.desk import Desk
 from wattloop.fleet.agent.events import JobEvent
 from wattloop.fleet.agent.job_run import JobRun
-from wattloop.fleet.agent.resume import resumed
+from wattloop.fleet.agent.resume import resumed, to_keep
 from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.site import Site
-from wattloop.fleet.agent.state import AgentState, KeptRun, load_state, save_state
+from wattloop.fleet.agent.state import STATE_FILE, load_state, save_state
 
-__all__ = ["STATE_FILE", "Agent"]
+__all__ = ["Agent"]
 
-STATE_FILE = "state.json"
 LOOK_S = 0.05
 """How often the folder of events is looked at: a few microseconds each time."""
 YOUNG_LOOK_S = 0.25
@@ -27,6 +26,7 @@ YOUNG_LOOK_S = 0.25
 HOLD_S = 5.0
 """How long the end of a run waits for a sensor that is silent."""
 LATE_S = 1.0
+FAULT_PAUSE_S = 1.0
 
 _log = logging.getLogger("wattloop.agent")
 
@@ -68,7 +68,12 @@ class Agent:
     def work(self, stop: threading.Event) -> None:
         """Until told to stop; `start` before and `stop` after."""
         while not stop.is_set():
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - jobs are measured on whatever goes wrong
+                self.fault(f"{type(error).__name__}: {error}")
+                _log.exception("the agent goes on")
+                stop.wait(FAULT_PAUSE_S)
             stop.wait(LOOK_S)
 
     def look(self) -> None:
@@ -126,7 +131,14 @@ class Agent:
     # -- jobs ------------------------------------------------------------------------------
 
     def _apply(self, event: JobEvent, time_s: float, said_s: float) -> None:
-        """A job begins or ends at `time_s`; its event said `said_s`."""
+        """A job begins or ends at `time_s`; its event said `said_s`. Never raises."""
+        try:
+            self._begin_or_end(event, time_s, said_s)
+        except Exception as error:  # noqa: BLE001 - one odd event must not cost the other jobs
+            self.fault(f"{event.name}: {type(error).__name__}: {error}")
+            _log.exception("%s", event.name)
+
+    def _begin_or_end(self, event: JobEvent, time_s: float, said_s: float) -> None:
         run = self.book.of_job(event.job)
         if event.kind == "end":
             if run is None:
@@ -169,26 +181,7 @@ class Agent:
 
     def _save_state(self) -> bool:
         """The state must never be behind the journals: without it nothing else is written."""
-        sharing = self.sharing
-        kept = [
-            KeptRun(
-                plan=run.plan,
-                account=sharing.account_of(run).to_state(),
-                offsets_j=run.offsets_j,
-                cpu_s=sharing.cpu.last(run.plan.run_id),
-                journal=run.path is not None,
-            )
-            for run in self.book.all()
-        ]
-        state = AgentState(
-            boot_id=self.site.host.boot_id,
-            until_s=sharing.until_s,
-            wall_s=self.site.clock.wall_s(),
-            sensors=sharing.sensors.to_state(sharing.until_s),
-            idle=sharing.idle.to_state(),
-            runs=kept,
-            handled=self.arrivals.handled,
-        )
+        state = to_keep(self.sharing, self.arrivals.handled)
         try:
             save_state(self.site.folder / STATE_FILE, state)
         except OSError as error:

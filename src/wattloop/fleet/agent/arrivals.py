@@ -8,8 +8,6 @@ from wattloop.fleet.agent.site import Site
 
 __all__ = ["Arrivals"]
 
-HANDLED_KEPT = 500
-
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -34,8 +32,7 @@ class Arrivals:
 
     @property
     def handled(self) -> list[str]:
-        """Names of the last events that are dealt with."""
-        self._handled = dict.fromkeys(list(self._handled)[-HANDLED_KEPT:])
+        """Names of events that are dealt with, though their files may still be there."""
         return list(self._handled)
 
     @property
@@ -75,6 +72,12 @@ class Arrivals:
 
     def clean(self) -> None:
         """The state knows of what was handed out: its files are of no use any more."""
+        left = []
         for name in self._to_remove:
-            self._folder.remove(name)
-        self._to_remove.clear()
+            try:
+                self._folder.remove(name)
+                self._handled.pop(name, None)
+            except OSError as error:
+                self._fault(f"{self._folder.path / name}: {error.strerror or error}")
+                left.append(name)
+        self._to_remove = left

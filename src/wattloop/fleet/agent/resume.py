@@ -15,7 +15,7 @@ from wattloop.measure.closing import close_journal
 from wattloop.measure.run_id import new_run_id
 from wattloop.store.journal import JournalWriter, read_journal
 
-__all__ = ["end_as_died", "resumed"]
+__all__ = ["end_as_died", "resumed", "to_keep"]
 
 LONG_S = 600.0
 """After so long without news a server may have closed a run by itself: then a new one goes on."""
@@ -64,6 +64,29 @@ def resumed(sharing: Sharing, state: AgentState | None) -> None:
         nobody.first_row(sharing.account_of(nobody))
     _log.info("went on with %d jobs after %.1f s", len(book.runs), gap_s)
     sharing.until_s = state.until_s
+
+
+def to_keep(sharing: Sharing, handled: list[str]) -> AgentState:
+    """What the next agent needs to go on from here."""
+    runs = [
+        KeptRun(
+            plan=run.plan,
+            account=sharing.account_of(run).to_state(),
+            offsets_j=run.offsets_j,
+            cpu_s=sharing.cpu.last(run.plan.run_id),
+            journal=run.path is not None,
+        )
+        for run in sharing.book.all()
+    ]
+    return AgentState(
+        boot_id=sharing.site.host.boot_id,
+        until_s=sharing.until_s,
+        wall_s=sharing.site.clock.wall_s(),
+        sensors=sharing.sensors.to_state(sharing.until_s),
+        idle=sharing.idle.to_state(),
+        runs=runs,
+        handled=handled,
+    )
 
 
 def end_as_died(path: Path, why: str) -> bool:

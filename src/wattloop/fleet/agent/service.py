@@ -13,6 +13,7 @@ from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.provenance import Provenance
 from wattloop.fleet.agent.agent import Agent
 from wattloop.fleet.agent.site import Site
+from wattloop.fleet.agent.state import STATUS_FILE
 from wattloop.fleet.delivery.loop import Delivery
 from wattloop.fleet.delivery.options import DeliveryOptions
 from wattloop.fleet.delivery.status import NodeStatus, write_status
@@ -21,9 +22,8 @@ from wattloop.store.database import open_store
 from wattloop.store.fold import fold
 from wattloop.version import __version__
 
-__all__ = ["STATUS_FILE", "Service", "node_status"]
+__all__ = ["Service", "node_status"]
 
-STATUS_FILE = "status.json"
 FOLD_AGAIN_S = 60.0
 
 _log = logging.getLogger("wattloop.agent")

@@ -4,6 +4,7 @@ The file is replaced at every step, before the journals get their rows: it is al
 are or ahead, so nothing is counted twice.
 """
 
+import errno
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields
@@ -12,8 +13,10 @@ from typing import Any
 
 from wattloop.fleet.agent.job_run import RunPlan
 
-__all__ = ["AgentState", "KeptRun", "load_state", "save_state"]
+__all__ = ["STATE_FILE", "STATUS_FILE", "AgentState", "KeptRun", "load_state", "save_state"]
 
+STATE_FILE, STATUS_FILE = "state.json", "status.json"
+"""In the agent's folder: what a restart needs, and what it says of the node."""
 VERSION = 1
 
 
@@ -60,12 +63,17 @@ class AgentState:
 
 
 def save_state(path: Path, state: AgentState) -> None:
-    """Whole or not at all."""
+    """Whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
     fresh = path.with_name(f".{path.name}.new")
-    text = json.dumps({"version": VERSION, **asdict(state)}, separators=(",", ":"))
+    data = json.dumps({"version": VERSION, **asdict(state)}, separators=(",", ":")).encode()
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, text.encode())
+        if os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
     fresh.replace(path)
