@@ -8,10 +8,12 @@ from fastapi.testclient import TestClient
 
 from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
+from tests.store.test_job_list import record
 from wattloop.core.errors import ConfigError
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
+from wattloop.store.runs import insert_run
 from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.virtual.physics import IDLE, Activity
 
@@ -158,3 +160,13 @@ def test_the_limit_of_a_run_that_goes_on_is_known(tmp_path: Path) -> None:
     ):
         curves = client.get(f"/api/v1/runs/{LIVE}/curves").json()["curves"]
     assert {curve["tdp_w"] for curve in curves} == {700.0}
+
+
+def test_a_run_without_any_sensor_says_so(place: Path, client: TestClient) -> None:
+    """In words with what to do; nothing is offered that is not there."""
+    with open_store(place) as store:
+        insert_run(store, record(9, result=None, accounting=None, feeds=[]))
+    text = client.get("/runs/2026-009").text
+    assert "No sensor was read" in text
+    assert "wattloop devices" in text
+    assert "Download the samples" not in text

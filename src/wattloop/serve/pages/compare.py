@@ -23,6 +23,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 OFFERED = 30
+LONGEST_HEAD = 32
 SCOPES = ("gpu", "cpu", "dram", "node")
 SHOWN: dict[str, Callable[[float], str]] = {
     "s": format_duration,
@@ -74,7 +75,7 @@ def _offered(house: House, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any
 
 
 def _blocks(house: House, found: Comparison) -> list[Block]:
-    heads = [record.name or record.run_id for record in found.records]
+    heads = [_head(record) for record in found.records]
     columns = ["quantity", heads[0]]
     for head in heads[1:]:
         columns += [head, "difference"]
@@ -102,6 +103,12 @@ def _blocks(house: House, found: Comparison) -> list[Block]:
     if silent:
         blocks.append(Note(f"No samples were kept of {', '.join(silent)}: no curve."))
     return blocks
+
+
+def _head(record: RunRecord) -> str:
+    """A name that fits above a column."""
+    name = record.name or record.run_id
+    return name if len(name) <= LONGEST_HEAD else f"{name[: LONGEST_HEAD - 9]}…{name[-8:]}"
 
 
 def _cells(cells: tuple[Cell, ...], unit: str) -> list[str]:

@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from wattloop.report.advice_notes import notes_of
+from wattloop.report.document import Note
 from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
 from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
@@ -15,6 +16,13 @@ __all__ = ["router"]
 
 router = APIRouter()
 
+NO_SENSOR = Note(
+    "No sensor was read, so no energy is known of this run.",
+    tone="warning",
+    command="wattloop devices",
+    source="says which sensors there are, and what keeps others from being read",
+)
+
 
 @router.get("/runs/{run_id}")
 def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
@@ -24,6 +32,7 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
     windows = read_windows(house.store, record.run_id)
     found = [
         *([sensors(record)] if record.result is not None else []),
+        None if series_of(record.feeds) else NO_SENSOR,
         labels(accounting),
         *remarks(record),
         grid_facts(accounting) if accounting else None,
@@ -34,6 +43,7 @@ def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
         request,
         record=record,
         is_live=record.status.value == "running",
+        has_samples=any(series.kind != "signal" for series in series_of(record.feeds)),
         has_limits=any(
             one.get("tdp_w") for feed in record.feeds for one in feed.get("domains") or ()
         ),

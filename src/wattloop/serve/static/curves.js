@@ -5,13 +5,22 @@
 const colours = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195"];
 const LIVE_POINTS = 3000;
 
+// Where nothing was read for much longer than usual the line is broken, not drawn across.
+const GAP_STEPS = 10;
+
 function curveRows(answer) {
   const rows = [];
   for (const curve of answer.curves) {
+    const steps = curve.times_s.slice(1).map((t, n) => t - curve.times_s[n]).sort((a, b) => a - b);
+    const usual = steps[Math.floor(steps.length / 2)] || 0;
+    let before = null;
     curve.times_s.forEach((t, n) => {
-      if (curve.mean[n] !== null) {
-        rows.push({ t, p: curve.mean[n], low: curve.low[n], high: curve.high[n], domain: curve.name });
+      if (curve.mean[n] === null) { return; }
+      if (before !== null && usual > 0 && t - before > GAP_STEPS * usual) {
+        rows.push({ t: (before + t) / 2, p: null, low: null, high: null, domain: curve.name });
       }
+      rows.push({ t, p: curve.mean[n], low: curve.low[n], high: curve.high[n], domain: curve.name });
+      before = t;
     });
   }
   return rows;
@@ -55,6 +64,7 @@ async function drawCurves(place) {
   const answer = await (await fetch(url)).json();
   if (!answer.curves.some((curve) => curve.times_s.length) && !place.dataset.live) {
     place.textContent = "No samples were kept, so there is no curve.";
+    place.classList.add("empty");
     return;
   }
   if (place.dataset.live) {
@@ -110,8 +120,10 @@ async function drawSignals(select) {
     const chosen = answer.curves.filter((curve) => curve.name === select.value);
     if (!chosen.length || !chosen[0].times_s.length) {
       place.textContent = "No values of this signal were kept.";
+      place.classList.add("empty");
       return;
     }
+    place.classList.remove("empty");
     const spec = curveSpec({ curves: chosen, windows: [] }, `${chosen[0].name} (${chosen[0].unit})`);
     await drawn(place, { ...spec, height: 180 });
   }
