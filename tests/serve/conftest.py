@@ -10,12 +10,19 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from fastapi.testclient import TestClient
 
 from tests.store.test_job_list import record
+from wattloop.serve import settling
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 
 NASTY = "<script>alert(1)</script>'; drop table runs; --"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders are told of their run's fate at once, on a busy machine too."""
+    monkeypatch.setattr(settling, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture
