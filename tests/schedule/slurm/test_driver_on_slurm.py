@@ -351,3 +351,20 @@ def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
     refusals = [e["message"] for e in events_of(tmp_path) if e["event"] == "refused"]
     assert any(f"job {job}: Slurm does not start it" in said for said in refusals)
     second.step_back()
+
+
+def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path: Path) -> None:
+    """Killed after it let a job through that cannot start yet: it starts when it can."""
+    for _ in lab.node_names:
+        lab.submit("sleep 60", "--cpus-per-task=8", "--job-name=cores", MINUTE)
+    lab.wait(lambda: all(job.has_machines for job in jobs_of(lab).values()), "no cores taken")
+    driver = driver_of(lab, tmp_path)
+    driver.begin()
+    job = lab.submit("sleep 60", ONE_GPU, MINUTE)
+    driver.round()
+    assert jobs_of(lab)[str(job)].reservation == driver.gate.name
+    # From here on nobody extends the gate.
+    lab.wait(lambda: not jobs_of(lab)[str(job)].reservation, "the gate does not end")
+    assert jobs_of(lab)[str(job)].priority != 0
+    lab.run("scancel", "--name=cores")
+    lab.wait_for_state(job, "RUNNING")

@@ -39,7 +39,15 @@ def test_what_was_asked_for_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"version": 9}', '{"version": 1, "gate_name": "maintenance"}']
+    "text",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"version": 9}',
+        '{"version": 1, "gate_name": "maintenance", "opened": [], "preempting": {}, '
+        '"use_gpu_s": {}}',
+    ],
 )
 def test_a_file_of_something_else_is_not_taken_for_a_state(tmp_path: Path, text: str) -> None:
     """Nor overwritten: a reservation named in it could be anybody's."""
