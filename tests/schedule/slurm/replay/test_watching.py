@@ -43,8 +43,7 @@ def test_samples_add_up_to_the_energy_of_all_nodes(tmp_path: Path) -> None:
     assert len(samples) >= 3
     first_s = samples[0].at_s
     sampled_j = sum(
-        after.power_w * (after.at_s - before.at_s)
-        for before, after in pairwise(samples)
+        after.power_w * (after.at_s - before.at_s) for before, after in pairwise(samples)
     )
     gpus = [gpu for each in cards.values() for gpu in each]
     true_j = sum(gpu.true_energy_j(first_s, samples[-1].at_s) for gpu in gpus)
