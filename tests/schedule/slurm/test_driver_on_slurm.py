@@ -17,6 +17,7 @@ from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.drive import Ended, drive
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.slurm.settings import DriverSettings
 from wattloop.schedule.view import ClusterView
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
@@ -314,3 +315,39 @@ def test_killed_at_any_moment_slurm_goes_on_and_nothing_is_held(
     lab.wait_for_jobs()  # without a driver
     ended = (lab.folder / "finished.txt").read_text().split()
     assert all(f"JobId={job}" in ended for job in jobs)
+
+
+def test_a_user_slurm_does_not_know_keeps_nobody_else_out(lab: SlurmLab, tmp_path: Path) -> None:
+    """Slurm refuses the whole list for one name; the others are let in one by one."""
+    driver = driver_of(lab, tmp_path, Never())
+    driver.begin()
+    driver.gate.keep(["nobody", "no-such-user"])
+    (found,) = client_of(lab).reservations()
+    assert set(found.users) == {"root", "nobody"}
+    assert driver.gate.unknown_users == {"no-such-user"}
+    driver.step_back()
+
+
+def test_a_restarted_driver_puts_back_what_slurm_did_not_start(
+    lab: SlurmLab, tmp_path: Path
+) -> None:
+    """GPUs are free but cores are not: what the first driver asked for, the second takes back."""
+    for _ in lab.node_names:
+        lab.submit("sleep 60", "--cpus-per-task=8", MINUTE)
+    lab.wait(lambda: all(job.has_machines for job in jobs_of(lab).values()), "no cores taken")
+    first = driver_of(lab, tmp_path)
+    first.begin()
+    job = str(lab.submit("sleep 60", ONE_GPU, MINUTE))
+    first.round()
+    assert jobs_of(lab)[job].required_nodes
+    first.state.let_go()  # as if killed: nothing is undone
+    settings = DriverSettings(interval_s=0.3, lease_s=5.0, patience_s=0.0)
+    second = driver_of(lab, tmp_path, settings=settings)
+    assert second.gate.name == first.gate.name
+    second.begin()
+    second.round()
+    left = jobs_of(lab)[job]
+    assert (left.is_pending, left.required_nodes, left.reservation) == (True, "", "")
+    refusals = [e["message"] for e in events_of(tmp_path) if e["event"] == "refused"]
+    assert any(f"job {job}: Slurm does not start it" in said for said in refusals)
+    second.step_back()

@@ -254,6 +254,7 @@ class SlurmDriver:
         said = f"job {job.key}: Slurm does not start it ({job.reason}); left out for {wait_s:g} s"
         self.log.add("refused", said, job=job.key)
         self._carrying_out.close([job.key], {job.key: job})
+        self.snapshot.coming[:] = [each for each in self.snapshot.coming if each.key != job.key]
 
 
 def _passed(job: SlurmJob, now_s: float) -> Opened:

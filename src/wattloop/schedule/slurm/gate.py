@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.slurm.client import SlurmClient
+from wattloop.schedule.slurm.hostlist import expanded
 
 __all__ = ["FLAGS", "PREFIX", "Gate"]
 
@@ -86,10 +87,14 @@ class Gate:
 
     def others(self) -> list[str]:
         """Gates of other drivers over any of our nodes that still hold."""
+        mine = set(expanded(self.nodes))
         return [
             each.name
             for each in self._client.reservations()
-            if each.name.startswith(PREFIX) and each.name != self.name and each.is_active
+            if each.name.startswith(PREFIX)
+            and each.name != self.name
+            and each.is_active
+            and mine & set(expanded(each.nodes))
         ]
 
     def _fields(self, users: Iterable[str]) -> dict[str, str]:
@@ -127,18 +132,26 @@ class Gate:
         if not listed:
             begin = {"StartTime": _later(self.ahead_s), "Nodes": self.nodes, "Flags": FLAGS}
             self._client.create_reservation({**fields, **begin, "Users": self._owner})
-        self._client.update_reservation(self._fields([self._owner]))
-        for name in fields["Users"].split(","):
-            if name == self._owner:
-                continue
-            try:
-                self._client.update_reservation({"ReservationName": self.name, "Users+": name})
-            except SlurmAway:
-                raise
-            except SlurmError:
-                # Slurm knows no such user, and refused the others with him.
-                self.unknown_users |= {name}
+        try:
+            self._client.update_reservation(fields)
+        except SlurmAway:
+            raise
+        except SlurmError:
+            self._client.update_reservation(self._fields([self._owner]))
+            for name in fields["Users"].split(","):
+                self._let_in(name)
         return not (listed and listed[0].is_active)
+
+    def _let_in(self, name: str) -> None:
+        """One user; Slurm refuses all where it does not know one of them."""
+        if name == self._owner:
+            return
+        try:
+            self._client.update_reservation({"ReservationName": self.name, "Users+": name})
+        except SlurmAway:
+            raise
+        except SlurmError:
+            self.unknown_users |= {name}
 
 
 def _later(seconds: float) -> str:

@@ -50,7 +50,7 @@ class SlurmObserver:
         self.log, self.settings = log, settings
         self._gate_name = gate_name
         self._looking = Looking(client, site, readings, settings.nodes_every_s)
-        self.table = WouldHaveTable(site, sets_caps=policy.sets_caps)
+        self.table = WouldHaveTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []
         self.faults = 0
         self.snapshot = Snapshot()

@@ -18,7 +18,8 @@ class WouldHave:
     """One job.
 
     Attributes:
-        would_s: when the policy would have started it, seconds since 1970; None for not yet.
+        would_s: when the policy would have started it, seconds since 1970; None for not yet, or
+            when Slurm started it between two looks.
         nodes, gpus, cap_w: where and how; the cap is None where the policy sets none.
         time_s, gpu_energy_j: believed of that placement (scope: its GPUs).
         source: of the belief.
@@ -44,15 +45,22 @@ class WouldHave:
 
 
 class WouldHaveTable:
-    """Jobs by arrival; the oldest go when there are many."""
+    """Jobs by arrival; the oldest go when there are many.
 
-    def __init__(self, site: Site, *, sets_caps: bool) -> None:
-        self._site, self._sets_caps = site, sets_caps
+    Args:
+        site: what is ours.
+        sets_caps: the policy chooses power limits.
+        since_s: jobs that Slurm started earlier are not listed, seconds since 1970.
+    """
+
+    def __init__(self, site: Site, *, sets_caps: bool, since_s: float) -> None:
+        self._site, self._sets_caps, self._since_s = site, sets_caps, since_s
         self.rows: dict[str, WouldHave] = {}
 
     def look(self, snapshot: Snapshot) -> None:
         """Take note of jobs that wait or have begun."""
-        for job in snapshot.waiting:
+        begun = [job for job in snapshot.running if job.start_s >= self._since_s]
+        for job in (*snapshot.waiting, *begun):
             if job.key not in self.rows:
                 said = self._site.believed.of(job)
                 self.rows[job.key] = WouldHave(

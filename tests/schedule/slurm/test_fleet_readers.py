@@ -1,0 +1,68 @@
+"""Power and energy from a real server of the fleet, over HTTP."""
+
+import json
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed")
+
+from tests.fleet.delivery.served import Served, served, whole
+from wattloop.core.errors import ConfigError
+from wattloop.fleet.delivery import deliver
+from wattloop.fleet.tokens import Role, add_token
+from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.fleet_power import FleetPower
+from wattloop.schedule.slurm.job_energy import energy_from_fleet, energy_from_store
+
+from .live_world import site
+
+
+def say(place: Served, **power_w: float) -> None:
+    """Node n1 reports what it draws."""
+    body = json.dumps({"power_w": {name.replace("_", ":"): w for name, w in power_w.items()}})
+    request = urllib.request.Request(
+        f"{place.url}/api/v1/nodes/n1/status",
+        data=body.encode(),
+        headers={"Authorization": f"Bearer {place.secret}", "Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
+    """With a token for reading; what is wrong with it is logged, and nothing stops."""
+    with served(tmp_path) as place:
+        token = add_token(place.tokens, "driver", Role.SCHEDULER)
+        say(place, gpu_0=123.0, gpu_1=77.0)
+        log = EventLog(tmp_path / "log")
+        with FleetPower(place.url, token, site().known, log) as power:
+            wait = threading.Event()
+            for _ in range(100):
+                if power.readings():
+                    break
+                wait.wait(0.1)
+            assert {node: each.watts for node, each in power.readings().items()} == {0: 200.0}
+        whole(place.outbox, "20260101-000000-aaaaaa")
+        deliver(place.options(), once=True)
+        found = energy_from_fleet(place.url, token, "lab", "77")
+        assert found is not None
+        assert (found.energy_j, found.nodes, found.provenance) == (1000.0, 1, "measured")
+        stored = energy_from_store(place.house.store, "lab", "77")
+        assert stored is not None
+        assert (stored.energy_j, stored.gpu_j) == (1000.0, 1000.0)
+        assert energy_from_store(place.house.store, "lab", "78") is None
+        assert energy_from_fleet(place.url, token, "lab", "78") is None
+    assert energy_from_fleet(place.url, token, "lab", "77") is None  # it is away
+
+
+def test_a_server_that_is_away_leaves_estimates(tmp_path: Path) -> None:
+    """And says so once, not every second."""
+    log = EventLog(tmp_path / "log")
+    with FleetPower("http://127.0.0.1:9", "", site().known, log) as power:
+        threading.Event().wait(1.5)
+        assert power.readings() == {}
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+    with pytest.raises(ConfigError, match="write a URL"):
+        FleetPower("file:///etc/passwd", "", site().known, log)
