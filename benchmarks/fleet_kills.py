@@ -14,11 +14,11 @@ what it was, and no journal of a lever may be left.
 
 What Slurm does by itself was kept apart. slurmctld is not killed with SIGKILL because it writes its
 state down every few seconds only: after one that was, Slurm runs jobs a second time that have
-ended, and never runs the epilog of others (3 and 2 of 10 in a trial without any driver). After the
-kills of each trial `scontrol reconfigure` is called once: a slurmctld that is restarted while jobs
-end keeps their GPUs counted as in use, and a job whose slurmd is killed during its prolog waits for
-its end for ever; Slurm 22.05 does both without us, and this mends both. Jobs that Slurm requeues
-are told to start now instead of after two minutes.
+ended, and never runs the epilog of others (3 and 2 of 10 in a trial without any driver). While the
+last jobs are waited for, `scontrol reconfigure` is called every 15 s: a slurmctld that is restarted
+while jobs end keeps their GPUs counted as in use, and a job whose slurmd is killed during its
+prolog waits for its end for ever; Slurm 22.05 does both without us, and this mends both. Jobs that
+Slurm requeues are told to start now instead of after two minutes.
 """
 
 import random
@@ -39,6 +39,7 @@ from wattloop.testing.postgres_lab import why_no_postgres
 from wattloop.testing.slurm_lab import why_no_slurm
 
 SETTLES_S = 1.0
+MENDS_S = 15.0
 BETWEEN_S, DOWN_S = 4.0, 4.0
 ENDS_S, KEPT_S, BACK_S = 240.0, 120.0, 60.0
 """How long jobs may take to end, runs to be in the store, caps to be back, when all is up again."""
@@ -124,7 +125,6 @@ def run(trial: Trial, fleet: Fleet, kills: int, jobs: int) -> None:
     time.sleep(SETTLES_S)
     killing(trial, fleet, rng, kills)
     fleet.wait(fleet.nodes_are_up, ENDS_S)
-    fleet.lab.run("scontrol", "reconfigure", check=False)
     check_jobs(trial, fleet)
     check_caps(trial, fleet)
     check_joules(trial, fleet)
@@ -151,8 +151,14 @@ def killing(trial: Trial, fleet: Fleet, rng: random.Random, count: int) -> None:
 
 
 def check_jobs(trial: Trial, fleet: Fleet) -> None:
+    told_s = time.monotonic()
+
     def all_gone() -> bool:
         """Who is requeued would wait two minutes: it is told to start now, as an operator would."""
+        nonlocal told_s
+        if time.monotonic() - told_s > MENDS_S:
+            fleet.lab.run("scontrol", "reconfigure", check=False)
+            told_s = time.monotonic()
         listed = fleet.lab.run("squeue", "-h", "-o", "%i %r", check=False).splitlines()
         for job in [line.split()[0] for line in listed if line.endswith("BeginTime")]:
             fleet.lab.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)

@@ -112,7 +112,7 @@ def test_machine_without_any_lever(tmp_path: Path, rig: Rig) -> None:
         "set", "gpu:0/power_limit=200", *show(rig), WATTLOOP_SYSFS_ROOT=str(tmp_path / "empty")
     )
     assert done.returncode == 2
-    assert "cannot be set here: no NVIDIA GPU that NVML can see" in done.stderr
+    assert "cannot be set here: " in done.stderr
     assert "WATTLOOP_VIRTUAL_GPUS=1" in done.stderr
 
 

@@ -50,6 +50,7 @@ class Filled:
         """What a page is called -> its address."""
         return {
             "jobs": "/",
+            "nodes": "/nodes",
             "run": f"/runs/{RUN}",
             "live": f"/runs/{LIVE}",
             "compare": f"/compare?run={RUN}&run=2026-002",

@@ -235,6 +235,25 @@ def test_power_of_the_fleet_is_of_those_who_speak(fleet: Fleet) -> None:
     assert "without cpu" in page
 
 
+def test_a_node_that_is_no_more_is_forgotten(fleet: Fleet) -> None:
+    """By who runs the server, not by the node or another one."""
+    fleet.deliver()
+    for who, status in (("n1", 403), ("writer", 403), ("admin", 200)):
+        headers = fleet._as(who)
+        assert fleet.client.delete("/api/v1/nodes/n1", headers=headers).status_code == status
+    assert fleet.get("/api/v1/nodes").json()["nodes"] == []
+
+
+def test_what_goes_on_for_no_job_is_not_listed_among_jobs(fleet: Fleet) -> None:
+    """Two hundred nodes always have such a run."""
+    idle = "20260101-000003-dddddd"
+    fleet.deliver(Piece(idle, 0, fleet.journal(idle, kind="unallocated", name="rest")[:900]))
+    fleet.deliver(Piece(RUN, 0, fleet.journal(name="a job that goes on")[:900]))
+    page = fleet.get("/").text
+    assert "a job that goes on" in page
+    assert idle not in page
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -9,12 +9,14 @@ import pytest
 
 from tests.store.places import WHERE, empty_place
 from wattloop.core.errors import ConfigError
+from wattloop.measure.jobs import job_energy
 from wattloop.store.chunks import read_samples
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import recover
 from wattloop.store.job_list import job_totals
+from wattloop.store.jobs import find_job_members, stored_journal
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series
@@ -67,6 +69,19 @@ def test_samples_go_and_curves_and_joules_stay(store: Store) -> None:
     assert read_windows(store, "a-old") == windows
     assert any("dropped" in note for note in find_run(store, "a-old").notes)
     assert apply_retention(store, policy, now_wall_s=NOW_S) == Dropped()
+
+
+def test_a_job_of_old_runs_still_has_its_energy(store: Store) -> None:
+    """`runs job` adds up samples; where they are gone, what each run found."""
+    job = {"id": "7", "kind": "slurm", "rank": None, "local_rank": None, "world_size": None}
+    for run_id, host in (("j1", "n1"), ("j2", "n2")):
+        head = header(run_id, host=host, job=job, started_wall_s=NOW_S - 50 * DAY_S)
+        write_journal(store.journals, run_id, seconds=60, head=head, end=ended())
+    recover(store, close_journal)
+    apply_retention(store, Retention(samples_s=30 * DAY_S), now_wall_s=NOW_S)
+    members = find_job_members(store, "7")
+    found = job_energy("7", members.records, lambda r: stored_journal(store, r))
+    assert found.energy_j == 7_000.0
 
 
 def test_a_curve_without_its_samples_has_the_same_height(store: Store) -> None:

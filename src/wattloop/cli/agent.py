@@ -2,6 +2,7 @@
 
 import typer
 
+from wattloop.cli.agent_deliver import deliver_command
 from wattloop.cli.agent_hooks import hooks_command
 from wattloop.cli.agent_run import run_command
 from wattloop.cli.agent_status import status_command
@@ -18,4 +19,5 @@ app = typer.Typer(
 
 app.command("run")(run_command)
 app.command("status")(status_command)
+app.command("deliver")(deliver_command)
 app.command("hooks")(hooks_command)

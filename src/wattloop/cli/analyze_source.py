@@ -5,6 +5,7 @@ from wattloop.analyze.reading import read_csv
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request, listed
+from wattloop.cli.experiment_list import say_which
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -38,6 +39,7 @@ def _stored(request: Request) -> Table:
                 "name a CSV file, or run 'wattloop tune' or 'wattloop sweep' first"
             )
         experiment = find_experiment(store, request.source, SEARCH, SWEEP)
+        say_which(store, request.source, SEARCH, SWEEP)
         chosen = listed(request.parameters), listed(request.results)
         if experiment.kind == SEARCH:
             from wattloop.report.tables.of_search import search_table

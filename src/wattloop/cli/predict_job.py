@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["job_command"]
 
+SILENT_S = 1.5
 PATIENCE_S = 600.0
 OBJECTIVES = ("energy", "time", "edp")
 
@@ -81,7 +82,10 @@ def job_command(  # noqa: PLR0913 - one parameter per option
     with opened_if_any(store, config) as place:
         history = None if place is None else History(place)
         service = OracleService(fleet, history)
-        answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=PATIENCE_S)
+        answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=SILENT_S)
+        if any(price.later for price in answer.prices):
+            say("wattloop: tracing the model, once; this takes some seconds")
+            answer = service.answer([AskedJob(job)], [], objective=objective, wait_s=PATIENCE_S)
     if json_file is not None:
         write_json(to_dict(answer), json_file)
     if json_file != "-":

@@ -2,63 +2,39 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wattloop.cli.experiment_list import Listing, list_stored, show_stored, stored
+from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.output import check_target, print_table, write_json, write_text
 
 if TYPE_CHECKING:
-    from wattloop.schedule.campaigns.campaign import Outcomes
+    from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
 
 __all__ = ["export_command", "list_command", "show_command"]
 
-Which = Annotated[
-    str,
-    typer.Argument(metavar="[CAMPAIGN]", help="Identifier, its beginning or end, name, or 'last'."),
-]
+KIND = "campaign"
+Which = Annotated[str, which_one("CAMPAIGN")]
 
 
 def list_command(
     json_file: JsonFile = None, store: StorePlace = None, config: Config = None
 ) -> None:
     """Show campaigns, newest first."""
-    from wattloop.cli.runs_store import opened_if_any
-    from wattloop.schedule.campaigns.record import KIND, with_status_now
-    from wattloop.schedule.campaigns.stored import known_outcomes
-    from wattloop.store.experiments import list_experiments
-    from wattloop.store.tables import iso_time
-
-    check_target(json_file, "--json")
-    rows: list[dict[str, Any]] = []
-    with opened_if_any(store, config) as place:
-        for stored in [] if place is None else list_experiments(place, KIND):
-            assert place is not None
-            experiment = with_status_now(place, stored)
-            rows.append(
-                {
-                    "campaign": experiment.experiment_id,
-                    "scenario": experiment.name,
-                    "status": experiment.status,
-                    "simulations": len(known_outcomes(place, experiment)),
-                    "policies": experiment.spec.get("policies", []),
-                    "seeds": experiment.spec.get("seeds", ""),
-                    "created": iso_time(experiment.created_wall_s),
-                }
-            )
-    if json_file is not None:
-        write_json({"campaigns": rows}, json_file)
-    if json_file == "-":
-        return
-    if not rows:
-        say("no campaign yet; try: wattloop simulate thesis-pareto --policies fifo,pollux,zeus")
-        return
-    headers = ("campaign", "scenario", "status", "simulations", "policies", "seeds")
-    texts = [
-        tuple(", ".join(r[h]) if h == "policies" else str(r[h]) for h in headers) for r in rows
-    ]
-    print_table(headers, texts, spare=("seeds", "policies"))
+    campaigns = Listing(
+        kind=KIND,
+        plural="campaigns",
+        example="wattloop simulate thesis-pareto --policies fifo,pollux,zeus",
+        row=_row,
+        as_dict=dict,
+        print_rows=_print_list,
+    )
+    list_stored(campaigns, json_file, store, config)
 
 
 def show_command(
@@ -70,13 +46,17 @@ def show_command(
 ) -> None:
     """Show what came of a campaign; of an unfinished one, so far."""
     from wattloop.cli.simulate_view import campaign_dict, print_outcomes
+    from wattloop.schedule.campaigns.stored import known_outcomes
 
     check_target(json_file, "--json")
-    experiment, outcomes = _stored(which, store, config)
-    if json_file is not None:
-        write_json(campaign_dict(experiment, outcomes), json_file)
-    if json_file != "-":
-        print_outcomes(experiment, outcomes)
+    with stored(KIND, which, store, config) as (place, experiment):
+        outcomes = known_outcomes(place, experiment)
+        show_stored(
+            (place, experiment),
+            json_file,
+            lambda _, campaign: campaign_dict(campaign, outcomes),
+            lambda _, campaign: print_outcomes(campaign, outcomes),
+        )
 
 
 def export_command(
@@ -92,27 +72,41 @@ def export_command(
 ) -> None:
     """Write every simulation of a campaign as CSV (unless told otherwise) or JSON."""
     from wattloop.cli.simulate_view import campaign_dict
+    from wattloop.schedule.campaigns.stored import known_outcomes
     from wattloop.schedule.campaigns.summary import per_cell
 
     csv_file = "-" if csv_file is None and json_file is None else csv_file
     check_target(csv_file, "--csv")
     check_target(json_file, "--json")
-    experiment, outcomes = _stored(which, store, config)
+    with stored(KIND, which, store, config) as (place, experiment):
+        outcomes = known_outcomes(place, experiment)
     if json_file is not None:
         write_json(campaign_dict(experiment, outcomes), json_file)
     if csv_file is not None:
         write_text(_csv(per_cell(outcomes)), csv_file, "--csv")
 
 
-def _stored(which: str, store: str | None, config: str | None) -> "tuple[Any, Outcomes]":
-    from wattloop.cli.runs_store import opened
-    from wattloop.schedule.campaigns.record import KIND, with_status_now
+def _row(place: "Store", experiment: "Experiment") -> dict[str, Any]:
     from wattloop.schedule.campaigns.stored import known_outcomes
-    from wattloop.store.experiments import find_experiment
+    from wattloop.store.tables import iso_time
 
-    with opened(store, config) as place:
-        experiment = with_status_now(place, find_experiment(place, which, KIND))
-        return experiment, known_outcomes(place, experiment)
+    return {
+        "campaign": experiment.experiment_id,
+        "scenario": experiment.name,
+        "status": experiment.status,
+        "simulations": len(known_outcomes(place, experiment)),
+        "policies": experiment.spec.get("policies", []),
+        "seeds": experiment.spec.get("seeds", ""),
+        "created": iso_time(experiment.created_wall_s),
+    }
+
+
+def _print_list(rows: Sequence[dict[str, Any]]) -> None:
+    headers = ("campaign", "scenario", "status", "simulations", "policies", "seeds")
+    texts = [
+        tuple(", ".join(r[h]) if h == "policies" else str(r[h]) for h in headers) for r in rows
+    ]
+    print_table(headers, texts, spare=("seeds", "policies"))
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

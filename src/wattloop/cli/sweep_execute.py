@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wattloop.cli.experiment_list import say_which
 from wattloop.cli.output import say, write_json
 from wattloop.cli.sweep_request import SweepRequest, plan_here, spec_of
 from wattloop.core.clock import RealClock
@@ -51,6 +52,7 @@ def execute_stored(reference: str | None, request: SweepRequest) -> None:
             experiment = _last_unfinished(store, retry_failed=request.retry_failed)
         else:
             experiment = find_experiment(store, reference, "sweep")
+            say_which(store, reference, "sweep")
         plan = plan_here(spec_from(experiment.spec), None, request.settings)
         if fingerprint(plan) != experiment.fingerprint:
             raise ConfigError(

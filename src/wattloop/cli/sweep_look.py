@@ -4,17 +4,18 @@ from typing import Annotated
 
 import typer
 
+from wattloop.cli.experiment_list import NAMED, Listing, list_stored, say_which, stored
+from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.output import check_target, write_json
 
 __all__ = ["Figures", "Scope", "export_command", "list_command", "show_command"]
 
-Which = Annotated[
-    str, typer.Argument(metavar="SWEEP", help="Identifier, its beginning or end, name, or 'last'.")
-]
+KIND = "sweep"
+Which = Annotated[str, which_one("SWEEP")]
 Several = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SWEEP", help="Identifiers, their beginnings or ends, names, 'last'."),
+    typer.Argument(metavar="[SWEEP]...", help=f"Each by {NAMED}."),
 ]
 Figures = Annotated[
     str | None, typer.Option("--figures", metavar="DIR", help="Draw figures into this folder.")
@@ -27,24 +28,17 @@ def list_command(
 ) -> None:
     """Show sweeps, newest first."""
     from wattloop.cli import sweep_view
-    from wattloop.cli.runs_store import opened_if_any
-    from wattloop.report.stored import with_status_now
-    from wattloop.store.experiments import list_experiments
     from wattloop.store.trial_records import read_trials
 
-    check_target(json_file, "--json")
-    with opened_if_any(store, config) as place:
-        stored = [] if place is None else list_experiments(place, "sweep")
-        known = [with_status_now(place, e) for e in stored if place is not None]
-        rows = [(e, read_trials(place, e.experiment_id)) for e in known if place is not None]
-    if json_file is not None:
-        write_json({"sweeps": [sweep_view.brief(e, t) for e, t in rows]}, json_file)
-    if json_file == "-":
-        return
-    if rows:
-        sweep_view.print_list(rows)
-    else:
-        say("no sweep yet; try: wattloop sweep --cap 50%:100%:10% -- python train.py")
+    sweeps = Listing(
+        kind=KIND,
+        plural="sweeps",
+        example="wattloop sweep --cap 50%:100%:10% -- python train.py",
+        row=lambda place, experiment: (experiment, read_trials(place, experiment.experiment_id)),
+        as_dict=lambda row: sweep_view.brief(*row),
+        print_rows=sweep_view.print_list,
+    )
+    list_stored(sweeps, json_file, store, config)
 
 
 def show_command(
@@ -75,6 +69,8 @@ def show_command(
     check_target(json_file, "--json")
     wanted = sweep_view.tables_from(tables)
     with opened(store, config) as place:
+        for name in which or ():
+            say_which(place, name, KIND)
         results = [stored_sweep(place, name, scope) for name in which or ["last"]]
         if json_file is not None:
             data = [sweep_view.as_dict(result) for result in results]
@@ -101,10 +97,9 @@ def export_command(
     config: Config = None,
 ) -> None:
     """Write every trial, or the means, as CSV or JSON."""
-    from wattloop.cli.runs_store import opened
     from wattloop.cli.sweep_export import export
     from wattloop.report.stored import stored_sweep
 
     check_target(output, "--output")
-    with opened(store, config) as place:
-        export(stored_sweep(place, which, scope), place, what, output)
+    with stored(KIND, which, store, config) as (place, experiment):
+        export(stored_sweep(place, experiment.experiment_id, scope), place, what, output)

@@ -60,12 +60,14 @@ def execute(request: TuneRequest) -> None:
 
 def execute_stored(reference: str | None, request: TuneRequest) -> None:
     """Go on with a stored search; unless one is named, with the last that is unfinished."""
+    from wattloop.cli.experiment_list import say_which
     from wattloop.cli.tune_progress import progress
     from wattloop.store.database import open_store
     from wattloop.tune.running import resumed
 
     limits = {name: value for name, value in request.limits.items() if value is not None}
     with open_store(request.settings.store_location) as store:
+        say_which(store, reference or "last", "search")
         with progress() as listener:
             ready = resumed(reference, store, request.settings, limits=limits, listener=listener)
             listener.about(ready.spec)

@@ -34,6 +34,7 @@ def final_command(
 ) -> None:
     """Train the best configuration in full, measure it, and say when the search has paid."""
     from wattloop.cli.chosen import settings_of
+    from wattloop.cli.experiment_list import say_which
     from wattloop.cli.tune_progress import busy
     from wattloop.store.database import open_store
     from wattloop.tune.final import train_final
@@ -42,6 +43,7 @@ def final_command(
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
     what = f"training the best configuration of {which} in full, and the default beside it"
     with open_store(settings.store_location) as place, busy(what):
+        say_which(place, which, "search")
         result = train_final(which, place, settings, to_the_end=to_the_end)
     if json_file is not None:
         write_json(result.to_dict(), json_file)

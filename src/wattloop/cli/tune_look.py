@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from wattloop.cli.experiment_list import Listing, list_stored, show_stored, stored
+from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json, write_text
+from wattloop.cli.output import check_target, write_json, write_text
 
 __all__ = ["best_command", "export_command", "list_command", "show_command"]
 
-Which = Annotated[
-    str,
-    typer.Argument(metavar="[SEARCH]", help="Identifier, its beginning or end, name, or 'last'."),
-]
+KIND = "search"
+Which = Annotated[str, which_one("SEARCH")]
 
 
 def list_command(
@@ -22,24 +22,17 @@ def list_command(
 ) -> None:
     """Show searches, newest first."""
     from wattloop.cli import tune_view
-    from wattloop.cli.runs_store import opened_if_any
-    from wattloop.report.stored import with_status_now
-    from wattloop.store.experiments import list_experiments
     from wattloop.tune.history import summary_of
 
-    check_target(json_file, "--json")
-    with opened_if_any(store, config) as place:
-        stored = [] if place is None else list_experiments(place, "search")
-        known = [with_status_now(place, e) for e in stored if place is not None]
-        rows = [(e, summary_of(place, e)) for e in known if place is not None]
-    if json_file is not None:
-        write_json({"searches": [s.to_dict() for _, s in rows]}, json_file)
-    if json_file == "-":
-        return
-    if rows:
-        tune_view.print_list(rows)
-    else:
-        say("no search yet; try: wattloop tune run search.yaml -- python train.py --lr {lr}")
+    searches = Listing(
+        kind=KIND,
+        plural="searches",
+        example="wattloop tune run search.yaml -- python train.py --lr {lr}",
+        row=lambda place, experiment: (experiment, summary_of(place, experiment)),
+        as_dict=lambda row: row[1].to_dict(),
+        print_rows=tune_view.print_list,
+    )
+    list_stored(searches, json_file, store, config)
 
 
 def show_command(
@@ -51,16 +44,10 @@ def show_command(
 ) -> None:
     """Show the configurations of a search, the best first."""
     from wattloop.cli import tune_view
-    from wattloop.cli.runs_store import opened
-    from wattloop.report.stored import stored_search
 
     check_target(json_file, "--json")
-    with opened(store, config) as place:
-        experiment = stored_search(place, which)
-        if json_file is not None:
-            write_json(tune_view.result_dict(place, experiment), json_file)
-        if json_file != "-":
-            tune_view.print_summary(place, experiment)
+    with stored(KIND, which, store, config) as found:
+        show_stored(found, json_file, tune_view.result_dict, tune_view.print_summary)
 
 
 def best_command(
@@ -72,12 +59,10 @@ def best_command(
 ) -> None:
     """Show the best configuration of a search."""
     from wattloop.cli import tune_view
-    from wattloop.cli.runs_store import opened
-    from wattloop.report.stored import looked_at, stored_search
+    from wattloop.report.stored import looked_at
 
     check_target(json_file, "--json")
-    with opened(store, config) as place:
-        experiment = stored_search(place, which)
+    with stored(KIND, which, store, config) as (place, experiment):
         _, summary = looked_at(place, experiment)
         if json_file is not None:
             write_json(tune_view.best_dict(summary), json_file)
@@ -104,8 +89,6 @@ def export_command(
 ) -> None:
     """Write every configuration as CSV (unless told otherwise), JSON or a study of Optuna."""
     from wattloop.cli import tune_view
-    from wattloop.cli.runs_store import opened
-    from wattloop.report.stored import stored_search
     from wattloop.tune.history import search_table
 
     if csv_file is None and json_file is None and optuna_file is None:
@@ -114,8 +97,7 @@ def export_command(
         check_target(optuna_file, "--optuna")
     for target, option in ((csv_file, "--csv"), (json_file, "--json")):
         check_target(target, option)
-    with opened(store, config) as place:
-        experiment = stored_search(place, which)
+    with stored(KIND, which, store, config) as (place, experiment):
         rows = search_table(place, experiment.experiment_id)
         if json_file is not None:
             write_json(tune_view.result_dict(place, experiment), json_file)

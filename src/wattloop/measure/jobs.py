@@ -34,6 +34,7 @@ class JobRun(Protocol):
     job: dict[str, Any] | None
     settings: dict[str, Any]
     missing: list[dict[str, Any]]
+    result: WindowResult | None
 
 
 R = TypeVar("R", bound=JobRun)
@@ -169,6 +170,8 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
         begin_s=begin_s,
         end_s=end_s,
     )
+    if not merged.blocks:  # old runs, whose samples were dropped: what each of them found is kept
+        result = _as_found(records) or result
     ranks = sorted({r.job["rank"] for r in records if r.job and r.job.get("rank") is not None})
     return NodeEnergy(
         host=records[0].host,
@@ -176,6 +179,27 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
         ranks=tuple(ranks),
         died=sum(r.status is RunStatus.DIED for r in records),
         result=result,
+    )
+
+
+def _as_found(records: Sequence[R]) -> WindowResult | None:
+    """The results of the runs that counted the node, added; None when none has one."""
+    found = [r.result for r in records if r.counted and r.result is not None]
+    if not found:
+        return None
+    domains = {d.name: d for d in found[0].domains}
+    for later in found[1:]:
+        for d in later.domains:
+            before = domains.get(d.name)
+            if before is not None and d.energy_j is not None:
+                d = d._replace(  # noqa: PLW2901 - the sum in its place
+                    energy_j=(before.energy_j or 0.0) + d.energy_j,
+                    uncertainty_j=math.hypot(before.uncertainty_j, d.uncertainty_j),
+                )
+            domains[d.name] = d
+    return found[0]._replace(
+        end_s=found[0].begin_s + sum(one.duration_s for one in found),
+        domains=tuple(domains.values()),
     )
 
 

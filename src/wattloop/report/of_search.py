@@ -11,10 +11,11 @@ from wattloop.analyze.table import Table as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
 from wattloop.report.findings_blocks import analysis_section
-from wattloop.report.stored import looked_at, with_status_now
+from wattloop.report.stored import looked_at
 from wattloop.report.tables.of_search import search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
+from wattloop.trials.status_now import with_status_now
 from wattloop.tune.history import CandidateResult, SearchSummary, parameter_columns
 from wattloop.version import __version__
 

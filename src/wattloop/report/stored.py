@@ -1,15 +1,14 @@
 """Sweeps and searches as they stand in the store now."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.host import Host
 from wattloop.store.database import Store
-from wattloop.store.experiments import RUNNING, Experiment, find_experiment
+from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.trial_records import read_trials
-from wattloop.trials.claim import is_claimed
 from wattloop.trials.outcome import SCOPES
+from wattloop.trials.status_now import with_status_now
 from wattloop.tune.history import (
     CandidateResult,
     SearchSummary,
@@ -18,7 +17,7 @@ from wattloop.tune.history import (
     summary_of,
 )
 
-__all__ = ["looked_at", "stored_search", "stored_sweep", "with_status_now"]
+__all__ = ["looked_at", "stored_search", "stored_sweep"]
 
 
 def stored_sweep(store: Store, reference: str, scope: str | None = None) -> SweepResult:
@@ -32,14 +31,6 @@ def stored_sweep(store: Store, reference: str, scope: str | None = None) -> Swee
 def stored_search(store: Store, reference: str) -> Experiment:
     """A stored search, with its status as it is now."""
     return with_status_now(store, find_experiment(store, reference, "search"))
-
-
-def with_status_now(store: Store, experiment: Experiment) -> Experiment:
-    """As it is stored, but for one whose process was killed: that cannot say so itself."""
-    here = experiment.facts.get("host") == Host.from_environment().name
-    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
-        return replace(experiment, status="interrupted")
-    return experiment
 
 
 def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResult], SearchSummary]:

@@ -73,7 +73,8 @@ def create_experiment(store: Store, experiment: Experiment) -> None:
 
 
 def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
-    """The experiment with this identifier or name, the only one that begins or ends so, or `last`.
+    """The experiment with this identifier, the newest of this name, or the only one that begins or
+    ends so; or `last`.
 
     Args:
         store: where to look.
@@ -90,11 +91,9 @@ def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
     if reference == "last":
         return known[0]
     exact = [e for e in known if e.experiment_id == reference]
-    found = exact or [
-        e
-        for e in known
-        if reference and (_begins(e.experiment_id, reference) or e.name == reference)
-    ]
+    named = [e for e in known if reference and e.name == reference]
+    begun = [e for e in known if reference and _begins(e.experiment_id, reference)]
+    found = exact or named[:1] or begun
     if len(found) == 1:
         return found[0]
     if not found:
@@ -103,6 +102,14 @@ def find_experiment(store: Store, reference: str, *kinds: str) -> Experiment:
         )
     several = ", ".join(e.experiment_id for e in found)
     raise ExperimentNotFound(f"{reference!r} could be any of {several}; give more of it")
+
+
+def namesakes(store: Store, reference: str, *kinds: str) -> list[Experiment]:
+    """All that have the name by which `find_experiment` found one, newest first; else none."""
+    known = list_experiments(store, *kinds)
+    if reference == "last" or any(e.experiment_id == reference for e in known):
+        return []
+    return [e for e in known if reference and e.name == reference]
 
 
 def list_experiments(store: Store, *kinds: str) -> list[Experiment]:

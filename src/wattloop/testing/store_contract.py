@@ -25,6 +25,7 @@ from wattloop.store.experiments import (
     delete_experiment,
     find_experiment,
     list_experiments,
+    namesakes,
     same_experiments,
     set_experiment_status,
 )
@@ -262,6 +263,20 @@ class StoreContract:
             find_experiment(store, "sweep-1")
         with pytest.raises(ExperimentNotFound, match="the newest is sweep-1-ab"):
             find_experiment(store, "zz", "sweep")
+
+    def test_of_one_name_the_newest_is_meant(self, store: Store) -> None:
+        """Others of that name are found by their identifiers, and can be listed."""
+        for number, name in enumerate(("caps", "caps", "other")):
+            named = _experiment(f"sweep-1-a{number}", name=name, created_wall_s=float(number))
+            create_experiment(store, named)
+        assert find_experiment(store, "caps").experiment_id == "sweep-1-a1"
+        assert find_experiment(store, "a0").experiment_id == "sweep-1-a0"
+        found = [e.experiment_id for e in namesakes(store, "caps", "sweep")]
+        assert found == ["sweep-1-a1", "sweep-1-a0"]
+        assert namesakes(store, "caps", "search") == []
+        assert namesakes(store, "last") == namesakes(store, "sweep-1-a0") == []
+        with pytest.raises(ExperimentNotFound):
+            find_experiment(store, "")
 
     def test_a_trial_that_ended_is_never_begun_again(self, store: Store) -> None:
         """Its outcome is handed back; one that was under way keeps its number and begins anew."""

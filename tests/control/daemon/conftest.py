@@ -18,11 +18,13 @@ import pytest
 
 from tests.control.conftest import eventually
 from wattloop.control.daemon.client import Client, connect
+from wattloop.control.owner import user_name
 from wattloop.core.errors import WattloopError
 from wattloop.virtual.machine import shared_gpus
 
 SRC = Path(__file__).parents[3] / "src"
 NOBODY = 65534
+ME = user_name(os.geteuid())
 GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))
 """Any that there is."""
 DEFAULT_W = 700.0
@@ -36,7 +38,7 @@ jobs_file: {folder}/jobs.json
 low_power: 70%
 limits: {{connections_per_user: 4, line_s: 0.5}}
 rules:
-  - uids: [0]
+  - uids: [{uid}]
     trusted: true
     levers: {{"*/*": any}}
   - uids: [65534]
@@ -80,7 +82,9 @@ class DaemonRig:
         }
 
     def write_rules(self, text: str = RULES) -> None:
-        self.rules.write_text(text.format(folder=self.folder, group=GROUP.gr_name))
+        self.rules.write_text(
+            text.format(folder=self.folder, group=GROUP.gr_name, uid=os.geteuid())
+        )
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """The daemon; it answers when this returns."""

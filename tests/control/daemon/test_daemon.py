@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import DEFAULT_W, GROUP, NOBODY, DaemonRig, as_user, needs_root
+from tests.control.daemon.conftest import (
+    DEFAULT_W,
+    GROUP,
+    ME,
+    NOBODY,
+    DaemonRig,
+    as_user,
+    needs_root,
+)
 from wattloop.control.daemon.client import LOW_POWER, Change, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.control.daemon.protocol import DaemonGone, NotAllowed
@@ -29,7 +37,7 @@ def test_a_lease_lasts_as_long_as_its_connection(daemon: DaemonRig) -> None:
     assert daemon.limit_w() == DEFAULT_W and not daemon.journals()
     first, second = daemon.log("set")[-2:]
     assert (first["lever"], first["before"], first["after"]) == (LIMIT, DEFAULT_W, 400.0)
-    assert (first["pid"], first["uid"], first["user"]) == (os.getpid(), 0, "root")
+    assert (first["pid"], first["uid"], first["user"]) == (os.getpid(), os.geteuid(), ME)
     assert (first["job"], first["job_uid"]) == ("12", 1000)
     assert second["why"] == "asked for 50%"
     last = daemon.log("released")[-1]
@@ -55,7 +63,7 @@ def test_the_second_on_a_device_is_refused_with_the_name_of_the_first(daemon: Da
     with daemon.connect() as first, daemon.connect() as second:
         first.set(LIMIT, 400.0)
         for lever, value in ((LIMIT, 500.0), ("gpu:0/sm_clock", 1000.0)):
-            with pytest.raises(DeviceBusy, match=rf"gpu:0 is held by root \(process {os.getpid()}"):
+            with pytest.raises(DeviceBusy, match=rf"gpu:0 is held by {ME} \(process {os.getpid()}"):
                 second.set(lever, value)
         assert second.set("gpu:1/power_limit", 500.0).after == 500.0
         assert daemon.log("refused")[-1]["kind"] == "busy"
@@ -129,7 +137,7 @@ def test_a_trusted_client_comes_before_a_user(daemon: DaemonRig) -> None:
                 assert agent.set(LIMIT, 500.0, job="3", uid=NOBODY) == Change(DEFAULT_W, 500.0)
             finally:
                 os.write(go[1], b"x")
-            assert "gpu:0 is held by root" in user.result() and "for job 3" in user.result()
+            assert f"gpu:0 is held by {ME}" in user.result() and "for job 3" in user.result()
             assert daemon.limit_w() == 500.0
     line = next(line for line in daemon.log("released") if "taken over" in line["why"])
     assert (line["user"], line["before"], line["after"]) == ("nobody", 340.0, DEFAULT_W)

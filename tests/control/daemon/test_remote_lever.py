@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import DEFAULT_W, RULES, DaemonRig, made_rig, tidied
+from tests.control.daemon.conftest import DEFAULT_W, ME, RULES, DaemonRig, made_rig, tidied
 from wattloop.control.daemon.offered import with_daemon
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
 from wattloop.control.daemon.remote_lever import RemoteLever
@@ -93,7 +93,7 @@ def test_a_hold_leaves_no_journal_of_its_own(tree: tuple[DaemonRig, CpufreqTree]
         held.set({LIMIT: 400.0})
         assert rig.limit_w() == 400.0
         assert len(rig.journals()) == 1
-        with pytest.raises(LeverError, match="held by root"), hold([remote(rig, LIMIT)]) as other:
+        with pytest.raises(LeverError, match=f"held by {ME}"), hold([remote(rig, LIMIT)]) as other:
             other.set({LIMIT: 500.0})
     assert rig.limit_w() == DEFAULT_W
     assert [result.fate.value for result in held.restored] == ["restored"]

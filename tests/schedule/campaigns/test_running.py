@@ -19,11 +19,11 @@ from tests.schedule.campaigns.worlds import FAILING, campaign, tiny, tiny_file
 from wattloop.core.errors import ConfigError, WattloopError
 from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
 from wattloop.schedule.campaigns.crew import each_outcome, shares
-from wattloop.schedule.campaigns.record import with_status_now
 from wattloop.schedule.campaigns.running import Listener, run_campaign
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
+from wattloop.trials.status_now import with_status_now
 
 
 class Heard(Listener):

@@ -1,13 +1,17 @@
 """The operator's file of rules."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.cluster.file import load_cluster
+from wattloop.schedule.described import Describer, EstimateSource, FleetOracle
 from wattloop.schedule.described.rules import load_rules
 from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.oracle.workloads import SHIPPED
 
 GOOD = """\
 rules:
@@ -67,3 +71,21 @@ def test_faults_name_their_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_rules(_file(tmp_path, text))
     assert said in str(error.value)
+
+
+def test_workloads_of_the_operator_are_models_like_others(tmp_path: Path) -> None:
+    """A saved workload by name: its batch and precision are the only ones there are."""
+    saved = SHIPPED / "resnet-50-tf32-b64.json.gz"
+    (tmp_path / "ours.json.gz").write_bytes(saved.read_bytes())
+    text = "workloads: {our-net: ours.json.gz}\nrules: [{name: x, job: {model: our-net}}]"
+    rules = load_rules(_file(tmp_path, text))
+    oracle = FleetOracle.of(load_cluster("thesis"), workloads=rules.workloads)
+    describer = Describer(oracle, rules=rules)
+    job = SubmittedJob(name="x", gpus=2, time_limit_s=600.0)
+    found = describer.describe(job)
+    assert found.source is EstimateSource.RULES and found.refusals == ()
+    assert found.kind is not None and found.kind.batches == (64,)
+    assert found.kind.precision == "tf32" and len(oracle.options(found.kind)) == 2
+    wrong = describer.describe(replace(job, comment="wattloop:model=our_net,batch=9"))
+    assert wrong.source is EstimateSource.TIME_LIMIT
+    assert "was traced with batch 64" in wrong.refusals[0]

@@ -105,6 +105,18 @@ def test_power_is_idle_and_busy_and_measured_where_it_is() -> None:
     assert stale.watts == pytest.approx(estimated_w)
 
 
+def test_nobody_is_stopped_for_power_that_no_node_has_read() -> None:
+    """A job that has just begun counts at its estimate: it keeps others out, and stays."""
+    place = site()
+    live = view(place, job("1", "RUNNING", placed=(("n1", 1),), start_s=NOW_S - 1))
+    found = power_now(live, {node: NodePower(100.0, NOW_S - 2) for node in (0, 1)})
+    assert found.under(found.watts + 1) == found.watts
+    assert found.under(found.watts - 1) == found.watts - 1
+    assert found.under(150.0) == found.read_w == 200.0
+    one_node = power_now(live, {1: NodePower(100.0, NOW_S - 2)})
+    assert one_node.under(150.0) == one_node.watts
+
+
 def test_readings_that_cannot_be_are_refused() -> None:
     """A node that reports a power station, or no number, is not believed."""
     known = site().known

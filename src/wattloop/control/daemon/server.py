@@ -121,7 +121,11 @@ class Server:
         )
         with self._busy:
             self._connections.add(connection)
-        connection.start()
+        try:
+            connection.start()
+        except RuntimeError as error:  # no more threads: this client waits, the others do not
+            self._ended(connection)
+            self._turn_away(line, peer, str(error))
 
     def _refusal(self, peer: Peer) -> str:
         limits = self._rules.limits
@@ -154,8 +158,11 @@ class Server:
             self._connections.discard(connection)
 
     def _tick(self) -> None:
-        self._leases.mend()
-        self._leases.apply_defaults(self._rules, again=True)
+        try:
+            self._leases.mend()
+            self._leases.apply_defaults(self._rules, again=True)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is no reason to let all go
+            self._log.write("fault", why=f"{type(error).__name__}: {error}")
         for uid, count in self._turned_away.items():
             if count > 1:
                 self._log.write("turned_away", uid=uid, why=f"{count - 1} more connections")
@@ -170,7 +177,7 @@ class Server:
         try:
             rules = read_rules(self._rules.path)
             levers = found_levers()
-        except WattloopError as error:
+        except (WattloopError, OSError, RecursionError) as error:
             self._log.write("rules_refused", why=f"{error}; the old ones stay")
             return
         if rules.socket != self._rules.socket or rules.log != self._rules.log:

@@ -7,6 +7,7 @@
 - `shares`, `ledger`, `sharing`   whose joules they are; `idle_power` of what nobody does
 - `job_run`, `run_book`           one journal for each job: `share_domains`, `run_header`
 - `state`, `resume`               what a restart needs, and what it does with it
+- `lost_ends`                     jobs whose epilog never ran
 - `desk`, `caps`                  Slurm's controller and the control daemon, in a thread
 - `agent`, `service`              all of it, once a second; `site`, `config`: where
 """

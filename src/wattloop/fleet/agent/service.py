@@ -12,6 +12,7 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.provenance import Provenance
 from wattloop.fleet.agent.agent import Agent
+from wattloop.fleet.agent.lost_ends import LostEnds
 from wattloop.fleet.agent.site import Site
 from wattloop.fleet.agent.state import STATUS_FILE
 from wattloop.fleet.delivery.loop import Delivery
@@ -48,6 +49,10 @@ class Service:
             folding = None if sender is not None else LocalStore(self.site)
             agent = Agent(self.site)
             agent.start()  # holds all its journals before anybody sends them
+            ends = LostEnds(
+                self.site.folder / "events", self.site.node, self._jobs, self.site.config.slurm_bin
+            )
+            ends.start()
             try:
                 if sender is not None:
                     sender.start()
@@ -57,12 +62,16 @@ class Service:
                 agent.on_step = lambda: self._tell(agent, sender)
                 agent.work(self.stop)
             finally:
+                ends.stop()
                 # They take a journal that nobody holds for a finished one, so they end first.
                 if sender is not None:
                     sender.stop()
                 if folding is not None:
                     folding.stop()
                 agent.stop()
+
+    def _jobs(self) -> tuple[str, ...]:
+        return () if self._status is None else self._status.jobs
 
     def _delivery(self) -> Delivery:
         deliver = self.site.config.deliver

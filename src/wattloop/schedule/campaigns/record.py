@@ -1,7 +1,6 @@
 """A campaign in the store: every cell that has ended is a trial, whoever computed it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from wattloop.core.clock import Clock, RealClock
@@ -17,7 +16,6 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.store.trial_records import TrialRecord, add_trials, read_trials, trials_with_keys
-from wattloop.trials.claim import is_claimed
 
 __all__ = [
     "FAILED",
@@ -26,7 +24,6 @@ __all__ = [
     "CampaignRecord",
     "known_cells",
     "open_campaign",
-    "with_status_now",
 ]
 
 KIND = "campaign"
@@ -68,14 +65,6 @@ def open_campaign(
     )
     create_experiment(store, experiment)
     return experiment, False
-
-
-def with_status_now(store: Store, experiment: Experiment) -> Experiment:
-    """One that is marked as running and that nobody runs was killed."""
-    here = experiment.facts.get("host") == Host.from_environment().name
-    if experiment.status == RUNNING and here and not is_claimed(store, experiment.experiment_id):
-        return replace(experiment, status="interrupted")
-    return experiment
 
 
 def known_cells(store: Store, cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:

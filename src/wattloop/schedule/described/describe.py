@@ -95,7 +95,7 @@ class Describer:
             batches = stated.batches or self.oracle.names.batches(model) or (DEFAULT_BATCH,)
             kind = JobKind(
                 model=model,
-                precision=stated.precision or self.oracle.names.precision,
+                precision=stated.precision or self.oracle.names.precision(model),
                 gpus=stated.gpus or (job.gpus,),
                 batches=batches,
                 caps=caps_of(stated),

@@ -22,6 +22,7 @@ class ModelNames:
         batches: what the oracle calls it -> the only batches it knows; none for any.
         other: finds further spellings; returns a name of `known`, or None.
         precision: of a job that states none; empty where the oracle has one only.
+        precisions: what the oracle calls it -> the only precision it knows of it.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class ModelNames:
         batches: Mapping[str, Sequence[int]] | None = None,
         other: Callable[[str], str | None] = lambda text: None,
         precision: str = "",
+        precisions: Mapping[str, str] | None = None,
     ) -> None:
         self._known = dict(known)
         self._by_key = {_key(name): name for name in known}
         self._batches = dict(batches or {})
         self._other = other
-        self.precision = precision
+        self._precision = precision
+        self._precisions = dict(precisions or {})
 
     def find(self, text: str) -> str:
         """What the oracle calls it.
@@ -53,17 +56,31 @@ class ModelNames:
         """The only batches that are known of a model, as the oracle calls it; empty for any."""
         return tuple(self._batches.get(model, ()))
 
+    def precision(self, model: str) -> str:
+        """Of a job that states none, its model being as the oracle calls it; empty for any."""
+        return self._precisions.get(model, self._precision)
+
     def names(self) -> list[str]:
         """All that may be named."""
         return sorted(self._known)
 
     def with_workloads(self, files: Mapping[str, str]) -> "ModelNames":
-        """With saved workloads by a name of the operator's choice."""
+        """With saved workloads by a name of the operator's choice, each of one batch.
+
+        Raises:
+            ConfigError: a file is no workload.
+        """
+        if not files:
+            return self
+        from wattloop.predict.workload.files import load_workload
+
+        traced = {path: load_workload(path) for path in files.values()}
         return ModelNames(
             {**self._known, **files},
-            batches=self._batches,
+            batches={**self._batches, **{path: (one.batch,) for path, one in traced.items()}},
             other=self._other,
-            precision=self.precision,
+            precision=self._precision,
+            precisions={path: one.precision for path, one in traced.items()},
         )
 
     def _nearest(self, text: str) -> str:

@@ -114,7 +114,7 @@ def fleet_types(job: PricedJob, cluster: Cluster) -> tuple[str, ...]:
 def _with_model(found: PricedJob, model: str, names: ModelNames) -> None:
     stated = found.stated
     batches = stated.batches or names.batches(model) or (DEFAULT_BATCH,)
-    precision = stated.precision or names.precision
+    precision = stated.precision or names.precision(model)
     found.keys = tuple(WorkloadKey(model, precision, stated.sequence, batch) for batch in batches)
     found.work = stated.work
     if not stated.batches:

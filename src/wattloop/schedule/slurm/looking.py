@@ -68,9 +68,9 @@ class Looking:
             set_aside=set_aside,
         )
         power = power_now(live, self._readings())
-        live.view.power_w = power.watts
         report.power_w, report.measured_nodes = power.watts, power.measured_nodes
         report.budget_w = self._site.budget_w.at(now_s)
+        live.view.power_w = power.under(report.budget_w)
         report.waiting, report.running = len(live.view.queue), len(snapshot.running)
         report.coming, report.free_gpus = len(snapshot.coming), live.view.free.total
         return live

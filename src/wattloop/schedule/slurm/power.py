@@ -34,10 +34,22 @@ class PowerNow:
     Attributes:
         watts: measured and estimated together.
         measured_nodes: how many nodes are measured; the rest is estimated.
+        read_w: the readings alone; None unless every node that is up has one.
     """
 
     watts: float
     measured_nodes: int
+    read_w: float | None = None
+
+    def under(self, budget_w: float) -> float:
+        """What a policy is told: nobody is stopped for power that was believed but not read.
+
+        A job that has just begun counts at its estimate. Where readings say that the budget is
+        kept all the same, it is taken to be used up, so that nothing starts and nothing stops.
+        """
+        if self.read_w is None or self.watts <= budget_w:
+            return self.watts
+        return max(self.read_w, budget_w)
 
 
 def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
@@ -69,7 +81,9 @@ def power_now(live: LiveView, readings: Mapping[int, NodePower]) -> PowerNow:
             reading = fresh.get(node)
             if reading is None or is_new or running.started_s > reading.at_s - SETTLED_S:
                 total_w += share * _added_w(live, running)
-    return PowerNow(total_w, len(fresh))
+    known = all(node in fresh for node, up in enumerate(live.machines.is_up) if up)
+    read_w = sum(each.watts for each in fresh.values()) + cluster.network_w
+    return PowerNow(total_w, len(fresh), read_w if fresh and known else None)
 
 
 def _added_w(live: LiveView, running: Running) -> float:

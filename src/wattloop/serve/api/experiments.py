@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
-from wattloop.report.stored import looked_at, stored_search, stored_sweep, with_status_now
+from wattloop.report.stored import looked_at, stored_search, stored_sweep
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
 from wattloop.serve.house import InHouse
@@ -15,6 +15,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
 from wattloop.store.schema import trials
 from wattloop.study.record import STEPS, next_step
+from wattloop.trials.status_now import with_status_now
 
 __all__ = ["ExperimentsAnswer", "Kind", "experiments_answer", "router", "state_of"]
 

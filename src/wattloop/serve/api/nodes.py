@@ -14,6 +14,7 @@ from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, Piece, Taken, clock_o
 from wattloop.fleet.delivery.options import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeBook, NodeNow
+from wattloop.fleet.tokens import Role
 from wattloop.serve.body import body_of
 from wattloop.serve.faults import FaultAnswer
 from wattloop.serve.house import House, InHouse
@@ -21,6 +22,7 @@ from wattloop.serve.security import Asking, Writer, check_writer, refuse
 from wattloop.serve.settling import settled
 from wattloop.store.arriving import Source
 from wattloop.store.ingest import NotYours, Received, Unexpected
+from wattloop.store.node_list import forget_node
 
 __all__ = ["NodeAnswer", "PowerAnswer", "delivery", "node_answers", "power_answer", "router"]
 
@@ -93,6 +95,16 @@ def fleet_power(
 ) -> PowerAnswer:
     """What all nodes draw now, and who is missing."""
     return power_answer(house.book, max_age_s)
+
+
+@router.delete("/nodes/{node}", dependencies=[Writer])
+def forget(request: Request, house: InHouse, caller: Asking, node: Node) -> NodesAnswer:
+    """A node that is no more: with the server's own token; its runs stay."""
+    if caller.role is not Role.ADMIN:
+        raise refuse(request, 403, "only the server's own token removes nodes")
+    house.book.forget(node)
+    forget_node(house.store, node)
+    return nodes(house)
 
 
 @router.post(

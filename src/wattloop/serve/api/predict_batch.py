@@ -28,7 +28,7 @@ router = APIRouter(tags=["predict"])
 
 LARGEST_B = 4 * 2**20
 TOO_LARGE = 413
-SUBMIT_WAIT_S = 0.2
+SUBMIT_WAIT_S = 0.1
 """So long a submission may wait for a model that was never asked for; it has no more to give."""
 Q = TypeVar("Q", bound=BaseModel)
 

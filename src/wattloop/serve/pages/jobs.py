@@ -20,7 +20,9 @@ from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.marks import INSIGHTS, LABELS
 from wattloop.store.job_list import known_values
+from wattloop.store.job_rows import UNALLOCATED_KIND
 from wattloop.store.live import live_runs
+from wattloop.store.runs import RunRecord
 
 __all__ = ["router"]
 
@@ -36,7 +38,7 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
     house.tidy()
     answer = jobs_answer(house, query)
     slopes, chart = _slopes(house, query)
-    live = house.kept.get("live", lambda: live_runs(house.store))
+    live = house.kept.get("live", lambda: _live_jobs(house))
     return house.page(
         "jobs.html",
         request,
@@ -64,6 +66,11 @@ def job(request: Request, house: InHouse, job_key: str) -> HTMLResponse:
         labels=LABELS,
         insights=INSIGHTS,
     )
+
+
+def _live_jobs(house: House) -> list[RunRecord]:
+    """What goes on, but for what nodes use for no job: that always does."""
+    return [run for run in live_runs(house.store) if run.kind != UNALLOCATED_KIND]
 
 
 def _choices(house: House) -> dict[str, list[str]]:

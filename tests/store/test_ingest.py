@@ -1,0 +1,122 @@
+"""Promises of ingest to a server that is killed at the worst moment."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from tests.fleet.delivery.served import header_of, whole
+from wattloop.core.errors import StoreError, StoreUnwritable
+from wattloop.measure.closing import close_journal
+from wattloop.store.arriving import Source
+from wattloop.store.chunks import read_samples
+from wattloop.store.database import Store, open_store
+from wattloop.store.frames import HEADER, json_frame
+from wattloop.store.ingest import Ingest
+from wattloop.store.runs import find_run, list_runs
+from wattloop.store.schema import sample_chunks
+from wattloop.store.series import find_series
+
+RUN = "20260101-000000-abcdef"
+NODE = Source("n1", None, is_trusted=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "runs.db") as found:
+        yield found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> bytes:
+    """A whole journal of eleven samples."""
+    whole(tmp_path, RUN)
+    return (tmp_path / f"{RUN}.journal").read_bytes()
+
+
+def samples(store: Store) -> int:
+    record = find_run(store, RUN)
+    return len(read_samples(store, RUN, find_series(record.feeds, "gpu:0"))[0])
+
+
+def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, data: bytes) -> None:
+    """The part is still there after a restart: found to be stored, and removed."""
+    ingest = Ingest(store, close_journal)
+    assert ingest.take(RUN, 0, data, NODE).complete
+    path = ingest.parts()[0]
+    note = path.with_suffix(".from")
+    kept = path.read_bytes(), note.read_bytes()
+    assert ingest.settle(RUN).ended
+    path.write_bytes(kept[0])
+    note.write_bytes(kept[1])
+    again = Ingest(store, close_journal)
+    assert again.complete(search=True) == [RUN]
+    assert again.settle(RUN).ended
+    assert again.parts() == []
+    assert (len(list_runs(store)), samples(store)) == (1, 11)
+    with store.reading() as connection:
+        rows = connection.execute(select(func.count()).select_from(sample_chunks)).scalar_one()
+    assert rows == 2
+
+
+@pytest.mark.parametrize("cut", [1, 300, 901, 950])
+def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
+    store: Store, data: bytes, cut: int
+) -> None:
+    """Whatever of a piece is on disk is the beginning of it; the rest follows."""
+    Ingest(store, close_journal).take(RUN, 0, data[:900], NODE)
+    part = Ingest(store, close_journal).parts()[0]
+    part.write_bytes(data[: max(900, cut)])
+    ingest = Ingest(store, close_journal)
+    offset = ingest.received(RUN, NODE).offset
+    assert offset == max(900, cut)
+    assert ingest.take(RUN, 800, data[800:], NODE).complete
+    assert ingest.settle(RUN).ended
+    assert samples(store) == 11
+
+
+def test_final_is_remembered_through_a_restart(store: Store, data: bytes) -> None:
+    """A run without an end that nobody goes on with is stored though the server was killed."""
+    Ingest(store, close_journal).take(RUN, 0, data[:900], NODE, final=True)
+    ingest = Ingest(store, close_journal)
+    assert ingest.complete(search=True) == [RUN]
+    assert ingest.settle(RUN).ended
+    assert find_run(store, RUN).status == "died"
+
+
+def test_a_disk_that_refuses_leaves_the_part_as_it_was(
+    store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a piece is not left behind, for the next one would not fit."""
+    ingest = Ingest(store, close_journal)
+    ingest.take(RUN, 0, data[:900], NODE)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wattloop.store.incoming.os.fsync", full)
+        with pytest.raises(StoreUnwritable, match="No space"):
+            ingest.take(RUN, 900, data[900:], NODE)
+    assert ingest.received(RUN, NODE).offset == 900
+    assert ingest.take(RUN, 900, data[900:], NODE).complete
+
+
+def test_a_store_that_is_away_is_not_asked_for_every_piece(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces are taken at once; nobody waits for a connection that does not come."""
+    asked: list[str] = []
+
+    def away(*_: object) -> None:
+        asked.append("once")
+        raise StoreError("cannot be reached")
+
+    monkeypatch.setattr("wattloop.store.ingest.has_run", away)
+    ingest = Ingest(store, close_journal)
+    for number in range(20):
+        run_id = f"20260101-0000{number:02}-abcdef"
+        piece = json_frame(HEADER, {"format": 1, **header_of(run_id)})
+        assert ingest.take(run_id, 0, piece, NODE).offset == len(piece)
+    assert asked == ["once"]
