@@ -79,6 +79,7 @@ def carried_out(name: str, speedup: float, jobs: int) -> Run:
             folder=lab.folder,
             drive=steering,
             tell=lambda label: Telling(name),
+            rounds_of=steering.looks,
         )
     return Run(name, found, budget_w, (before, os.getloadavg()[0]))
 

@@ -74,6 +74,7 @@ def execute_replay(request: ReplayRequest) -> None:
             drive=steering,
             partition=request.partition,
             tell=tell,
+            rounds_of=steering.looks,
         )
     data = {
         "scenario": plan.scenario,

@@ -40,8 +40,8 @@ class ClusterView:
         is_up: of every node, by node number.
         carbon_g_per_kwh, price_per_kwh: of electricity, over time; None where nobody said.
         now_s: the clock.
-        power_w: what the whole cluster draws now, as measured, and what jobs that were started
-            and do not work yet will add.
+        power_w: what the whole cluster draws now, as measured, and what is not seen of it: jobs
+            that were started and do not work yet, and those that have ended a moment ago.
     """
 
     cluster: Cluster

@@ -60,7 +60,9 @@ class Execution:
         self._user: list[int] = jobs.user.tolist()
         self._rules = settings.preemption
         self.promised_w = 0.0
-        """What jobs that were started will draw more than their idle GPUs do, once they work."""
+        """What the cluster is believed to draw beyond what it draws: for jobs that were started and
+        do not work yet, and for those that have ended and nobody knows it yet.
+        """
         self._start_latency_s = settings.start_latency_s
         self._end_latency_s = settings.end_latency_s
         self._has_latency = settings.start_latency_s > 0.0 or settings.end_latency_s > 0.0
@@ -144,6 +146,7 @@ class Execution:
         stretch.settle(now_s, self._rules)
         idle_w = stretch.gpus * self._idle_w[stretch.type_index]
         self.ledger.power_w += idle_w - stretch.power_w
+        self.promised_w += stretch.power_w - idle_w
         stretch.power_w = idle_w
         stretch.rests = True
 
@@ -152,6 +155,9 @@ class Execution:
         job = stretch.job
         if stretch.trains_from_s > stretch.started_s:
             self.accounts.wasted_j[job] += stretch.restart_at_j(now_s)
+        if stretch.rests:
+            power_w = self.choices[self.kind[job]][stretch.option].power_w
+            self.promised_w -= power_w - stretch.power_w
         self._release(now_s, stretch)
         self.accounts.finished_s[job] = now_s - self._end_latency_s
         self.log.pending.append((now_s, FINISH, job, 0))

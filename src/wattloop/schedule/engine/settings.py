@@ -83,8 +83,8 @@ class Settings:
         preemption: what stopping a job costs.
         start_latency_s: from the decision to start a job until it works; it has its GPUs, which
             idle.
-        end_latency_s: from the end of a job's work until its GPUs can be given to another; they
-            idle.
+        end_latency_s: from the end of a job's work until the scheduler knows and its GPUs can be
+            given to another; they idle, and their power is still believed to be drawn.
         interference: by how much a job slows down for each other job on its nodes (0.05 = 5%).
         budget_w: most the whole cluster may draw; what is above is counted, not prevented.
         carbon_g_per_kwh, price_per_kwh: of electricity.

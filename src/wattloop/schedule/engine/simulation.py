@@ -187,7 +187,7 @@ class Simulation:
         return True
 
     def _begin_or_rest(self, now_s: float, what: int, job: int, version: int) -> bool:
-        """The power of a running job changes; a policy is asked when there is more to give."""
+        """The power of a running job changes, which its scheduler does not learn yet."""
         stretch = self.world.running.get(job)
         if stretch is None:
             return False
@@ -195,10 +195,9 @@ class Simulation:
             # Its end may have been moved meanwhile: what counts is whether this is its start.
             if stretch.works_from_s == now_s:
                 self.world.begin(now_s, stretch)
-            return False
-        if stretch.version == version:
+        elif stretch.version == version:
             self.world.rest(now_s, stretch)
-        return stretch.rests
+        return False
 
     def _decide_at_rounds(self, now_s: float) -> None:
         """Ask the policy if this is a round that it has not been asked at, else at the next."""

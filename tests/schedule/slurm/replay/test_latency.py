@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.schedule.slurm.replay.latency import latency_of, read_starts
+from wattloop.schedule.slurm.replay.latency import Times, latency_of, read_times, steered_end_s
 from wattloop.schedule.slurm.replay.notes import Ran
 
 GPU, OTHER = ("n1", 0), ("n1", 1)
@@ -16,7 +16,7 @@ def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
         Ran(0, 10, (GPU,), 1.5, 5.0, 1.0),
         Ran(1, 11, (GPU,), 6.3, 9.0, 1.0),
     ]
-    found = latency_of(ran, {0: 1.0, 1: 1.0}, {10: 1.0, 11: 5.8}, "log")
+    found = latency_of(ran, {0: 1.0, 1: 1.0}, Times({10: 1.0, 11: 5.8}, {}, "log"))
     assert found.start_s == pytest.approx(0.5)
     assert found.end_s == pytest.approx(0.8)
     assert (found.starts, found.ends) == (2, 1)
@@ -25,7 +25,7 @@ def test_start_and_end_latencies_come_from_decisions_and_work() -> None:
 def test_a_job_that_came_later_says_nothing_of_the_end_before() -> None:
     """Its GPU had been free for a while: nobody waited for it."""
     ran = [Ran(0, 10, (GPU,), 1.0, 2.0, 1.0), Ran(1, 11, (GPU,), 60.0, 61.0, 1.0)]
-    assert latency_of(ran, {0: 0.0, 1: 59.0}, {10: 0.5, 11: 59.5}, "log").end_s is None
+    assert latency_of(ran, {0: 0.0, 1: 59.0}, Times({10: 0.5, 11: 59.5}, {}, "log")).end_s is None
 
 
 def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
@@ -38,7 +38,7 @@ def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
     ]
     submitted_s = dict.fromkeys(range(4), 0.0)
     started_s = {10: 0.0, 11: 0.0, 12: 10.4, 13: 10.41}
-    assert latency_of(ran, submitted_s, started_s, "log").end_s == pytest.approx(0.4)
+    assert latency_of(ran, submitted_s, Times(started_s, {}, "log")).end_s == pytest.approx(0.4)
 
 
 def test_starts_are_read_from_the_log_of_slurmctld(tmp_path: Path) -> None:
@@ -49,9 +49,10 @@ def test_starts_are_read_from_the_log_of_slurmctld(tmp_path: Path) -> None:
         "[2026-11-15T18:38:34.373] sched/backfill: _start_job: Started JobId=7 in all on n1\n"
         "[2026-11-15T18:38:34.400] _job_complete: JobId=7 done\n"
     )
-    found, source = read_starts(lambda *command: f"SlurmctldLogFile        = {log}\n")
-    assert found[7] - found[4] == pytest.approx(3.371)
-    assert "milliseconds" in source
+    found = read_times(lambda *command: f"SlurmctldLogFile        = {log}\n")
+    assert found.started_s[7] - found.started_s[4] == pytest.approx(3.371)
+    assert found.ended_s[7] - found.started_s[7] == pytest.approx(0.027, abs=1e-3)
+    assert "milliseconds" in found.source
 
 
 def test_without_the_log_a_start_is_taken_in_the_middle_of_its_second() -> None:
@@ -62,6 +63,16 @@ def test_without_the_log_a_start_is_taken_in_the_middle_of_its_second() -> None:
             return "SlurmctldLogFile        = /nowhere/slurmctld.log\n"
         return "4 2026-11-15T18:38:31\n5 N/A\n"
 
-    found, source = read_starts(slurm)
-    assert list(found) == [4]
-    assert "whole seconds" in source
+    found = read_times(slurm)
+    assert list(found.started_s) == [4]
+    assert "whole seconds" in found.source
+
+
+def test_under_a_budget_the_parts_of_the_latency_are_added() -> None:
+    """0.1 s until Slurm knew, a look every 0.5 s, 0.3 s until it was done: 0.65 s."""
+    ran = [Ran(0, 10, (GPU,), 1.0, 5.0, 1.0)]
+    times = Times({11: 7.3}, {10: 5.1}, "log")
+    looks = [(0.5 * number, [11] if number == 14 else []) for number in range(20)]
+    assert steered_end_s(ran, times, looks) == pytest.approx(0.1 + 0.25 + 0.3)
+    assert steered_end_s(ran, Times({11: 7.3}, {}, "log"), looks) is None
+    assert steered_end_s(ran, times, looks[:3]) is None

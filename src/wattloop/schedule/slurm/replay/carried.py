@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattloop.core.errors import WattloopError
 from wattloop.schedule.slurm.replay.cards import cards_of
-from wattloop.schedule.slurm.replay.latency import Latency, latency_of, read_starts
+from wattloop.schedule.slurm.replay.latency import Latency, Times, latency_of, read_times
 from wattloop.schedule.slurm.replay.notes import Ran, read_notes
 from wattloop.schedule.slurm.replay.outcome import Figures, real_figures
 from wattloop.schedule.slurm.replay.plan import Plan
@@ -32,6 +32,7 @@ class Carried:
     Attributes:
         figures: of the whole.
         latency: of this Slurm in this run.
+        times: of jobs, by Slurm.
         ran: what every job did.
         samples: power of all GPUs.
         wall_s: how long it took.
@@ -41,6 +42,7 @@ class Carried:
 
     figures: Figures
     latency: Latency
+    times: Times
     ran: tuple[Ran, ...]
     samples: tuple[PowerSample, ...]
     wall_s: float
@@ -109,13 +111,14 @@ def carry_out(
             time.sleep(LOOK_S)
         time.sleep(2 * LOOK_S)  # the last of the meters' ticks
         ran = read_notes(folder)
-        started_s, source = read_starts(slurm)
+        times = read_times(slurm)
     end_s = max(each.end_s for each in ran)
     samples = watch.samples(begin_s - LOOK_S, end_s + LOOK_S)
     energy_j = sum(gpu.true_energy_j(begin_s, end_s) for gpus in cards.values() for gpu in gpus)
     return Carried(
         figures=real_figures(plan, ran, submitted_s, samples, energy_j),
-        latency=latency_of(ran, submitted_s, started_s, source),
+        latency=latency_of(ran, submitted_s, times),
+        times=times,
         ran=tuple(ran),
         samples=tuple(samples),
         wall_s=end_s - begin_s,

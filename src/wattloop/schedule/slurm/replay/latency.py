@@ -12,17 +12,36 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from wattloop.schedule.slurm.replay.notes import Ran
 
-__all__ = ["Latency", "latency_of", "read_starts"]
+__all__ = ["Latency", "Times", "latency_of", "read_times", "steered_end_s"]
 
 # sched: Allocate JobId=5 NodeList=n1 ... | sched/backfill: _start_job: Started JobId=7 in all on n1
 STARTED = re.compile(
     r"^\[(\S+?)\] (?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(\d+)"
 )
+ENDED = re.compile(r"^\[(\S+?)\] _job_complete: JobId=(\d+) done")
+MANY = 10
+LONGEST_S = 30.0
+"""A start that took longer was put off, not slow."""
 PASS_S = 0.05
 """Starts that are closer than this were decided together."""
+
+
+class Times(NamedTuple):
+    """Slurm's times of jobs, by its numbers, on the clock of `time.monotonic`.
+
+    Attributes:
+        started_s: when it decided to start each, last.
+        ended_s: when it knew that each had ended; empty without its log.
+        source: who says so.
+    """
+
+    started_s: Mapping[int, float]
+    ended_s: Mapping[int, float]
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +63,15 @@ class Latency:
     source: str
 
 
-def latency_of(
-    ran: Sequence[Ran],
-    submitted_s: Mapping[int, float],
-    started_s: Mapping[int, float],
-    source: str,
-) -> Latency:
+def latency_of(ran: Sequence[Ran], submitted_s: Mapping[int, float], times: Times) -> Latency:
     """Latencies of a run.
 
     Args:
         ran: what jobs noted.
         submitted_s: job number -> when it was submitted.
-        started_s: Slurm's job number -> when Slurm decided to start it, last.
-        source: of `started_s`.
+        times: Slurm's.
     """
+    started_s = times.started_s
     starts: list[float] = []
     turns: list[tuple[float, float]] = []
     free_s: dict[tuple[str, int], float] = {}
@@ -76,8 +90,36 @@ def latency_of(
         end_s=fmean(ends) if ends else None,
         starts=len(starts),
         ends=len(ends),
-        source=source,
+        source=times.source,
     )
+
+
+def steered_end_s(
+    ran: Sequence[Ran], times: Times, rounds_s: Sequence[tuple[float, Sequence[int]]]
+) -> float | None:
+    """The latency after a job under a driver that had to wait for power, not for GPUs.
+
+    Three parts: until Slurm knew that a job had ended, until the driver looked (half the time
+    between two looks), and until Slurm did what the driver said. None when one of them was not
+    seen.
+
+    Args:
+        ran: what jobs noted.
+        times: Slurm's.
+        rounds_s: when the driver looked, and which jobs it started then.
+    """
+    noticed_s = [times.ended_s[each.slurm_job] - each.end_s for each in ran
+                 if each.slurm_job in times.ended_s]  # fmt: skip
+    carried_s = []
+    for looked_s, jobs in rounds_s:
+        for job in jobs:
+            waited_s = times.started_s.get(job, -math.inf) - looked_s
+            if 0.0 <= waited_s < LONGEST_S:
+                carried_s.append(waited_s)
+    if len(rounds_s) < MANY or not noticed_s or not carried_s:
+        return None
+    between_s = (rounds_s[-1][0] - rounds_s[0][0]) / (len(rounds_s) - 1)
+    return max(0.0, fmean(noticed_s)) + between_s / 2 + fmean(carried_s)
 
 
 def _least_of_each_pass(turns: list[tuple[float, float]]) -> list[float]:
@@ -95,26 +137,28 @@ def _least_of_each_pass(turns: list[tuple[float, float]]) -> list[float]:
     return found
 
 
-def read_starts(slurm: Callable[..., str]) -> tuple[dict[int, float], str]:
-    """When Slurm decided to start each job, on the clock of `time.monotonic`; and who says so."""
+def read_times(slurm: Callable[..., str]) -> Times:
+    """When Slurm decided to start each job, and when it knew of its end."""
     offset_s = time.time() - time.monotonic()
     log = _log_file(slurm)
     if log is not None:
-        found: dict[int, float] = {}
+        started: dict[int, float] = {}
+        ended: dict[int, float] = {}
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                match = STARTED.match(line)
-                if match:
-                    at_s = datetime.fromisoformat(match[1]).timestamp()
-                    found[int(match[2])] = at_s - offset_s
-        if found:
-            return found, "log of slurmctld, milliseconds"
-    found = {}
+                for pattern, into in ((STARTED, started), (ENDED, ended)):
+                    match = pattern.match(line)
+                    if match:
+                        at_s = datetime.fromisoformat(match[1]).timestamp()
+                        into[int(match[2])] = at_s - offset_s
+        if started:
+            return Times(started, ended, "log of slurmctld, milliseconds")
+    found: dict[int, float] = {}
     for line in slurm("squeue", "-h", "-t", "all", "-o", "%A %S").splitlines():
         number, _, start = line.partition(" ")
         if start[:1].isdigit():
             found[int(number)] = datetime.fromisoformat(start).timestamp() + 0.5 - offset_s
-    return found, "squeue, whole seconds"
+    return Times(found, {}, "squeue, whole seconds")
 
 
 def _log_file(slurm: Callable[..., str]) -> Path | None:

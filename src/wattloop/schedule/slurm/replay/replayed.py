@@ -1,14 +1,15 @@
 """A scenario on a real Slurm under several policies, and what the simulator says of each."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.replay.carried import Carried, Progress, carry_out
-from wattloop.schedule.slurm.replay.latency import Latency
+from wattloop.schedule.slurm.replay.latency import Latency, steered_end_s
 from wattloop.schedule.slurm.replay.nodes import matched_nodes, scheduler_of
 from wattloop.schedule.slurm.replay.outcome import Figures, difference
 from wattloop.schedule.slurm.replay.plan import Plan
@@ -75,7 +76,7 @@ def replay(
     drive: Driving | None = None,
     partition: str = "",
     tell: Callable[[str], Progress] | None = None,
-    rounds_s: float = 0.0,
+    rounds_of: Callable[[str], Sequence[tuple[float, Sequence[int]]]] | None = None,
 ) -> list[Replayed]:
     """Carry a plan out under one policy after the other.
 
@@ -87,7 +88,8 @@ def replay(
         drive: steers Slurm by a policy of ours; needed for those.
         partition: to submit to; Slurm's default unless given.
         tell: makes, for a policy's name, what is told how far it is.
-        rounds_s: how often the driver looks.
+        rounds_of: when the driver of a policy looked, and which jobs it started then; under a
+            budget, what ends is waited for by whoever needs its power.
 
     Raises:
         ConfigError: the scenario does not fit this Slurm, or jobs of others are in the way.
@@ -112,7 +114,11 @@ def replay(
                 tell=None if tell is None else tell(label),
             )
         of = "" if own else policy
-        told, _ = simulated(plan, of, real.latency, scheduler=scheduler, rounds_s=rounds_s)
+        if rounds_of is not None and not own and math.isfinite(min(plan.settings.budget_w.values)):
+            end_s = steered_end_s(real.ran, real.times, rounds_of(policy))
+            latency = replace(real.latency, end_s=real.latency.end_s if end_s is None else end_s)
+            real = replace(real, latency=latency)
+        told, _ = simulated(plan, of, real.latency, scheduler=scheduler)
         untold, _ = simulated(plan, of, None, scheduler=scheduler)
         found.append(Replayed(label, real, told, untold))
     return found

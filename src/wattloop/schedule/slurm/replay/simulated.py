@@ -17,7 +17,7 @@ OWN_SCHEDULERS = {"sched/builtin": "fifo", "sched/backfill": "backfill"}
 
 
 def simulated(
-    plan: Plan, policy: str, latency: Latency | None, *, scheduler: str = "", rounds_s: float = 0.0
+    plan: Plan, policy: str, latency: Latency | None, *, scheduler: str = ""
 ) -> tuple[Figures, Result]:
     """The same jobs in the simulator.
 
@@ -27,15 +27,12 @@ def simulated(
         latency: of the real Slurm; None for one that starts and clears away at once.
         scheduler: Slurm's own, where there is no policy of ours: it gets jobs as their users ask
             for them, and knows their time limits only.
-        rounds_s: how often our driver looks; 0 for whenever something happens.
     """
     settings = plan.settings
     if latency is not None:
         settings = replace(
             settings, start_latency_s=latency.start_s, end_latency_s=latency.end_s or 0.0
         )
-    if rounds_s:
-        settings = replace(settings, round_s=rounds_s)
     told = replace(plan, settings=settings)
     if policy:
         jobs, oracle = plan.open, plan.truth

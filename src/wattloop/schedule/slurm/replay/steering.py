@@ -3,6 +3,7 @@
 import getpass
 import math
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,14 @@ class Steering:
     partition: str = ""
     settings: DriverSettings = field(default_factory=DriverSettings)
     rounds: dict[str, list[RoundReport]] = field(default_factory=dict)
+
+    def looks(self, policy: str) -> list[tuple[float, list[int]]]:
+        """When its driver looked, on the clock of `time.monotonic`, and what it started then."""
+        offset_s = time.time() - time.monotonic()
+        return [
+            (report.at_s - offset_s, [int(key) for key in report.starts if key.isdigit()])
+            for report in self.rounds.get(policy, [])
+        ]
 
     def __call__(self, policy: str) -> AbstractContextManager[object]:
         """A context in which Slurm does what the policy says."""
