@@ -1,5 +1,6 @@
 """Libraries that pages need, loaded while nobody waits for them."""
 
+import gc
 import threading
 from contextlib import suppress
 
@@ -21,6 +22,9 @@ def warm_up(oracle: OracleService | None = None) -> threading.Thread:
             with suppress(WattloopError):  # whoever asks hears what is wrong
                 oracle.warm_up()
         _load()
+        # libraries stay: Python's collector need not look at them every few answers
+        gc.collect()
+        gc.freeze()
 
     thread = threading.Thread(target=load, name="wattloop-warm-up", daemon=True)
     thread.start()

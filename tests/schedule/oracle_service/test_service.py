@@ -1,5 +1,6 @@
 """The oracle as a service: every pair has a price or a reason."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,21 @@ def test_senseless_questions_are_refused(service: OracleService) -> None:
         service.answer(jobs * 200, [H200] * 100)
     with pytest.raises(ConfigError, match="none are given"):
         service.answer(jobs, [], [(0, 0)])
+
+
+def test_what_is_kept_is_settled_once() -> None:
+    """Python's collector is told after something new, and not after what is known."""
+    service = OracleService()
+    jobs, places = [AskedJob(stated=RESNET)], [H200]
+    service.answer(jobs, places, wait_s=30.0)
+    frozen = gc.get_freeze_count()
+    try:
+        assert service.settle()
+        assert gc.get_freeze_count() > frozen
+        service.answer(jobs, places)
+        assert not service.settle()
+    finally:
+        gc.unfreeze()
 
 
 def test_names_of_gpus_mean_what_they_mean_elsewhere() -> None:

@@ -97,6 +97,10 @@ class OracleService:
             )
         return self._fleet
 
+    def settle(self) -> bool:
+        """To be called by a server after an answer: what was loaded for it stays."""
+        return self._kept.settle()
+
     def warm_up(self) -> None:
         """Load what the first question would wait for: models of rules, constants of GPUs."""
         if self._fleet is None:

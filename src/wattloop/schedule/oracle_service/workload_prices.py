@@ -1,5 +1,6 @@
 """Time and power of models on placements: workloads kept, figures vectorised."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
@@ -21,6 +22,8 @@ MOST_WORKLOADS = 300
 """Kept in memory, some megabytes each; the user's cache folder has more."""
 MOST_FIGURES = 200_000
 """Pairs whose figures are kept: schedulers ask the same again every round."""
+MUCH_NEW = 2_000
+"""Figures after which it is worth to settle; a workload on a GPU weighs as much."""
 
 
 class WorkloadKey(NamedTuple):
@@ -75,6 +78,7 @@ class WorkloadPrices:
         self._spots: dict[Placement, Spot] = {}
         self._figures: dict[tuple[WorkloadKey, Spot], Figure] = {}
         self._lock = Lock()
+        self._new = 0
 
     def workload(self, key: WorkloadKey, wait_s: float | None) -> Workload | None:
         """The traced step; None while it is traced for longer than `wait_s`.
@@ -100,6 +104,7 @@ class WorkloadPrices:
                     self._on.clear()
                     self._models.clear()
                 known = self._on[key, gpu] = (workload, OnGpu(self._model(gpu), workload, gpu))
+                self._new += MUCH_NEW
             return known[1]
 
     def spot(self, placement: Placement) -> Spot:
@@ -133,8 +138,22 @@ class WorkloadPrices:
                 self._figures.clear()
                 self._spots.clear()
             self._figures.update(computed)
+            self._new += len(computed)
             found.update(computed)
         return found
+
+    def settle(self) -> bool:
+        """Tell Python that what is kept stays; whether there was anything to tell.
+
+        Workloads are a hundred thousand objects. Python's collector would look at all of them every
+        few questions, for 70 ms each time.
+        """
+        if self._new < MUCH_NEW:
+            return False
+        self._new = 0
+        gc.collect()
+        gc.freeze()
+        return True
 
     def _model(self, gpu: Gpu) -> KernelModel:
         if gpu not in self._models:

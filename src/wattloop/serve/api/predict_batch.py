@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError
@@ -55,7 +56,9 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
         # written here: checking a thousand rows once more would take longer than computing them
         return to_json(to_dict(answer), inf_nan_mode="null")
 
-    return Response(await run_in_threadpool(answered), media_type="application/json")
+    found = await run_in_threadpool(answered)
+    settle = BackgroundTask(house.oracle.settle)
+    return Response(found, media_type="application/json", background=settle)
 
 
 @router.post(
