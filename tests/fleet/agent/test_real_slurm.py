@@ -183,6 +183,8 @@ def test_a_job_on_two_nodes_is_one_job_with_a_run_on_each(fleet: Fleet) -> None:
             energy = job_energy(members.name, members.records, lambda r: stored_journal(store, r))
             assert [n.host for n in energy.nodes] == [node]
             total += energy.energy_j or 0.0
+            stated_j = [r.result.uncertainty_j for r in members.records if r.result is not None]
+            assert energy.uncertainty_j == pytest.approx(stated_j[0])
     assert total == pytest.approx(sum(map(gpu_j, records)), rel=0.01)
 
 
