@@ -19,6 +19,10 @@ from wattloop.store.journal import Journal
 __all__ = ["JobEnergy", "JobRun", "NodeEnergy", "job_energy"]
 
 
+SHARES = "agent"
+"""The meter of runs that a node's agent wrote: shares of what its sensors showed."""
+
+
 class JobRun(Protocol):
     """What is asked of a run: as the store keeps it, or anybody else."""
 
@@ -172,6 +176,8 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
     )
     if not merged.blocks:  # old runs, whose samples were dropped: what each of them found is kept
         result = _as_found(records) or result
+    elif all(feed["meter"] == SHARES for feed in merged.header["feeds"]):
+        result = _as_stated(result, records)
     ranks = sorted({r.job["rank"] for r in records if r.job and r.job.get("rank") is not None})
     return NodeEnergy(
         host=records[0].host,
@@ -201,6 +207,16 @@ def _as_found(records: Sequence[R]) -> WindowResult | None:
         end_s=found[0].begin_s + sum(one.duration_s for one in found),
         domains=tuple(domains.values()),
     )
+
+
+def _as_stated(result: WindowResult, records: Sequence[JobRun]) -> WindowResult:
+    """Shares are exact rows of what sensors and rules made of them: only the runs know how sure."""
+    stated_j: dict[str, float] = {}
+    for record in records:
+        for domain in () if record.result is None else record.result.domains:
+            stated_j[domain.name] = math.hypot(stated_j.get(domain.name, 0.0), domain.uncertainty_j)
+    domains = [d._replace(uncertainty_j=stated_j.get(d.name, 0.0)) for d in result.domains]
+    return result._replace(domains=tuple(domains))
 
 
 def _needed(trusted: Sequence[R]) -> list[R]:

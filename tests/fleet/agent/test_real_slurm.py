@@ -40,7 +40,7 @@ class Fleet:
         self.config = folder / "agent.yaml"
         self.config.write_text(
             f"folder: {folder}/agents/{{node}}\n"
-            "virtual_gpus: 4\ndevices: gpu\ncpus: 8\ninterval_s: 0.5\ncluster: lab\n"
+            "virtual_gpus: 4\ndevices: gpu\ninterval_s: 0.5\ncluster: lab\n"
             f"control:\n  socket: {folder}/{{node}}.sock\n"
         )
         self.lab = SlurmLab(folder, nodes=2, gpus=4, cpus=8, prolog=prolog, epilog=epilog)
@@ -183,12 +183,15 @@ def test_a_job_on_two_nodes_is_one_job_with_a_run_on_each(fleet: Fleet) -> None:
             energy = job_energy(members.name, members.records, lambda r: stored_journal(store, r))
             assert [n.host for n in energy.nodes] == [node]
             total += energy.energy_j or 0.0
+            stated_j = [r.result.uncertainty_j for r in members.records if r.result is not None]
+            assert energy.uncertainty_j == pytest.approx(stated_j[0])
     assert total == pytest.approx(sum(map(gpu_j, records)), rel=0.01)
 
 
 def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet) -> None:
     """Tasks of an array are jobs of their own; a requeued job has two runs."""
     array = fleet.submit(0.3, "--array=1-2", "-c1")
+    alone = fleet.submit(0.2, "-c8", "-w", "n1")
     again = fleet.submit(1.0, "-c1", "--requeue", "-w", "n2")
     fleet.lab.wait_for_state(again, "RUNNING")
     time.sleep(0.5)
@@ -203,6 +206,9 @@ def test_arrays_and_requeued_jobs_have_a_run_for_each_time_they_ran(fleet: Fleet
         for r in fleet.runs(n)
         if r.job and r.job["scheduler"].get("array_job") == str(array)
     ]
+    (exclusive,) = fleet.wait_for_runs(alone)
+    assert exclusive.job is not None
+    assert exclusive.job["scheduler"]["exclusive"] == "yes"  # all CPUs, as Slurm counts them
     assert sorted(r.job["scheduler"]["array_task"] for r in tasks if r.job) == ["1", "2"]
     assert not list((fleet.folder / "agents/n2/events").iterdir())
 

@@ -71,11 +71,11 @@ class AgentConfig(_Part):
         cluster: its name, where Slurm does not say it.
         virtual_gpus, virtual_state, virtual_model: virtual cards of this node, for trials.
         devices, meters: what to read; everything unless given.
-        cpus: CPUs that Slurm hands out on this node; those of the machine unless given.
+        cpus: CPUs that Slurm hands out on this node; Slurm is asked unless given.
         cpu_idle_w: power of one CPU package with nothing to do, where it is known.
         gpus: number of a GPU in Slurm -> its number in `wattloop devices`.
         cgroup_root: where control groups are.
-        slurm_bin: folder of squeue and scontrol, where they are not in the path.
+        slurm_bin: folder of squeue, sinfo and scontrol, where they are not in the path.
         unallocated_hours: after how long a new run is begun for what no job used.
         store: where finished runs go without `deliver`.
         deliver, control: the fleet's server, the control daemon.

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["JobFacts", "ask_slurm", "cpus_on_node", "facts_of_event", "marked", "wants_low_power"]
+__all__ = [
+    "JobFacts",
+    "ask_slurm",
+    "cpus_of_node",
+    "cpus_on_node",
+    "facts_of_event",
+    "marked",
+    "wants_low_power",
+]
 
 ASK_S = 5.0
 LONGEST = 200
@@ -79,6 +87,13 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
     if written is None:
         return JobFacts(facts, low_power=low_power, tampered=True), ""
     return JobFacts(facts, marked(written), low_power), reason
+
+
+def cpus_of_node(node: str, folder: str = "") -> int | None:
+    """CPUs that Slurm hands out on a node, which may be fewer than the machine has."""
+    listed, _ = _asked(folder, "sinfo", "-h", "-N", "-n", node, "-o", "%c")
+    first = (listed.split() or [""])[0]
+    return int(first) if first.isdigit() and int(first) > 0 else None
 
 
 def admin_comment(shown: str, words: Sequence[str]) -> str | None:

@@ -178,7 +178,7 @@ class RunBook:
             "time_s": end_s,
             "wall_s": plan.started_wall_s + (end_s - plan.started_s),
             "status": status.value,
-            "exit_code": None if exit_code is None else exit_code >> 8 or None,
+            "exit_code": None if exit_code is None or exit_code & 0x7F else exit_code >> 8,
             "signal": None if exit_code is None else exit_code & 0x7F or None,
             "result": result.to_dict(),
             "accounting": accounted(result, settings, started_wall_s=plan.started_wall_s).to_dict(),

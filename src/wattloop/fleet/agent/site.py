@@ -10,6 +10,7 @@ from wattloop.core.clock import Clock, RealClock
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.config import AgentConfig
 from wattloop.fleet.agent.gpu_numbers import minor_numbers
+from wattloop.fleet.agent.job_facts import cpus_of_node
 from wattloop.hardware.host import Host
 
 __all__ = ["Site", "site_of"]
@@ -89,5 +90,5 @@ def site_of(
         host=host,
         clock=clock or RealClock(),
         gpu_numbers=numbers,
-        cpus=config.cpus or os.cpu_count() or 1,
+        cpus=config.cpus or cpus_of_node(node, config.slurm_bin) or os.cpu_count() or 1,
     )
