@@ -146,7 +146,7 @@ def test_the_example_is_a_study(tmp_path: Path) -> None:
         ("", "is empty"),
         (EXAMPLE.replace("need:", "neeed:"), "did you mean 'need'"),
         (EXAMPLE.replace("energy_kwh", "energi"), "unknown figure"),
-        (EXAMPLE.replace('"-10%"', "better"), "-10%"),
+        (EXAMPLE.replace('"-5%"', "better"), "-10%"),
         (EXAMPLE.replace("  policy: pollux\n", "", 1), "'scenario' and 'policy'"),
     ],
 )
@@ -156,3 +156,17 @@ def test_faults_of_the_file_are_named(tmp_path: Path, text: str, fault: str) -> 
     path.write_text(text)
     with pytest.raises(ConfigError, match=fault):
         read_study(path)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"decide": {"choice": ""}},
+        {"decide": {"choice": "zeus"}, "validate": {"success": False}},
+    ],
+)
+def test_a_dead_end_leads_back_to_the_third_step(last: dict[str, Any]) -> None:
+    """Thesis 6.3.6: not on to a validation of nothing, and not to an end."""
+    done: dict[str, Any] = {"baseline": {}, "characterize": {}, "simulate": {}}
+    assert next_step({**done, **last}) == "characterize"
+    assert next_step({**done, "decide": {"choice": "zeus"}}) == "validate"

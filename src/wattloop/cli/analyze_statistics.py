@@ -7,7 +7,8 @@ import typer
 
 from wattloop.cli.analyze_request import Request, listed, with_request
 from wattloop.cli.analyze_source import read_source
-from wattloop.cli.analyze_view import check_targets, show, working
+from wattloop.cli.analyze_view import check_targets, show
+from wattloop.cli.output import working
 from wattloop.core.errors import ConfigError
 
 __all__ = ["clusters_command", "correlation_command", "importance_command", "ols_command"]

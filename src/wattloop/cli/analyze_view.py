@@ -3,8 +3,7 @@
 import csv
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.analyze.findings import Findings, cell
@@ -12,16 +11,16 @@ from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request
 from wattloop.cli.output import (
     check_target,
-    is_terminal,
     print_table,
     say,
+    working,
     write_json,
     write_text,
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
-__all__ = ["check_targets", "show", "working"]
+__all__ = ["check_targets", "show"]
 
 
 def check_targets(request: Request) -> None:
@@ -40,18 +39,6 @@ def check_targets(request: Request) -> None:
     if user_path(request.figure).suffix.lower() not in FORMATS:
         raise ConfigError(f"--figure {request.figure}: end it with {', '.join(FORMATS)}")
     needs_libraries()
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say at a terminal that it goes on: loading a library alone takes seconds."""
-    if not is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield
 
 
 def show(

@@ -4,8 +4,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from wattloop.core.errors import ConfigError
@@ -17,6 +17,7 @@ __all__ = [
     "print_table",
     "say",
     "table_text",
+    "working",
     "write_json",
     "write_text",
 ]
@@ -132,3 +133,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say at a terminal that it goes on: loading a library alone takes seconds."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ..."):
+        yield

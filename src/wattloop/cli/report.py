@@ -1,11 +1,12 @@
 """`wattloop report`: one file that shows and proves what was measured."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.output import check_target, say, working, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -22,7 +23,7 @@ def report(
     subject: Annotated[
         str,
         typer.Argument(
-            metavar="[RUN|SWEEP|SEARCH|CAMPAIGN]",
+            metavar="[RUN|SWEEP|SEARCH|CAMPAIGN|STUDY]",
             help="Identifier, its beginning, a name, or 'last' for the last run.",
         ),
     ] = "last",
@@ -42,15 +43,15 @@ def report(
 
     kinds = _kinds(output, html=html, pdf=pdf)
     check_target(output, "--output")
-    with opened(store, config) as place:
+    check_target(json_file, "--json")
+    with opened(store, config) as place, working("working it out"):
         document = report_of(place, subject)
-    name = document.about.get("id", "report")
     written = {}
     for kind in kinds:
-        target = output if output and len(kinds) == 1 else f"{_stem(output) or name}.{kind}"
-        check_target(target, "--output")
-        path = user_path(target)
-        path.write_bytes(_rendered(document, kind))
+        path = _target(output, kind, document.about.get("id", "report"))
+        check_target(str(path), "--output")
+        with working(f"drawing {path}"):
+            path.write_bytes(_rendered(document, kind))
         written[kind] = str(path)
         say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
     if json_file is not None:
@@ -59,19 +60,26 @@ def report(
 
 def _kinds(output: str | None, *, html: bool, pdf: bool) -> list[str]:
     """Which files to write; the name of the file may say it."""
-    ending = "" if output is None else output.rpartition(".")[2].lower()
+    ending = _ending(output)
     asked = [kind for kind, wanted in (("html", html), ("pdf", pdf)) if wanted]
-    if output is not None and output.count(".") and ending not in ("html", "htm", "pdf"):
+    if ending not in ("", "html", "pdf"):
         raise ConfigError(f"--output {output}: a report is .html or .pdf")
-    if not asked:
-        return ["pdf" if ending == "pdf" else "html"]
-    if len(asked) == 1 and ending and asked[0] != ending.replace("htm", "html")[:4]:
+    if len(asked) == 1 and ending not in ("", asked[0]):
         raise ConfigError(f"--{asked[0]} --output {output}: the name says something else")
-    return asked
+    return asked or [ending or "html"]
 
 
-def _stem(output: str | None) -> str:
-    return "" if output is None else output.rpartition(".")[0] or output
+def _ending(output: str | None) -> str:
+    ending = "" if output is None else Path(output).suffix.lower().removeprefix(".")
+    return "html" if ending == "htm" else ending
+
+
+def _target(output: str | None, kind: str, usual: str) -> Path:
+    """The file as named, with the ending it lacks; of two files each has its own."""
+    if output is None:
+        return Path(f"{usual}.{kind}")
+    path = user_path(output)
+    return path if _ending(output) == kind else path.with_name(f"{path.stem}.{kind}")
 
 
 def _rendered(document: "Document", kind: str) -> bytes:

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.analyze_view import working
-from wattloop.cli.output import say
+from wattloop.cli.output import say, working
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
-from wattloop.study.record import STEPS, next_step
+from wattloop.study.record import STEPS, is_dead_end, next_step
 
 if TYPE_CHECKING:
     from wattloop.study.spec import StudySpec
@@ -34,11 +34,13 @@ def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None
 
 def print_next(steps: Mapping[str, Any], file: str) -> None:
     """The command that goes on."""
-    last = steps.get("validate")
-    if last is not None and not last["success"]:
-        say("wattloop: not all goals are met: back to step 3, with what differed")
-        return
     following = next_step(steps)
+    if is_dead_end(steps):
+        say(
+            "wattloop: not all goals are met: back to step 3 with what differed, or other "
+            f"candidates or goals in {file}, then: wattloop study baseline {file}"
+        )
+        return
     if following is None:
         say("wattloop: the study is complete; write it up with: wattloop report STUDY")
     else:

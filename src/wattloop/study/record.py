@@ -16,7 +16,7 @@ from wattloop.store.experiments import (
 )
 from wattloop.study.spec import StudySpec
 
-__all__ = ["STEPS", "StudyRecord", "next_step"]
+__all__ = ["STEPS", "StudyRecord", "is_dead_end", "next_step"]
 
 STEPS = ("objective", "baseline", "characterize", "simulate", "decide", "validate")
 
@@ -65,8 +65,18 @@ class StudyRecord:
 
 
 def next_step(steps: Mapping[str, Any]) -> str | None:
-    """The first one that has not been done; None when the study is complete."""
+    """The first one that has not been done, the third after a FAIL; None when all goals are met."""
+    if is_dead_end(steps):
+        return "characterize"
     return next((step for step in STEPS[1:] if step not in steps), None)
+
+
+def is_dead_end(steps: Mapping[str, Any]) -> bool:
+    """Whether no candidate was good enough, in the simulation or in the validation."""
+    decided, validated = steps.get("decide"), steps.get("validate")
+    if validated is not None:
+        return not validated["success"]
+    return decided is not None and not decided["choice"]
 
 
 def _fingerprint(spec: StudySpec) -> str:

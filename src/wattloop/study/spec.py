@@ -126,7 +126,7 @@ name: greener-cluster
 need: Cut the electricity bill of the cluster without making users wait.
 objective: energy and performance   # or: fairness, deadlines, power budget
 kpis:
-  - {metric: energy_kwh, goal: "-10%"}
+  - {metric: energy_kwh, goal: "-5%"}
   - {metric: throughput_per_h, goal: no worse than 1 sd}
 baseline:                           # or `runs: train*` / `tag: cluster=a` for measured runs
   scenario: thesis-pareto

@@ -135,7 +135,8 @@ class Studying:
         choice = str(self.record.need("decide")["choice"])
         if not choice:
             raise ConfigError(
-                f"study {self._spec.name}: no candidate was chosen; see 'wattloop study status'"
+                f"study {self._spec.name}: no candidate was chosen, so there is nothing to "
+                "validate; change candidates or goals, then: wattloop study baseline FILE"
             )
         source = self._spec.validation or self._spec.twin or self._spec.baseline
         if source.is_measured:

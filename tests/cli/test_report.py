@@ -1,0 +1,52 @@
+"""Promises of `wattloop report` as a process: one file, where it was asked for, or a reason."""
+
+import json
+
+import pytest
+
+from .conftest import Machine
+
+pytest.importorskip("altair", reason="altair is not installed")
+pytest.importorskip("vl_convert", reason="vl-convert is not installed")
+
+
+def test_a_run_becomes_one_file_that_needs_nothing_else(machine: Machine) -> None:
+    """Promise: HTML and PDF from the same run, under 3 MB, nothing fetched from elsewhere."""
+    pytest.importorskip("typst", reason="typst is not installed")
+    machine.wattloop("run", "--name", "tiny", "--", "sleep", "0.3")
+    done = machine.wattloop("report", "tiny", "--html", "--pdf", "-o", "out", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    page = next(iter(machine.folder.glob("out*.html")))
+    assert page.stat().st_size < 3e6
+    assert "tiny" in page.read_text()
+    assert 'src="http' not in page.read_text()
+    assert next(iter(machine.folder.glob("out*.pdf"))).read_bytes().startswith(b"%PDF")
+    assert json.loads(done.stdout)
+
+
+def test_a_name_without_an_ending_gets_one(machine: Machine) -> None:
+    """Promise: whatever dots are in the folders before it."""
+    (machine.folder / "v1.2").mkdir()
+    machine.wattloop("run", "--", "true")
+    done = machine.wattloop("report", "--html", "-o", "v1.2/mine")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (machine.folder / "v1.2").iterdir()] == ["mine.html"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nobody"], "nobody"),
+        (["last", "-o", "none/x.html"], "none"),
+        (["last", "-o", "x.docx"], "x.docx"),
+        (["last", "--pdf", "-o", "x.html"], "the name says something else"),
+        (["last", "-o", "x.html", "--json", "none/x.json"], "no folder"),
+    ],
+)
+def test_what_cannot_be_reported_is_said(machine: Machine, words: list[str], said: str) -> None:
+    """Promise: exit code 2 with what to do, never a traceback, no file."""
+    machine.wattloop("run", "--", "true")
+    done = machine.wattloop("report", *words)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr
+    assert said in done.stderr.decode()
+    assert not list(machine.folder.glob("x.*"))

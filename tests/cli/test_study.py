@@ -1,0 +1,36 @@
+"""Promises of `wattloop study` as a process: the next step is told, faults are sentences."""
+
+import json
+
+import pytest
+
+from .conftest import Machine
+
+
+def test_the_example_can_be_studied_at_once(machine: Machine) -> None:
+    """Promise: `init` writes a file that every step takes, and `status` tells the next one."""
+    done = machine.wattloop("study", "init")
+    assert b"wattloop study baseline study.yaml" in done.stderr
+    status = machine.wattloop("study", "status")
+    assert status.returncode == 0, status.stderr
+    assert b"1 objective" in status.stdout
+    assert b"next: wattloop study baseline study.yaml" in status.stderr
+    told = json.loads(machine.wattloop("study", "status", "--json", "-").stdout)
+    assert list(told["steps"]) == ["objective"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["baseline", "none.yaml"], "wattloop study init none.yaml"),
+        (["simulate"], "wattloop study baseline"),
+        (["init"], "name another file"),
+        (["status", "--json", "none/x.json"], "no folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said(machine: Machine, words: list[str], said: str) -> None:
+    """Promise: exit code 2 with what to do, never a traceback."""
+    machine.wattloop("study", "init")
+    done = machine.wattloop("study", *words)
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
+    assert said in done.stderr.decode()
