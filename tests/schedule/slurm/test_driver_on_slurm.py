@@ -125,6 +125,23 @@ def test_one_call_starts_a_job_whoever_owns_it(lab: SlurmLab, tmp_path: Path) ->
     driver.step_back()
 
 
+def test_many_jobs_start_in_one_round(lab: SlurmLab, tmp_path: Path) -> None:
+    """All GPUs at once, the next ones on standby, and nothing refused."""
+    driver = driver_of(lab, tmp_path)
+    driver.begin()
+    jobs = [str(lab.submit("sleep 60", ONE_GPU, MINUTE)) for _ in range(8)]
+    assert driver.round().starts == jobs[:4]
+    lab.wait(lambda: all(jobs_of(lab)[job].has_machines for job in jobs[:4]), "they do not start")
+    report = driver.round()
+    assert report.standby == jobs[4:]
+    assert report.calls <= 3  # the queue, the lease, and all four in one
+    assert driver.round().calls == 1
+    assert "refused" not in {event["event"] for event in events_of(tmp_path)}
+    lab.run("scancel", jobs[0])
+    lab.wait_for_state(int(jobs[4]), "RUNNING")  # without another round
+    driver.step_back()
+
+
 def test_a_user_who_names_the_gate_is_turned_away(lab: SlurmLab, tmp_path: Path) -> None:
     """Naming the reservation does not help: Slurm or the driver refuses it, and it is logged."""
     driver = driver_of(lab, tmp_path, Never())

@@ -74,16 +74,18 @@ class SlurmClient:
         self.commands.text(*command)
 
     def update_jobs(self, keys: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
-        """Change several jobs alike in one call; why not, of those that Slurm refuses."""
+        """Change several jobs alike, in one call where Slurm allows; why not, of those refused."""
+        # With a node list, scontrol takes several numbers for one that is none.
+        if "ReqNodeList" in fields and len(keys) > 1:
+            return {k: v for key in keys for k, v in self.update_jobs([key], fields).items()}
         try:
             self.commands.text(*update_words(",".join(keys), fields))
         except SlurmAway:
             raise
         except SlurmError as error:
             named = dict.fromkeys(REFUSED.findall(str(error)), str(error))
-            return {key: said for key, said in named.items() if key in keys} or dict.fromkeys(
-                keys, str(error)
-            )
+            refused = {key: said for key, said in named.items() if key in keys}
+            return refused or dict.fromkeys(keys, str(error))
         return {}
 
     def requeue(self, key: str) -> None:
