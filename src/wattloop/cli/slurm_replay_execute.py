@@ -51,6 +51,7 @@ def execute_replay(request: ReplayRequest) -> None:
     """Carry it out and show what came of it."""
     from wattloop.cli.slurm_replay_view import print_replayed
     from wattloop.schedule.slurm.commands import SlurmCommands
+    from wattloop.schedule.slurm.replay.nodes import matched_nodes
     from wattloop.schedule.slurm.replay.plan import plan_of
     from wattloop.schedule.slurm.replay.replayed import SAME_POWER, replay
     from wattloop.schedule.slurm.replay.steering import Steering
@@ -61,6 +62,7 @@ def execute_replay(request: ReplayRequest) -> None:
     scenario = _scenario(request)
     commands = SlurmCommands()
     _check_slurm(commands)  # before the jobs are worked out, which takes a while
+    matched_nodes(scenario.cluster, commands.text, request.partition)
     plan = plan_of(scenario, seed=request.seed, speedup=request.speedup, most_jobs=request.jobs)
     folder = _folder(request.folder)
     _say_how_long(plan, policies)
