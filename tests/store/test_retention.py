@@ -2,6 +2,7 @@
 
 import math
 import threading
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from wattloop.store.details import read_windows
 from wattloop.store.fold import recover
 from wattloop.store.job_list import job_totals
 from wattloop.store.jobs import find_job_members, stored_journal
+from wattloop.store.journal import JournalWriter
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series
@@ -90,6 +92,18 @@ def test_a_curve_without_its_samples_has_the_same_height(store: Store) -> None:
     series = find_series(find_run(store, "d-new").feeds, "gpu:0")
     curve = read_curve(store, "d-new", series)
     assert [round(value) for value in curve.mean] == [300] * len(curve)
+
+
+def test_samples_that_nothing_coarser_stands_for_stay(store: Store) -> None:
+    """A run of one reading has no means: it is its own curve."""
+    head = header("short", started_wall_s=NOW_S - 50 * DAY_S)
+    writer = JournalWriter(store.journals / "short.journal", head)
+    writer.samples(1, 1, array("d", [1_000.5]), array("d", [300.0]))
+    writer.end(ended())
+    writer.close()
+    recover(store, close_journal)
+    apply_retention(store, Retention(samples_s=30 * DAY_S), now_wall_s=NOW_S)
+    assert points(store, "short") == (1, 1)
 
 
 def test_curves_and_whole_runs_go_at_their_own_ages(store: Store) -> None:
