@@ -193,6 +193,33 @@ def test_a_counter_wraps_while_no_agent_runs(
     assert domains_of(node.end_of("7"))[PACKAGE]["energy_j"] == pytest.approx(1_500.0, rel=0.02)
 
 
+def test_after_a_long_absence_the_job_goes_on_in_a_second_run_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may have closed the first by then; together they have all of its energy."""
+    scripts = [(counter("gpu:0", Scope.GPU), line(300.0))]
+    server = {"deliver": {"url": "http://head:8765"}}
+    node = ScriptedNode(tmp_path, scripts, monkeypatch, **server)
+    node.start()
+    node.event("start", "7", gpus="0")
+    node.pass_time(10.0)
+    node.kill()
+    node.pass_time(1_000.0)
+    node.start()
+    node.pass_time(10.0)
+    node.event("end", "7")
+    node.pass_time(2.0)
+    runs = [j for j in node.journals() if j.header["job"]]
+    first, second = sorted(runs, key=lambda j: float(j.header["started_s"]))
+    assert first.end is not None
+    assert second.end is not None
+    assert (first.end["status"], second.end["status"]) == ("died", "finished")
+    assert first.header["run_id"] in " ".join(second.end["result"]["warnings"])
+    assert second.header["started_s"] == pytest.approx(first.end["time_s"])
+    total_j = sum(domains_of(j.end)["gpu:0"]["energy_j"] for j in (first, second) if j.end)
+    assert total_j == pytest.approx(300.0 * 1_020, rel=1e-3)
+
+
 def test_a_job_that_slurm_no_longer_has_is_closed_as_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
