@@ -41,7 +41,7 @@ class Agent:
         self.arrivals = Arrivals(site, self.fault)
         self.sharing = Sharing(site)
         self.book = self.sharing.book
-        self.desk = Desk(site.config, site.folder)
+        self.desk = Desk(site.config, site.node, site.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self.sharing.sensors.on_gap = self._gap
@@ -94,6 +94,10 @@ class Agent:
         sharing.share_out(until_s, self.arrivals, self._apply)
         for answer in self.desk.answers():
             self.book.answered(answer)
+        called = self.desk.roll_call()
+        for run in self.book.lost(*called) if called is not None else ():
+            _log.warning("job %s: Slurm does not have it here any more", run.plan.job)
+            self._ended(run, until_s)
         now_s = clock.now_s()
         for fault in self.book.write_headers(now_s):
             self.fault(fault)

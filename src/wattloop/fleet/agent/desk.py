@@ -12,11 +12,13 @@ from pathlib import Path
 from wattloop.control.daemon.job_gpus import JobGpus
 from wattloop.fleet.agent.caps import Caps, chosen_cap
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
+from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm, jobs_on_node
 
 __all__ = ["Answer", "Desk"]
 
 LOOK_EVERY_S = 5.0
+ROLL_CALL_S = 300.0
+"""How often Slurm is asked which jobs are still here: an epilog may never have run."""
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -47,11 +49,15 @@ class _End:
 class Desk:
     """Asks and sets; answers wait until they are fetched."""
 
-    def __init__(self, config: AgentConfig, folder: Path) -> None:
+    def __init__(self, config: AgentConfig, node: str, folder: Path) -> None:
         self._config = config
+        self._node = node
         self._caps = None if config.control is None else Caps(config.control, folder)
         self._tasks: queue.SimpleQueue[_Begin | _End | list[JobGpus] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._called_s = time.monotonic()
+        self.listed: tuple[float, set[str]] | None = None
+        """Which jobs Slurm has here, and when it was asked; fetched with `roll_call`."""
         self._running: dict[str, tuple[_Begin, float]] = {}
         """Job -> who it is, and when it is looked at again."""
         self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
@@ -85,6 +91,11 @@ class Desk:
             except queue.Empty:
                 return found
 
+    def roll_call(self) -> tuple[float, set[str]] | None:
+        """When Slurm was asked last which jobs are here, and its answer; once."""
+        listed, self.listed = self.listed, None
+        return listed
+
     @property
     def fault(self) -> str:
         """Why caps cannot be set now."""
@@ -100,6 +111,7 @@ class Desk:
             try:
                 task = self._tasks.get(timeout=LOOK_EVERY_S)
             except queue.Empty:
+                self._guarded(self._call_roll)
                 if self._caps is not None:
                     self._guarded(self._caps.look_after)
                     self._guarded(self._look_again)
@@ -131,6 +143,13 @@ class Desk:
             _log.exception("job %s", task.job)
         self._answers.put(Answer(task.run_id, facts, reason, cap_w, why))
         self._plan_another_look(task)
+
+    def _call_roll(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._called_s >= ROLL_CALL_S:
+            self._called_s = now_s
+            found = jobs_on_node(self._node, self._config.slurm_bin)
+            self.listed = None if found is None else (now_s, found)
 
     def _plan_another_look(self, task: _Begin) -> None:
         every_s = None if self._config.control is None else self._config.control.recap_s

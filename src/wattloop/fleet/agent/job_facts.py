@@ -19,6 +19,7 @@ __all__ = [
     "cpus_of_node",
     "cpus_on_node",
     "facts_of_event",
+    "jobs_on_node",
     "marked",
     "wants_low_power",
 ]
@@ -87,6 +88,13 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
     if written is None:
         return JobFacts(facts, low_power=low_power, tampered=True), ""
     return JobFacts(facts, marked(written), low_power), reason
+
+
+def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
+    """Jobs that Slurm has on a node now; None where it does not answer."""
+    states = "R,S,CG,CF,SO,SI,RS"
+    listed, reason = _asked(folder, "squeue", "-h", "-a", "-w", node, "-t", states, "-o", "%A")
+    return None if reason else set(listed.split())
 
 
 def cpus_of_node(node: str, folder: str = "") -> int | None:

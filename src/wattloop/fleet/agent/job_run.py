@@ -10,20 +10,19 @@ from typing import Any
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain, Gap, Missing, WindowResult
+from wattloop.fleet.agent.earlier_rows import chosen_rows
 from wattloop.fleet.agent.ledger import Account
 from wattloop.fleet.agent.share_domains import ShareMeter
 from wattloop.measure.channels import channels_of
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.resolve import resolve_window
 from wattloop.measure.run_journal import RunJournal
-from wattloop.store.journal import JournalWriter, SampleBlock, read_journal
+from wattloop.store.journal import JournalWriter, read_journal
 
 __all__ = ["JobRun", "RunPlan"]
 
 NOTES_LIMIT = 20
 STILL_J = 1e-7
-REPLAY_ROWS = 2_000
-"""Rows of an earlier process that are looked at again: enough for totals, holes and edges."""
 
 
 @dataclass(slots=True)
@@ -43,6 +42,8 @@ class RunPlan:
         exit_code: how it ended, where that is known.
         notes: what a reader of the run should know.
         asked: whether Slurm's controller was asked, with or without success.
+        absent: how often in a row Slurm did not list it here.
+        died: it ended without anybody hearing of it.
         free_s: seconds of the node that no job had, for what no job used.
     """
 
@@ -61,6 +62,8 @@ class RunPlan:
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
     asked: bool = False
+    absent: int = 0
+    died: bool = False
     free_s: float = 0.0
 
     def note(self, text: str) -> None:
@@ -119,7 +122,7 @@ class JobRun:
         self._journal.take_over(writer)
         self.path = path
         self._zero_j.update({n: j for n, j in offsets_j.items() if n in self._zero_j})
-        for time_s, values in _chosen_rows(journal.blocks):
+        for time_s, values in chosen_rows(journal.blocks):
             if len(values) != len(self.feed.domains):
                 return True  # of another layout: its rows are in the file all the same
             self.feed.take(time_s, [Gap("not read") if math.isnan(v) else v for v in values])
@@ -229,28 +232,3 @@ class JobRun:
             values.append(joules)
         self.feed.take(time_s, values)
         self._last_row_s = time_s
-
-
-def _chosen_rows(blocks: Sequence[SampleBlock]) -> list[tuple[float, Sequence[float]]]:
-    """Some of a journal's rows: the first, the last, those around a new beginning, every n-th."""
-    rows: list[tuple[float, Sequence[float]]] = []
-    for block in blocks:
-        if block.feed == 0:
-            width = block.width
-            rows += [
-                (time_s, block.values[i * width : (i + 1) * width])
-                for i, time_s in enumerate(block.times_s)
-            ]
-    stride = max(1, len(rows) // REPLAY_ROWS)
-    chosen: list[tuple[float, Sequence[float]]] = []
-    for i, row in enumerate(rows):
-        edge = i in (0, len(rows) - 1) or _anew(row, rows[i + 1]) or _anew(rows[i - 1], row)
-        if edge or i % stride == 0:
-            chosen.append(row)
-    return chosen
-
-
-def _anew(earlier: tuple[float, Sequence[float]], later: tuple[float, Sequence[float]]) -> bool:
-    return any(
-        b < a or math.isnan(b) != math.isnan(a) for a, b in zip(earlier[1], later[1], strict=False)
-    )

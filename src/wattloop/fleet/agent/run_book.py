@@ -23,6 +23,8 @@ from wattloop.measure.run_id import new_run_id
 
 __all__ = ["RunBook"]
 
+SETTLED_S = 60.0
+"""A job that began less long ago may not be in Slurm's list yet."""
 PATIENCE_S = 6.0
 """How long a journal waits for what Slurm's controller says of its job."""
 
@@ -55,6 +57,20 @@ class RunBook:
     def occupant(self, plan: RunPlan, cpu_s: float | None) -> Occupant:
         """A job as the shares see it."""
         return Occupant(plan.run_id, frozenset(plan.gpus), plan.cpus, plan.whole, cpu_s)
+
+    def lost(self, asked_s: float, listed: set[str]) -> list[JobRun]:
+        """Runs of jobs that Slurm has not had here for two roll calls: no epilog told of them."""
+        gone = []
+        for run in self.runs.values():
+            plan = run.plan
+            if plan.ended_s is not None or asked_s - plan.started_s < SETTLED_S:
+                continue
+            plan.absent = 0 if plan.job in listed else plan.absent + 1
+            if plan.absent >= 2:
+                plan.died = True
+                plan.note("Slurm does not have it here any more, and its end was never heard of")
+                gone.append(run)
+        return gone
 
     # -- beginning -------------------------------------------------------------------------
 
@@ -195,6 +211,8 @@ class RunBook:
 
     def status_of(self, plan: RunPlan) -> RunStatus:
         """How a job ended, by its exit code as Slurm gives it (that of wait)."""
+        if plan.died:
+            return RunStatus.DIED
         if plan.exit_code is None or plan.exit_code == 0:
             return RunStatus.FINISHED
         return RunStatus.KILLED if plan.exit_code & 0x7F else RunStatus.FAILED
