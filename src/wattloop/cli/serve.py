@@ -1,6 +1,7 @@
 """`wattloop serve`: the dashboard."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -83,6 +84,8 @@ def serve(
     with _listening(host, port) as (place, at):
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.house.oracle)
+        # the thread that packs runs hands over sooner: each answer waits for it several times
+        sys.setswitchinterval(0.0005)
         server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
         server.run(sockets=[place])
 
