@@ -106,7 +106,7 @@ def all_trials(folder: Path, options) -> list[Trial]:  # type: ignore[no-untyped
             print(f"trial {trial.number}, seed {trial.seed}: {count} kills", file=sys.stderr)
             run(trial, fleet, count, options.jobs)
             trials.append(trial)
-            left -= count
+            left -= killed(trial)
             print(f"  {trial.took_s:.0f} s, problems: {trial.problems}", file=sys.stderr)
     return trials
 
@@ -267,20 +267,27 @@ def ends(run: RunRecord) -> float:
     return run.started_s + (run.duration_s or 0.0)
 
 
+def killed(trial: Trial) -> int:
+    """Kills with SIGKILL."""
+    return sum(name != "slurmctld" for _, name in trial.kills)
+
+
 def energy_j(run: RunRecord, domain: str) -> float:
     assert run.result is not None
     return sum(each.energy_j or 0.0 for each in run.result.domains if each.name == domain)
 
 
 def page_of(trials: Sequence[Trial], seed: int) -> Page:
-    kills = sum(len(trial.kills) for trial in trials)
+    kills = sum(map(killed, trials))
+    restarts = sum(len(trial.kills) for trial in trials) - kills
     jobs = sum(len(trial.jobs) for trial in trials)
 
     def count(*kinds: str) -> int:
         return sum(len(getattr(trial, kind)) for trial in trials for kind in kinds)
 
     bars = [
-        Bar("kills", kills, "kills", 100, at_least=True, note=f"seed {seed}; of each trial below"),
+        Bar("kills", kills, "kills", 100, at_least=True, note=f"with SIGKILL; seed {seed}"),
+        Bar("slurmctld_restarts", restarts, "restarts", note="by SIGTERM, among the kills"),
         Bar("jobs_lost_or_held", count("lost", "stuck"), "jobs", 0, note=f"of {jobs} jobs"),
         Bar("jobs_run_twice", count("twice"), "jobs", 0, note="said done more than once"),
         Bar("joules_lost_or_twice", count("joules"), "cards", 0, note=JOULES),
