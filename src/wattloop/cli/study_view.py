@@ -115,7 +115,7 @@ def _print_simulate(found: Mapping[str, Any]) -> None:
         for v in candidate["verdicts"]
     ]
     print_table(
-        ("candidate", "figure", "goal", "mean", "change", ""),
+        ("candidate", "figure", "goal", "mean", "change", "result"),
         rows,
         title=f"simulated, against {found['base']}: {found['source']}",
     )
