@@ -19,6 +19,7 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 REMEDY = "pip install 'wattloop[serve]'"
+KEEP_ALIVE_S = 65
 
 
 @app.command()
@@ -86,7 +87,14 @@ def serve(
         warm_up(dashboard.state.house.oracle)
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
-        server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
+        settings = uvicorn.Config(
+            dashboard,
+            log_level="warning",
+            server_header=False,
+            # longer than any of ours waits between two calls: a connection is not closed under one
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        server = uvicorn.Server(settings)
         server.run(sockets=[place])
 
 
