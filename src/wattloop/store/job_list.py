@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select
 
 from wattloop.core.errors import RunNotFound
+from wattloop.core.records import Scope
 from wattloop.store.database import Store
 from wattloop.store.job_rows import UNALLOCATED_KIND, job_key_of, refresh_job_in
 from wattloop.store.run_facts import facts_of
@@ -112,22 +113,26 @@ def job_totals(store: Store, wanted: JobFilter | None = None) -> JobTotals:
 
 
 def job_with_runs(store: Store, job_key: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A job, and what each of its runs measured, by host.
+    """A job, and what each of its runs measured, by host; `gpu_energy_j` is of its GPUs alone.
 
     Raises:
         RunNotFound: there is no such job.
     """
     joined = runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
     facts = (run_facts.c.label, run_facts.c.insights, run_facts.c.provenance)
-    plain = [c for c in runs.c if c.name != "body"]
-    query = select(*plain, *facts).select_from(joined).where(runs.c.job_key == job_key)
+    query = select(*runs.c, *facts).select_from(joined).where(runs.c.job_key == job_key)
     with store.reading() as connection:
         row = connection.execute(select(*COLUMNS).where(jobs.c.job_key == job_key)).first()
         found = connection.execute(query.order_by(runs.c.host, runs.c.started_wall_s))
-        members = [dict(one._mapping) for one in found]
+        members = [_with_gpus(dict(one._mapping)) for one in found]
     if row is None:
         raise RunNotFound(f"{store.where}: no job {job_key!r}; see them with: wattloop serve")
     return dict(row._mapping), members
+
+
+def _with_gpus(run: dict[str, Any]) -> dict[str, Any]:
+    result = read_record(run.pop("body")).result
+    return {**run, "gpu_energy_j": None if result is None else result.scope_energy_j(Scope.GPU)}
 
 
 def known_values(store: Store, name: str) -> list[str]:

@@ -48,7 +48,8 @@ def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:
         deliver(place.options(), once=True)
         found = energy_from_fleet(place.url, token, "lab", "77")
         assert found is not None
-        assert (found.energy_j, found.nodes, found.provenance) == (1000.0, 1, "measured")
+        assert (found.energy_j, found.gpu_j, found.nodes) == (1000.0, 1000.0, 1)
+        assert found.provenance == "measured"
         stored = energy_from_store(place.house.store, "lab", "77")
         assert stored is not None
         assert (stored.energy_j, stored.gpu_j) == (1000.0, 1000.0)

@@ -3,16 +3,14 @@
 import json
 import math
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from wattloop.core.errors import RunNotFound, StoreError
-from wattloop.core.records import Scope
 from wattloop.schedule.slurm.annotating import JobEnergy
 from wattloop.store.database import Store
 from wattloop.store.job_list import job_with_runs
-from wattloop.store.runs import find_run
 
 __all__ = ["energy_from_fleet", "energy_from_store"]
 
@@ -24,12 +22,9 @@ def energy_from_store(store: Store, cluster: str, number: str) -> JobEnergy | No
     """What the store has of a job; None while nothing is complete."""
     try:
         row, runs = job_with_runs(store, f"slurm:{cluster}:{number}")
-        measured = [run for run in runs if run["kind"] == "slurm"]
-        gpu_j = [_gpu_j(store, str(run["run_id"])) for run in measured]
     except (RunNotFound, StoreError):
         return None
-    known = [joules for joules in gpu_j if joules is not None]
-    return _energy(row, measured, sum(known) if known and len(known) == len(gpu_j) else None)
+    return _energy(row, runs)
 
 
 def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEnergy | None:
@@ -40,23 +35,26 @@ def energy_from_fleet(url: str, token: str, cluster: str, number: str) -> JobEne
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             data = json.loads(answer.read(LARGEST_B))
-        runs = [run for run in data["runs"] if run["kind"] == "slurm"]
-        return _energy(data["job"], runs, None)
+        return _energy(data["job"], data["runs"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _energy(row: Mapping[str, Any], runs: Any, gpu_j: float | None) -> JobEnergy | None:
+def _energy(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobEnergy | None:
     energy_j = row.get("energy_j")
     if isinstance(energy_j, bool) or not isinstance(energy_j, int | float):
         return None
-    ended = [run for run in runs if run["energy_j"] is not None and run["status"] != "running"]
+    measured = [run for run in runs if run["kind"] == "slurm"]
+    ended = [run for run in measured if run["energy_j"] is not None and run["status"] != "running"]
     nodes = {run["host"] for run in ended}
     if not math.isfinite(energy_j) or energy_j < 0 or not nodes:
         return None
-    return JobEnergy(float(energy_j), gpu_j, str(row.get("provenance") or "unknown"), len(nodes))
+    provenance = str(row.get("provenance") or "unknown")
+    return JobEnergy(float(energy_j), _gpu_j(measured), provenance, len(nodes))
 
 
-def _gpu_j(store: Store, run_id: str) -> float | None:
-    result = find_run(store, run_id).result
-    return None if result is None else result.scope_energy_j(Scope.GPU)
+def _gpu_j(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all its runs; None unless each of them knows."""
+    found = [run.get("gpu_energy_j") for run in runs]
+    known = [float(joules) for joules in found if joules is not None]
+    return sum(known) if known and len(known) == len(found) else None

@@ -110,6 +110,7 @@ class JobRun(BaseModel):
     started_wall_s: float
     duration_s: float | None
     energy_j: float | None
+    gpu_energy_j: float | None
     uncertainty_j: float | None
     counted: bool
     label: str | None
