@@ -33,6 +33,8 @@ CHECKS = [
 REFUSES_WHAT_IS_ALLOWED = (
     "/api/v1/predict",  # names of models and GPUs, and which batch fits, are not in the document
     "/api/v1/ingest/{run_id}",  # a body is bytes to the document; the first must be a header
+    "/api/v1/nodes/{node}/status",  # bodies that the document does not describe
+    "/api/v1/nodes/{node}/delivery",
     "/api/v1/jobs",  # a day is a text to the document
     "/api/v1/jobs/slopes",
     "/api/v1/searches/{search_id}/clusters",  # names of columns differ from search to search

@@ -1,6 +1,7 @@
 """`wattloop serve`: the dashboard."""
 
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -18,6 +19,7 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 REMEDY = "pip install 'wattloop[serve]'"
+KEEP_ALIVE_S = 65
 
 
 @app.command()
@@ -83,7 +85,16 @@ def serve(
     with _listening(host, port) as (place, at):
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.house.oracle)
-        server = uvicorn.Server(uvicorn.Config(dashboard, log_level="warning", server_header=False))
+        # the thread that packs runs hands over sooner: each answer waits for it several times
+        sys.setswitchinterval(0.0005)
+        settings = uvicorn.Config(
+            dashboard,
+            log_level="warning",
+            server_header=False,
+            # longer than any of ours waits between two calls: a connection is not closed under one
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        server = uvicorn.Server(settings)
         server.run(sockets=[place])
 
 

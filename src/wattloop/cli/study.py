@@ -145,7 +145,7 @@ def _step(
             write_json(found, json_file)
         if json_file != "-":
             print_step(step, found)
-            print_next(work.record.steps, file)
+            print_next(work.record.spec.name, work.record.steps, file)
     return found
 
 

@@ -1,6 +1,7 @@
 """What `wattloop study` prints."""
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
@@ -29,10 +30,10 @@ def print_status(spec: "StudySpec", steps: Mapping[str, Any], file: str) -> None
         ],
         title=f"{spec.name}: {spec.need}",
     )
-    print_next(steps, file)
+    print_next(spec.name, steps, file)
 
 
-def print_next(steps: Mapping[str, Any], file: str) -> None:
+def print_next(name: str, steps: Mapping[str, Any], file: str) -> None:
     """The command that goes on."""
     following = next_step(steps)
     if is_dead_end(steps):
@@ -42,7 +43,7 @@ def print_next(steps: Mapping[str, Any], file: str) -> None:
         )
         return
     if following is None:
-        say("wattloop: the study is complete; write it up with: wattloop report STUDY")
+        say(f"wattloop: the study is complete; write it up with: wattloop report {quote(name)}")
     else:
         say(f"wattloop: next: wattloop study {following} {file}")
 
@@ -114,7 +115,7 @@ def _print_simulate(found: Mapping[str, Any]) -> None:
         for v in candidate["verdicts"]
     ]
     print_table(
-        ("candidate", "figure", "goal", "mean", "change", ""),
+        ("candidate", "figure", "goal", "mean", "change", "result"),
         rows,
         title=f"simulated, against {found['base']}: {found['source']}",
     )

@@ -125,7 +125,7 @@ def _simulate(found: Mapping[str, Any]) -> list[Block]:
         for name, candidate in found["candidates"].items()
         for v in candidate["verdicts"]
     )
-    columns = ("candidate", "figure", "goal", "mean", "change", "")
+    columns = ("candidate", "figure", "goal", "mean", "change", "result")
     caption = f"Candidates against {found['base']}, simulated"
     blocks.append(Table(columns, rows, caption, frozenset((3, 4)), (str(found["source"]),)))
     return blocks

@@ -1,11 +1,15 @@
 """Runs into the store one after the other, beside everything else the server does."""
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from wattloop.store.ingest import Ingest, Received
 
 __all__ = ["Folding"]
+
+
+LONGEST_REST_S = 0.1
 
 
 class Folding:
@@ -17,6 +21,8 @@ class Folding:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="wattloop-fold")
         self._guard = threading.Lock()
         self._waiting: dict[str, Future[Received]] = {}
+        self._closing = threading.Event()
+        self._rest_until_s = 0.0
 
     def settle(self, run_id: str) -> "Future[Received]":
         """Put a run into the store when its turn comes."""
@@ -28,11 +34,17 @@ class Folding:
 
     def close(self) -> None:
         """End after the run that is being put in; the others stay on disk."""
+        self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _settle(self, run_id: str) -> Received:
+        # after a run the processor is for pages and pieces for as long again
+        self._closing.wait(max(0.0, self._rest_until_s - time.monotonic()))
+        begun_s = time.monotonic()
         try:
             return self._ingest.settle(run_id)
         finally:
+            now_s = time.monotonic()
+            self._rest_until_s = now_s + min(now_s - begun_s, LONGEST_REST_S)
             with self._guard:
                 self._waiting.pop(run_id, None)

@@ -22,6 +22,8 @@ async def settled(house: House, run_ids: Sequence[str]) -> dict[str, bool | str]
         future.add_done_callback(lambda f: f.cancelled() or f.exception())  # said by the ingest
     found: dict[str, bool | str] = {}
     for future in done:
+        if future.cancelled():  # the server ends
+            continue
         error = future.exception()
         if error is None:
             found[work[future]] = future.result().ended

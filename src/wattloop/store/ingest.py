@@ -8,13 +8,10 @@ Pieces are on this machine's disk when they are answered, whether the database i
 When a run is whole it is put into the store; only then is its machine told to forget it.
 """
 
-import json
 import logging
-import re
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,51 +19,28 @@ from wattloop.core.errors import ConfigError, RunSenseless, StoreError
 from wattloop.store.arriving import Source, received_run
 from wattloop.store.database import Store
 from wattloop.store.fold import Close, keep_journal
-from wattloop.store.frames import END, HEADER, frames_in
+from wattloop.store.frames import END, frames_in
 from wattloop.store.incoming import Incoming, Origin, Part
 from wattloop.store.journal import FORMAT, read_journal
 from wattloop.store.live import INCOMING
+from wattloop.store.pieces import (
+    LARGEST_PIECE_B,
+    NotYours,
+    Received,
+    Unexpected,
+    check_header,
+    check_name,
+)
 from wattloop.store.runs import RunRecord, find_run, has_run
 
 __all__ = ["LARGEST_PIECE_B", "Ingest", "NotYours", "Received", "Unexpected"]
 
-LARGEST_PIECE_B = 8 * 1024 * 1024
 STALE_S = 15 * 60.0
 AWAY_S = 5.0
 """So long a database that did not answer is not asked again."""
 REFUSED = ".refused"
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 _log = logging.getLogger("wattloop.ingest")
-
-
-class Unexpected(ConfigError):
-    """A piece that does not follow what is there; `offset` is where the next one begins."""
-
-    def __init__(self, message: str, offset: int) -> None:
-        super().__init__(message)
-        self.offset = offset
-
-
-class NotYours(ConfigError):
-    """A node tried to write a run of another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """What this end has of a run.
-
-    Attributes:
-        offset: where the next piece begins.
-        ended: the run is complete and in the store.
-        complete: all of it is here, and it waits for the store.
-        tail: checksum of the last 4 KiB before `offset`; only where it was asked for.
-    """
-
-    offset: int
-    ended: bool
-    complete: bool = False
-    tail: int | None = None
 
 
 class Ingest:
@@ -89,7 +63,7 @@ class Ingest:
 
     def received(self, run_id: str, source: Source | None = None) -> Received:
         """How far this end is with a run."""
-        _check_name(run_id)
+        check_name(run_id)
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:
                 self._check_owner(run_id, part, source)
@@ -125,7 +99,7 @@ class Ingest:
         """
         if len(piece) > LARGEST_PIECE_B:
             raise ConfigError(f"a piece has at most {LARGEST_PIECE_B} bytes, not {len(piece)}")
-        _check_name(run_id)
+        check_name(run_id)
         source = Source(is_trusted=True) if source is None else source
         if not self._incoming.path(run_id).exists() and self._is_kept(run_id, source):
             return Received(0, ended=True)
@@ -144,7 +118,7 @@ class Ingest:
                 raise Unexpected(f"expected offset {size_b}, not {offset}", size_b)
             fresh = piece[size_b - offset :]  # what came before is here already
             if size_b == 0:
-                _check_header(run_id, fresh, source)
+                check_header(run_id, fresh, source)
                 part.begin(source)
             if fresh:
                 part.append(fresh)
@@ -322,22 +296,3 @@ def _is_older(path: Path, wall_s: float) -> bool:
         return path.stat().st_mtime < wall_s
     except FileNotFoundError:
         return False
-
-
-def _check_name(run_id: str) -> None:
-    if not _RUN_ID.fullmatch(run_id):
-        raise ConfigError(f"{run_id!r} is no identifier of a run")
-
-
-def _check_header(run_id: str, piece: bytes, source: Source) -> None:
-    for kind, payload, _ in frames_in(piece):
-        try:
-            header = json.loads(payload) if kind == HEADER else None
-        except ValueError:
-            header = None
-        if isinstance(header, dict) and header.get("run_id") == run_id:
-            if source.node and header.get("host") != source.node:
-                raise NotYours(f"{run_id} is a run of another node")
-            return
-        break
-    raise ConfigError(f"the first piece of {run_id} does not begin with its header")

@@ -63,7 +63,7 @@ def simulated_figures(
             raise ConfigError(f"{label} on seed {seed}: {outcome['error']}")
         key = f"{variant} {seed}".strip()
         found.setdefault(label, {})[key] = outcome
-    said = f"campaign {experiment.experiment_id}, {source.scenario}, seeds {source.seeds}"
+    said = f"{experiment.experiment_id}, {source.scenario}, seeds {source.seeds}"
     return {label: Figures(rows, "simulated", said) for label, rows in found.items()}
 
 

@@ -22,7 +22,6 @@ from wattloop.store.journal import JournalWriter, read_journal
 __all__ = ["JobRun", "RunPlan"]
 
 NOTES_LIMIT = 20
-STILL_J = 1e-7
 
 
 @dataclass(slots=True)
@@ -223,11 +222,8 @@ class JobRun:
                 values.append(Gap(gaps[name]))
                 continue
             joules = account.energy_j.get(name, 0.0) - self._zero_j[name]
-            # A node's rest may shrink when its parts are known better; a counter never does. One
-            # that stands still is taken for a sensor that updates late and carried on at its last
-            # power, so a share that does stand still moves by next to nothing.
-            if name in self._shown_j:
-                joules = max(joules, self._shown_j[name] + STILL_J)
+            # A node's rest may shrink when its parts are known better; a counter never does.
+            joules = max(joules, self._shown_j.get(name, joules))
             self._shown_j[name] = joules
             values.append(joules)
         self.feed.take(time_s, values)

@@ -20,6 +20,11 @@ _MOST = 500
 """Traces that are kept; the longest unused go first."""
 
 
+COUNTED_BY = "2"
+"""Raised when the rules of counting change, so that older traces are made anew: 2 has cuDNN's
+workspaces in the memory of convolutions."""
+
+
 def kept_or_made(
     parts: list[str] | None, make: Callable[[], Workload], folder: Path | None = None
 ) -> Workload:
@@ -31,7 +36,7 @@ def kept_or_made(
     if parts is None:
         return make()
     folder = cache_folder() if folder is None else folder
-    digest = hashlib.sha256("\0".join([str(VERSION), *parts]).encode()).hexdigest()
+    digest = hashlib.sha256("\0".join([str(VERSION), COUNTED_BY, *parts]).encode()).hexdigest()
     path = folder / f"{digest[:32]}.json.gz"
     if path.is_file():
         try:

@@ -10,7 +10,7 @@ from wattloop.predict.workload.costs.place import Place
 from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.rules.call import Call
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "is_channels_last"]
 
 
 def _forward(call: Call) -> list[Operation]:
@@ -74,14 +74,15 @@ def _conv(call: Call, direction: str, x: Any, weight: Any, rest: Any, place: Pla
         dilation=dilation,
         groups=groups,
         dtype=call.product_dtype,
-        channels_last=_channels_last(x) or _channels_last(weight),
+        channels_last=is_channels_last(x) or is_channels_last(weight),
         transposed=transposed,
         output_padding=output_padding,
         **place,
     )
 
 
-def _channels_last(tensor: Any) -> bool:
+def is_channels_last(tensor: Any) -> bool:
+    """Whether channels lie together in memory, as tensor cores want them."""
     import torch
 
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.rules.call import Call
 from wattloop.predict.workload.rules.registry import operations_of
+from wattloop.predict.workload.rules.workspaces import workspace_bytes
 from wattloop.predict.workload.tracing.memory import Memory
 from wattloop.predict.workload.tracing.paths import Paths
 from wattloop.predict.workload.tracing.scalars import Guesses
@@ -84,8 +85,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed h
             raise
         call = Call(name, func, args, kwargs, result, self.phase, path, self._precision)
         self.memory.saw(call.outputs)
+        taken = workspace_bytes(call)
+        self.memory.add(taken)
         if self.phase is Phase.BACKWARD and block >= 0:
             self._rose(block, start)
+        self.memory.remove(taken)
         if path in self.ruled_paths:
             self.ruled_paths[path](self.phase, block)
         elif self._written(name, path, block):

@@ -1,0 +1,71 @@
+"""Pieces of journals: what is answered to one, and what makes one senseless."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from wattloop.core.errors import ConfigError
+from wattloop.store.arriving import Source
+from wattloop.store.frames import HEADER, frames_in
+
+__all__ = [
+    "LARGEST_PIECE_B",
+    "NotYours",
+    "Received",
+    "Unexpected",
+    "check_header",
+    "check_name",
+]
+
+LARGEST_PIECE_B = 8 * 1024 * 1024
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+
+
+class Unexpected(ConfigError):
+    """A piece that does not follow what is there; `offset` is where the next one begins."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class NotYours(ConfigError):
+    """A node tried to write a run of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What this end has of a run.
+
+    Attributes:
+        offset: where the next piece begins.
+        ended: the run is complete and in the store.
+        complete: all of it is here, and it waits for the store.
+        tail: checksum of the last 4 KiB before `offset`; only where it was asked for.
+    """
+
+    offset: int
+    ended: bool
+    complete: bool = False
+    tail: int | None = None
+
+
+def check_name(run_id: str) -> None:
+    """Identifiers become names of files: nothing but names may be among them."""
+    if not _RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"{run_id!r} is no identifier of a run")
+
+
+def check_header(run_id: str, piece: bytes, source: Source) -> None:
+    """The first piece begins with the header of that very run, of a node that may send it."""
+    for kind, payload, _ in frames_in(piece):
+        try:
+            header = json.loads(payload) if kind == HEADER else None
+        except ValueError:
+            header = None
+        if isinstance(header, dict) and header.get("run_id") == run_id:
+            if source.node and header.get("host") != source.node:
+                raise NotYours(f"{run_id} is a run of another node")
+            return
+        break
+    raise ConfigError(f"the first piece of {run_id} does not begin with its header")
