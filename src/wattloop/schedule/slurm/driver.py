@@ -184,6 +184,10 @@ class SlurmDriver:
         ]
         if stale:
             self._carrying_out.close(stale, snapshot.by_key)
+            has_budget = math.isfinite(self.site.budget_w.at(now_s))
+            if has_budget and any(key in self.state.opened for key in stale):
+                # One of them began since we looked, with power that this plan gives to others.
+                wanted = [each for each in wanted if each[0].why == "pass"]
         for name in self.gate.unknown_users & {each.user for each, _ in wanted}:
             self.log.add("refused", f"user {name}: Slurm lets nobody of that name through")
         wanted = [pair for pair in wanted if pair[0].user not in self.gate.unknown_users]
