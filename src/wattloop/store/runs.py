@@ -173,6 +173,10 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
     """
     with store.reading() as connection:
         query = select(runs.c.body)
+        # all of an identifier is looked up; beginnings are searched for among all runs
+        whole = connection.execute(query.where(runs.c.run_id == reference)).scalar()
+        if whole is not None:
+            return read_record(whole)
         if reference == "last":
             query = _newest_first(query).limit(1)
         else:
@@ -180,17 +184,16 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
             begins = func.substr(runs.c.run_id, 1, len(reference)) == reference
             query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
         found = [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
-    exact = [record for record in found if record.run_id == reference]
     if by_name and reference and not found:
         newest = _newest_first(select(runs.c.body).where(runs.c.name == reference)).limit(1)
         with store.reading() as connection:
             found = [read_record(body) for body in connection.execute(newest).scalars()]
     if not reference or not found:
         raise RunNotFound(_not_found(store, reference))
-    if not exact and len(found) > 1:
+    if len(found) > 1:
         several = ", ".join(sorted(record.run_id for record in found))
         raise RunNotFound(f"{reference!r} could be any of {several}; give more of it")
-    return (exact or found)[0]
+    return found[0]
 
 
 def list_runs(
