@@ -21,6 +21,7 @@ from wattloop.schedule.slurm.settings import DriverSettings
 from wattloop.schedule.slurm.site import Site
 from wattloop.schedule.slurm.snapshot import Snapshot
 from wattloop.schedule.slurm.state import DriverState
+from wattloop.schedule.slurm.taking_back import no_longer_wanted, without_power_given_twice
 from wattloop.schedule.slurm.use_book import UseBook
 
 __all__ = ["SlurmDriver"]
@@ -177,17 +178,11 @@ class SlurmDriver:
         ]
         kept = {each.key for each, _ in wanted}
         kept.update(live.jobs[number].key for number in live.coming)
-        stale = [
-            key
-            for key, each in self.state.opened.items()
-            if each.why in ("standby", "start") and key not in kept
-        ]
+        stale = no_longer_wanted(self.state.opened, kept)
         if stale:
             self._carrying_out.close(stale, snapshot.by_key)
-            has_budget = math.isfinite(self.site.budget_w.at(now_s))
-            if has_budget and any(key in self.state.opened for key in stale):
-                # One of them began since we looked, with power that this plan gives to others.
-                wanted = [each for each in wanted if each[0].why == "pass"]
+            budget_w = self.site.budget_w.at(now_s)
+            wanted = without_power_given_twice(wanted, stale, self.state.opened, budget_w)
         for name in self.gate.unknown_users & {each.user for each, _ in wanted}:
             self.log.add("refused", f"user {name}: Slurm lets nobody of that name through")
         wanted = [pair for pair in wanted if pair[0].user not in self.gate.unknown_users]
