@@ -19,6 +19,10 @@ from wattloop.schedule.slurm.state import DriverState
 
 __all__ = ["CarryingOut", "open_fields", "wanted_start"]
 
+SOON = "now+3seconds"
+"""When a stopped job may start again: Slurm would say in two minutes, and in the very second in
+which it revokes the old start on a node it revokes a new one with it."""
+
 
 def wanted_start(
     live: LiveView,
@@ -171,7 +175,7 @@ class CarryingOut:
             if job is not None and job.is_pending:
                 opened = self._state.opened.pop(key, None)
                 undo = dict(opened.undo) if opened is not None else {}
-                fields = {"StartTime": "now", "ReservationName": "", **undo}
+                fields = {"StartTime": SOON, "ReservationName": "", **undo}
                 try:
                     self._client.update_job(update_words(key, fields))
                 except SlurmAway:

@@ -5,6 +5,7 @@ kills it, Slurm lets the reservation end after `lease_s`, clears it from jobs th
 (NO_HOLD_JOBS_AFTER), and goes on by itself: nothing is ever held (ADR 0043).
 """
 
+import time
 from collections.abc import Callable, Iterable
 
 from wattloop.core.errors import SlurmAway, SlurmError
@@ -94,6 +95,8 @@ class Gate:
             if each.name.startswith(PREFIX)
             and each.name != self.name
             and each.is_active
+            # one that running jobs still have is listed beyond its end
+            and each.end_s > time.time() + self.ahead_s
             and mine & set(expanded(each.nodes))
         ]
 
