@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wattloop.core.errors import ConfigError
@@ -58,6 +58,7 @@ def test_what_is_written_is_read(tmp_path, jobs, separator) -> None:
 
 @QUICK
 @given(rows=st.lists(st.lists(CELLS, min_size=3, max_size=5), max_size=6))
+@example(rows=[["-1", "1.6e-267", "10", ""]])  # part of a GPU, however small, is one
 def test_no_row_is_lost_in_silence(tmp_path, rows) -> None:
     """Rows = jobs + those left out, by the notes themselves; values are always usable."""
     file = written(tmp_path, ("arrival", "gpus", "duration", "deadline"), rows)

@@ -1,6 +1,7 @@
 """Promise: jobs replayed on a real Slurm take the time and power that the oracle says."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import wattloop
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.schedule.slurm.replay import carried
 from wattloop.schedule.slurm.replay.replayed import OWN, replay
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
 
@@ -59,21 +61,14 @@ def test_a_replay_is_measured_and_compared(lab: SlurmLab) -> None:
     assert [node for node, _ in ran.gpus] == ["n1", "n1", "n2", "n2"]
 
 
-def test_a_job_that_fails_ends_the_replay_with_its_name(lab: SlurmLab) -> None:
+def test_a_job_that_fails_ends_the_replay_with_its_name(
+    lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would never note its end: nobody waits for it for ever."""
-    from wattloop.schedule.slurm.replay import carried
-
-    plan = small_plan([(0, 1.0)])
-    before = carried.ASK_SLURM_S
-    carried.ASK_SLURM_S = 0.5
-    path = os.environ["PYTHONPATH"]
-    os.environ["PYTHONPATH"] = "/nowhere"
-    try:
-        with pytest.raises(WattloopError, match="1 jobs failed, the first is job 0"):
-            replay(plan, [OWN], slurm=lab.run, folder=lab.folder)
-    finally:
-        carried.ASK_SLURM_S = before
-        os.environ["PYTHONPATH"] = path
+    monkeypatch.setattr(carried, "ASK_SLURM_S", 0.5)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(WattloopError, match="1 jobs failed, the first is job 0"):
+        replay(small_plan([(0, 1.0)]), [OWN], slurm=lab.run, folder=lab.folder)
 
 
 def test_jobs_of_others_are_in_the_way(lab: SlurmLab) -> None:

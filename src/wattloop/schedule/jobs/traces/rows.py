@@ -96,7 +96,11 @@ class _Chunk:
         if "duration" not in self.at and "end" not in self.at:
             self._wrong("steps", np.isnan(optional["steps"]), "is empty")
         self._leave_out(duration_s == 0, "a duration of 0")
-        kept = {"arrival": arrival_s, "gpus": np.ceil(gpus - 1e-9), "duration": duration_s}
+        kept = {
+            "arrival": arrival_s,
+            "gpus": np.maximum(np.ceil(gpus - 1e-9), np.sign(gpus)),
+            "duration": duration_s,
+        }
         self.found.rounded_up += int(np.sum(self.keep & (kept["gpus"] > gpus + 1e-9)))
         for name, values in {**kept, **optional}.items():
             self.found.columns.setdefault(name, []).append(values[self.keep])
