@@ -261,10 +261,8 @@ def test_nested_run_does_not_count_twice(machine: Machine) -> None:
     assert done.returncode == 0
     data, outer = json.loads(out.read_text()), json.loads(outer_out.read_text())
     assert (data["counted"], outer["counted"]) == (False, True)
-    # Not compared with the power set, nor with each other: on a loaded machine whoever moves the
-    # counter is held up, and it jumps between two readings.
-    assert data["energy_j"] > 0
-    assert outer["energy_j"] > 0
+    # Not compared with the power set: on a loaded machine whoever moves the counter is held up.
+    assert 0 < data["energy_j"] <= outer["energy_j"]
     assert b", part of run" in done.stderr
 
 
