@@ -24,6 +24,8 @@ __all__ = ["Driver", "Layout", "PowercapTree", "TreeZone", "Writing"]
 
 DEFAULT_RANGE_UJ = 262_143_328_850
 """What a Xeon shows: 2^32 units of 61 uJ."""
+MEMORY = Path("/dev/shm")
+"""A file system without a disk, where there is one."""
 
 
 class Layout(StrEnum):
@@ -282,7 +284,6 @@ class Driver:
             tick = max(tick + 1, int((time.monotonic() - self.start_s) / self._period_s) + 1)
 
 
-MEMORY = Path("/dev/shm")  # noqa: S108 # a fresh folder is made in it
 _WIDTH = 24
 
 
