@@ -105,16 +105,30 @@ class PostgresLab:
         """End it at once, its connections included."""
         if self._server is None:
             return
-        # The workers of a killed server end by themselves when they notice; a new server would
-        # refuse to start beside them.
         os.killpg(self._server.pid, number)
         self._server.wait()
         self._server = None
+        # Workers have sessions of their own and end when they notice that the server is gone; a
+        # new server would refuse to start beside them.
+        give_up_s = time.monotonic() + PATIENCE_S
+        while self._has_workers() and time.monotonic() < give_up_s:
+            time.sleep(0.01)
 
     def restart(self) -> None:
         """Kill and start."""
         self.kill()
         self.start()
+
+    def _has_workers(self) -> bool:
+        """Whether processes of a server that is gone still have its shared memory."""
+        try:
+            # Its seventh line: key and id of the block.
+            noted = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
+            blocks = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        except (OSError, IndexError):
+            return False
+        columns = (line.split() for line in blocks)
+        return any(row[1] == noted[1] and int(row[6]) > 0 for row in columns)
 
     def _create(self) -> None:
         if os.geteuid() == 0:
