@@ -240,3 +240,14 @@ def test_nodes_become_a_cluster() -> None:
         known_nodes(nodes, ["gpus"])
     with pytest.raises(ConfigError, match="no usable node"):
         known_nodes(nodes[4:5], ["gpu"])
+
+
+def test_what_a_comment_says_in_vain_is_told_once() -> None:
+    """A field that nobody knows: the job is scheduled by its time limit, and the log says why."""
+    place, told = site(), list[tuple[str, str]]()
+    place.believed.on_refusal = lambda job, why: told.append((job.key, why))
+    misspelt = job("7", comment="wattloop:model=resnet-50,sequence=256")
+    for _ in range(3):
+        view(place, misspelt, job("8"))
+    assert [key for key, _ in told] == ["7"]
+    assert "unknown field 'sequence'; did you mean 'seq'?" in told[0][1]

@@ -1,6 +1,7 @@
 """What is believed of each job, as far as Slurm lets it be acted upon."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 
 from wattloop.core.errors import ConfigError
@@ -30,12 +31,16 @@ class Believed:
         describer: who reads texts.
         cluster: where they run.
         caps: shares of TDP that may be set on jobs that name none; only for policies that do so.
+
+    Attributes:
+        on_refusal: told once of each thing that a job says and that is not believed.
     """
 
     def __init__(
         self, describer: Describer, cluster: Cluster, caps: tuple[float, ...] = (1.0,)
     ) -> None:
         self._describer, self._cluster, self._caps = describer, cluster, caps
+        self.on_refusal: Callable[[SlurmJob, str], None] = lambda job, why: None
         self._kept: OrderedDict[tuple[object, ...], DescribedJob] = OrderedDict()
 
     def of(self, job: SlurmJob) -> DescribedJob:
@@ -50,6 +55,8 @@ class Believed:
             if any(AGAIN in refusal for refusal in found.refusals):
                 return found
             self._kept[key] = found
+            for why in found.refusals:
+                self.on_refusal(job, why)
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return found

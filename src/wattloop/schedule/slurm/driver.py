@@ -59,6 +59,7 @@ class SlurmDriver:
         self.gate = Gate(
             client, state.gate_name, nodes, owner, settings.lease_s, now_s=time.monotonic
         )
+        site.believed.on_refusal = log.add_refusal
         self._looking = Looking(client, site, readings, settings.nodes_every_s)
         self._carrying_out = CarryingOut(client, state, log, state.gate_name)
         self._backoff = BackOff()

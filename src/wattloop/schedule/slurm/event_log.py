@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.slurm.job_record import SlurmJob
 
 __all__ = ["EventLog"]
 
@@ -55,6 +56,10 @@ class EventLog:
         if kind in ("refused", "warning") and self._is_repeated(kind, plain):
             return
         self._write(kind, plain, facts)
+
+    def add_refusal(self, job: SlurmJob, why: str) -> None:
+        """Something that a job's texts say and that is not believed."""
+        self.add("refused", f"job {job.key}: {why}", job=job.key, user=job.user)
 
     def _is_repeated(self, kind: str, plain: str) -> bool:
         now_s, key = self._wall_s(), (kind, plain)

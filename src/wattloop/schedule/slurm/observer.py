@@ -49,6 +49,7 @@ class SlurmObserver:
         self.client, self.site, self.policy = client, site, policy
         self.log, self.settings = log, settings
         self._gate_name = gate_name
+        site.believed.on_refusal = log.add_refusal
         self._looking = Looking(client, site, readings, settings.nodes_every_s)
         self.table = WouldHaveTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []

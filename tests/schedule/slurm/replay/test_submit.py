@@ -10,6 +10,11 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
+from wattloop.schedule.described.describe import Describer
+from wattloop.schedule.described.fleet_oracle import FleetOracle
+from wattloop.schedule.described.submitted import SubmittedJob
+from wattloop.schedule.scenarios.file import load_scenario
+from wattloop.schedule.slurm.replay.plan import plan_of
 from wattloop.schedule.slurm.replay.submit import comment_of, sbatch_command, write_plan
 
 NAMES = {0: "n1", 1: "n2"}
@@ -57,3 +62,20 @@ def test_jobs_find_time_and_power_of_every_placement(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "plan.json").read_text()) == {
         "nodes": {"n1": "a100", "n2": "a100"}
     }
+
+
+def test_a_driver_understands_every_comment_of_the_shipped_lab() -> None:
+    """What the simulator knows of a job and what a driver reads in its comment are the same."""
+    plan = plan_of(load_scenario("slurm-lab"), speedup=10, most_jobs=60)
+    describer = Describer(FleetOracle.of(plan.cluster, plan.oracle))
+    first = {int(kind): job for job, kind in reversed(list(enumerate(plan.open.kind)))}
+    for number, job in first.items():
+        kind = plan.open.kinds[number]
+        comment = comment_of(plan, job)
+        found = describer.describe(SubmittedJob(comment=comment, gpus=1))
+        assert found.refusals == ()
+        assert found.work == pytest.approx(float(plan.open.work[job]), rel=1e-5)
+        assert found.kind is not None
+        ours, theirs = plan.truth.options(kind), describer.oracle.options(found.kind)
+        assert theirs.power_w == pytest.approx(ours.power_w)
+        assert theirs.sample_s == pytest.approx(ours.sample_s)

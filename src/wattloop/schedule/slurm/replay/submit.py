@@ -94,7 +94,7 @@ def comment_of(plan: Plan, job: int) -> str:
     if kind.precision:
         fields.append(f"precision={kind.precision}")
     if kind.sequence is not None:
-        fields.append(f"sequence={kind.sequence}")
+        fields.append(f"seq={kind.sequence}")
     if kind.types:
         fields.append(f"types={'|'.join(kind.types)}")
     due_s = float(plan.open.deadline_s[job] - plan.open.arrival_s[job])
