@@ -163,9 +163,10 @@ def _folder(given: str | None) -> Path:
 
 def _say_how_long(plan: "Plan", policies: list[str]) -> None:
     """What the simulator expects, before anybody waits for it."""
+    from wattloop.schedule.slurm.replay.own_scheduler import BACKFILL, OwnScheduler
     from wattloop.schedule.slurm.replay.simulated import simulated
 
-    figures, _ = simulated(plan, "", None, scheduler="sched/backfill")
+    figures, _ = simulated(plan, OwnScheduler(BACKFILL), None)
     each_s = figures.makespan_s / plan.speedup
     say(
         f"wattloop: {len(plan.asked)} jobs of {plan.scenario}, {len(policies)} policies: about "

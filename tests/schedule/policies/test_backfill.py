@@ -26,6 +26,13 @@ def test_a_job_that_ends_by_then_goes_ahead() -> None:
     assert starts("fifo", TABLES, jobs) == [(0, 0.0, 1), (1, 100.0, 2), (2, 200.0, 1)]
 
 
+def test_gaps_are_filled_at_the_next_look() -> None:
+    """Every 30 s: the job that came at 20 s goes ahead at 30 s, the first ones start at once."""
+    jobs = [*FIRST, Job("solo", 20, 50)]
+    found = starts("backfill{look_s: 30}", TABLES, jobs)
+    assert found == [(0, 0.0, 1), (2, 30.0, 1), (1, 100.0, 2)]
+
+
 def test_a_job_that_would_end_later_waits() -> None:
     """From 20 s to 110 s would hold job 1 up by 10 s."""
     jobs = [*FIRST, Job("solo", 20, 90)]
@@ -60,6 +67,7 @@ class Noted(Backfill):
     """Remembers what it promised."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.promised_s: dict[int, float] = {}
 
     def decide(self, view: ClusterView) -> Sequence[Action]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattloop.schedule.actions import Action, Start
+from wattloop.core.errors import ConfigError
+from wattloop.schedule.actions import Action, Start, Wake
 from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import TIME
 from wattloop.schedule.oracle.options import Shape
@@ -23,6 +24,8 @@ __all__ = ["Backfill"]
 
 MOST_S = sys.float_info.max
 """Below the infinite time of a job on machines that it cannot use."""
+SAME_LOOK = 1e-9
+"""Share of the time between looks, for quotients of floats."""
 
 
 class Backfill(Fifo):
@@ -31,15 +34,28 @@ class Backfill(Fifo):
     The promise: the earliest time at which running jobs are believed to have left enough GPUs. A
     later job starts before it if it is believed to end by then, or if its GPUs are not needed for
     the promise. With exact estimates the first job is never held up.
+
+    Args:
+        look_s: gaps are filled at multiples of this time only, as Slurm's `bf_interval` has it;
+            0 fills them whenever something happens.
     """
 
     name = "backfill"
+
+    def __init__(self, look_s: float = 0.0) -> None:
+        if not 0.0 <= look_s < math.inf:
+            raise ConfigError(f"look_s {look_s:g}: give 0 or some seconds")
+        self.look_s = look_s
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Start the first jobs; fill the gaps when none of them fits."""
         starts = super().decide(view)
         if starts or not len(view.queue) or not view.free.total:
             return starts
+        if self.look_s:
+            looks_s = self.look_s * math.ceil(view.now_s / self.look_s - SAME_LOOK)
+            if looks_s > view.now_s:
+                return [Wake(looks_s)]
         return _fill(view, _promise(view))
 
 

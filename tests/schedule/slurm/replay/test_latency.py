@@ -41,6 +41,15 @@ def test_jobs_that_waited_for_their_turn_do_not_count() -> None:
     assert latency_of(ran, submitted_s, Times(started_s, {}, "log")).end_s == pytest.approx(0.4)
 
 
+def test_what_slurm_backfilled_waited_for_its_look() -> None:
+    """The simulator knows when Slurm looks for gaps; what it waits for then is no latency."""
+    ran = [Ran(0, 10, (GPU,), 1.5, 5.0, 1.0), Ran(1, 11, (GPU,), 6.3, 9.0, 1.0)]
+    times = Times({10: 1.0, 11: 5.8}, {}, "log", frozenset({11}))
+    assert latency_of(ran, {0: 1.0, 1: 1.0}, times).ends == 1
+    found = latency_of(ran, {0: 1.0, 1: 1.0}, times, with_backfilled=False)
+    assert (found.starts, found.ends, found.end_s) == (2, 0, None)
+
+
 def test_starts_are_read_from_the_log_of_slurmctld(tmp_path: Path) -> None:
     """Both schedulers' lines, in milliseconds."""
     log = tmp_path / "slurmctld.log"
@@ -53,6 +62,7 @@ def test_starts_are_read_from_the_log_of_slurmctld(tmp_path: Path) -> None:
     assert found.started_s[7] - found.started_s[4] == pytest.approx(3.371)
     assert found.ended_s[7] - found.started_s[7] == pytest.approx(0.027, abs=1e-3)
     assert "milliseconds" in found.source
+    assert found.backfilled == {7}
 
 
 def test_without_the_log_a_start_is_taken_in_the_middle_of_its_second() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.schedule.slurm.replay.small_plan import small_plan
 from wattloop.core.errors import ConfigError
-from wattloop.schedule.slurm.replay.nodes import matched_nodes, scheduler_of
+from wattloop.schedule.slurm.replay.nodes import matched_nodes
 
 CLUSTER = small_plan([(0, 1)]).cluster
 
@@ -28,10 +28,3 @@ def test_a_scenario_wider_than_the_cluster_is_refused() -> None:
     slurm = sinfo("n1|gpu:a100:2|idle", "n2|gpu:a100:2|down*", "n3|gpu:a100:2|idle*")
     with pytest.raises(ConfigError, match=r"wider than this Slurm: node node-1 .*n1 \(2 x a100\)"):
         matched_nodes(CLUSTER, slurm)
-
-
-def test_an_unknown_scheduler_is_refused() -> None:
-    """The simulator could not be told what it does."""
-    assert scheduler_of(sinfo("SchedulerType           = sched/builtin")) == "sched/builtin"
-    with pytest.raises(ConfigError, match="SchedulerType"):
-        scheduler_of(sinfo("SchedulerType           = sched/other"))

@@ -117,7 +117,7 @@ def carry_out(
     energy_j = sum(gpu.true_energy_j(begin_s, end_s) for gpus in cards.values() for gpu in gpus)
     return Carried(
         figures=real_figures(plan, ran, submitted_s, samples, energy_j),
-        latency=latency_of(ran, submitted_s, times),
+        latency=latency_of(ran, submitted_s, times, with_backfilled=described),
         times=times,
         ran=tuple(ran),
         samples=tuple(samples),

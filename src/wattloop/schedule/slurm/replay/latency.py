@@ -20,9 +20,9 @@ __all__ = ["Latency", "Times", "latency_of", "read_times", "steered_end_s"]
 
 # sched: Allocate JobId=5 NodeList=n1 ... | sched/backfill: _start_job: Started JobId=7 in all on n1
 STARTED = re.compile(
-    r"^\[(\S+?)\] (?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(\d+)"
+    r"^\[(\S+?)\] (?:sched: Allocate|sched/(backfill): _start_job: Started) JobId=(\d+)"
 )
-ENDED = re.compile(r"^\[(\S+?)\] _job_complete: JobId=(\d+) done")
+ENDED = re.compile(r"^\[(\S+?)\] _job_complete: ()JobId=(\d+) done")
 MANY = 10
 LONGEST_S = 30.0
 """A start that took longer was put off, not slow."""
@@ -37,11 +37,13 @@ class Times(NamedTuple):
         started_s: when it decided to start each, last.
         ended_s: when it knew that each had ended; empty without its log.
         source: who says so.
+        backfilled: jobs that its backfill scheduler started; empty without its log.
     """
 
     started_s: Mapping[int, float]
     ended_s: Mapping[int, float]
     source: str
+    backfilled: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,21 @@ class Latency:
     source: str
 
 
-def latency_of(ran: Sequence[Ran], submitted_s: Mapping[int, float], times: Times) -> Latency:
+def latency_of(
+    ran: Sequence[Ran],
+    submitted_s: Mapping[int, float],
+    times: Times,
+    *,
+    with_backfilled: bool = True,
+) -> Latency:
     """Latencies of a run.
 
     Args:
         ran: what jobs noted.
         submitted_s: job number -> when it was submitted.
         times: Slurm's.
+        with_backfilled: jobs that Slurm backfilled count for `end_s`. Not where the simulator knows
+            when Slurm looks for gaps: until then they waited for that.
     """
     started_s = times.started_s
     starts: list[float] = []
@@ -80,7 +90,8 @@ def latency_of(ran: Sequence[Ran], submitted_s: Mapping[int, float], times: Time
         if decided_s is not None and decided_s <= each.begin_s:
             starts.append(each.begin_s - decided_s)
             left_s = max((free_s.get(gpu, 0.0) for gpu in each.gpus), default=0.0)
-            if submitted_s.get(each.job, 0.0) < left_s <= decided_s:
+            counts = with_backfilled or each.slurm_job not in times.backfilled
+            if counts and submitted_s.get(each.job, 0.0) < left_s <= decided_s:
                 turns.append((decided_s, decided_s - left_s))
         for gpu in each.gpus:
             free_s[gpu] = max(free_s.get(gpu, 0.0), each.end_s)
@@ -144,15 +155,19 @@ def read_times(slurm: Callable[..., str]) -> Times:
     if log is not None:
         started: dict[int, float] = {}
         ended: dict[int, float] = {}
+        backfilled: set[int] = set()
         with log.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 for pattern, into in ((STARTED, started), (ENDED, ended)):
                     match = pattern.match(line)
                     if match:
                         at_s = datetime.fromisoformat(match[1]).timestamp()
-                        into[int(match[2])] = at_s - offset_s
+                        into[int(match[3])] = at_s - offset_s
+                        if match[2]:
+                            backfilled.add(int(match[3]))
         if started:
-            return Times(started, ended, "log of slurmctld, milliseconds")
+            source = "log of slurmctld, milliseconds"
+            return Times(started, ended, source, frozenset(backfilled))
     found: dict[int, float] = {}
     for line in slurm("squeue", "-h", "-t", "all", "-o", "%A %S").splitlines():
         number, _, start = line.partition(" ")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.cluster.cluster import Cluster
 
-__all__ = ["matched_nodes", "scheduler_of"]
+__all__ = ["matched_nodes"]
 
 GPUS = re.compile(r"gpu(?::([\w.-]+))?:(\d+)")
 
@@ -48,23 +48,6 @@ def matched_nodes(
         left.remove(node)
         names[number] = node.name
     return names
-
-
-def scheduler_of(slurm: Callable[..., str]) -> str:
-    """`sched/backfill` or `sched/builtin`.
-
-    Raises:
-        ConfigError: it has another one.
-    """
-    for line in slurm("scontrol", "show", "config").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "SchedulerType":
-            if value.strip() not in ("sched/backfill", "sched/builtin"):
-                break
-            return value.strip()
-    raise ConfigError(
-        "Slurm: SchedulerType is none that the simulator knows; use sched/backfill or sched/builtin"
-    )
 
 
 def _nodes(slurm: Callable[..., str], partition: str) -> list[_Node]:

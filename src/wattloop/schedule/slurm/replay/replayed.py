@@ -10,8 +10,9 @@ from typing import Any
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.replay.carried import Carried, Progress, carry_out
 from wattloop.schedule.slurm.replay.latency import Latency, steered_end_s
-from wattloop.schedule.slurm.replay.nodes import matched_nodes, scheduler_of
+from wattloop.schedule.slurm.replay.nodes import matched_nodes
 from wattloop.schedule.slurm.replay.outcome import Figures, difference
+from wattloop.schedule.slurm.replay.own_scheduler import own_scheduler
 from wattloop.schedule.slurm.replay.plan import Plan
 from wattloop.schedule.slurm.replay.simulated import simulated
 
@@ -96,13 +97,13 @@ def replay(
         WattloopError: jobs failed.
     """
     names = matched_nodes(plan.cluster, slurm, partition)
-    scheduler = scheduler_of(slurm)
+    scheduler = own_scheduler(slurm)
     options = (f"--partition={partition}",) if partition else ()
     found = []
     for policy in policies:
         _check_empty(slurm, names)
         own = policy == OWN
-        label = f"{OWN} ({scheduler})" if own else policy
+        label = f"{OWN} ({scheduler.kind})" if own else policy
         with nullcontext() if own or drive is None else drive(policy):
             real = carry_out(
                 plan,
@@ -113,13 +114,13 @@ def replay(
                 described=not own,
                 tell=None if tell is None else tell(label),
             )
-        of = "" if own else policy
         if rounds_of is not None and not own and math.isfinite(min(plan.settings.budget_w.values)):
             end_s = steered_end_s(real.ran, real.times, rounds_of(policy))
             latency = replace(real.latency, end_s=real.latency.end_s if end_s is None else end_s)
             real = replace(real, latency=latency)
-        told, _ = simulated(plan, of, real.latency, scheduler=scheduler)
-        untold, _ = simulated(plan, of, None, scheduler=scheduler)
+        who = scheduler if own else policy
+        told, _ = simulated(plan, who, real.latency)
+        untold, _ = simulated(plan, who, None)
         found.append(Replayed(label, real, told, untold))
     return found
 

@@ -8,25 +8,22 @@ from wattloop.schedule.policies.registry import policy_from
 from wattloop.schedule.slurm.replay.latency import Latency
 from wattloop.schedule.slurm.replay.limits import TimeLimits
 from wattloop.schedule.slurm.replay.outcome import Figures, simulated_figures
+from wattloop.schedule.slurm.replay.own_scheduler import OwnScheduler
 from wattloop.schedule.slurm.replay.plan import Plan
 
-__all__ = ["OWN_SCHEDULERS", "simulated"]
-
-OWN_SCHEDULERS = {"sched/builtin": "fifo", "sched/backfill": "backfill"}
-"""Slurm's own schedulers -> the policies that do the same."""
+__all__ = ["simulated"]
 
 
 def simulated(
-    plan: Plan, policy: str, latency: Latency | None, *, scheduler: str = ""
+    plan: Plan, policy: str | OwnScheduler, latency: Latency | None
 ) -> tuple[Figures, Result]:
     """The same jobs in the simulator.
 
     Args:
         plan: the jobs.
-        policy: name of one of ours; empty for Slurm's own scheduler.
-        latency: of the real Slurm; None for one that starts and clears away at once.
-        scheduler: Slurm's own, where there is no policy of ours: it gets jobs as their users ask
+        policy: name of one of ours, or Slurm's own scheduler, which gets jobs as their users ask
             for them, and knows their time limits only.
+        latency: of the real Slurm; None for one that starts and clears away at once.
     """
     settings = plan.settings
     if latency is not None:
@@ -34,10 +31,9 @@ def simulated(
             settings, start_latency_s=latency.start_s, end_latency_s=latency.end_s or 0.0
         )
     told = replace(plan, settings=settings)
-    if policy:
-        jobs, oracle = plan.open, plan.truth
-    else:
-        policy, jobs = OWN_SCHEDULERS[scheduler], plan.asked
+    jobs, oracle = plan.open, plan.truth
+    if isinstance(policy, OwnScheduler):
+        policy, jobs = policy.policy, plan.asked
         limits_s = [60.0 * plan.limit_min(job) for job in range(len(jobs))]
         oracle = TimeLimits(plan.truth, jobs, limits_s)
     result = Simulation(
