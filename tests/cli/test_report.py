@@ -1,6 +1,7 @@
 """Promises of `wattloop report` as a process: one file, where it was asked for, or a reason."""
 
 import json
+import sys
 
 import pytest
 
@@ -50,3 +51,14 @@ def test_what_cannot_be_reported_is_said(machine: Machine, words: list[str], sai
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr
     assert said in done.stderr.decode()
     assert not list(machine.folder.glob("x.*"))
+
+
+def test_a_missing_library_is_named_with_its_remedy(
+    here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: without the extra, one line says what to install; it is no fault of ours."""
+    from wattloop.cli.main import main
+
+    monkeypatch.setitem(sys.modules, "altair", None)
+    assert main(["report", "last", "--html"]) == 2
+    assert "pip install 'wattloop[figures]'" in capsys.readouterr().err

@@ -89,6 +89,15 @@ def test_runs_that_are_less_than_they_seem_are_said() -> None:
     assert "other nodes" in card_of(trained(job={"job_id": "7"}), None, NOWHERE).notes[0]
 
 
+def test_what_was_only_estimated_is_named_with_its_share() -> None:
+    """Beside a GPU that was measured: a reader must not think that all of it was guessed."""
+    cpu = DomainEnergy("cpu:0/package", Scope.CPU, 4e5, 1e5, Provenance.ESTIMATED, "utilisation")
+    result = WindowResult("bert", 0, None, 0.0, 60.0, (gpu(0, 3.6e6), cpu))
+    (note,) = card_of(trained(result=result), None, NOWHERE).notes
+    assert note.startswith("cpu:0/package: estimated from utilisation and TDP")
+    assert note.endswith("10% of the joules")
+
+
 def test_names_are_text_in_svg_and_markdown() -> None:
     """Promise: a name full of markup is shown, not acted upon, and the SVG is well-formed."""
     card = card_of(trained(), ONE, FRANCE, model='<script>alert("1")</script> & | co')

@@ -39,9 +39,11 @@ def report(
 ) -> None:
     """Write a report as one HTML file that opens offline, or as a PDF."""
     from wattloop.cli.runs_store import opened
+    from wattloop.report.figures.render import needs_libraries
     from wattloop.report.subject import report_of
 
     kinds = _kinds(output, html=html, pdf=pdf)
+    needs_libraries()
     check_target(output, "--output")
     check_target(json_file, "--json")
     with opened(store, config) as place, working("working it out"):

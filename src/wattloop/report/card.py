@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wattloop.core.provenance import Provenance
 from wattloop.core.records import Missing, Scope, WindowResult
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.accounting.carbon import IntensitySearch
@@ -182,9 +183,18 @@ def _notes(record: RunRecord, inference: Inference | None) -> Iterator[str]:
         if record.result.provenance.value == "simulated":
             yield "simulated: no hardware was involved"
         elif record.result.provenance.value == "estimated":
-            yield "estimated from utilisation and TDP: no sensor could be read"
+            yield _guessed(record.result)
     if inference is not None:
         yield from inference.notes
+
+
+def _guessed(result: WindowResult) -> str:
+    """Which joules are only estimated, and how many they are."""
+    named = [each for each in result.counted if each.provenance is Provenance.ESTIMATED]
+    joules = sum(each.energy_j or 0.0 for each in named)
+    share = f", {joules / result.energy_j:.0%} of the joules" if result.energy_j else ""
+    names = ", ".join(each.name for each in named)
+    return f"{names}: estimated from utilisation and TDP, no sensor could be read{share}"
 
 
 def _missing(result: WindowResult | None) -> tuple[Missing, ...]:
