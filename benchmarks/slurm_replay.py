@@ -245,10 +245,12 @@ and 2 of 4 H100), {speedup:g} times faster than in the scenario, submitted to a 
 of 4 nodes on one machine. {power} `fifo` is `sched/builtin`, `stock backfill` is
 `sched/backfill`: both get every job as its user asks for it (one GPU count, drawn) and
 know its time limit only. `zeus` and `charon` steer the same Slurm through the driver of
-`wattloop slurm run`; they may choose the GPU type and the GPU count within a node. Time
-between looks of the backfill scheduler is 1 s instead of 30, as time is short here. The
-simulator gets the same jobs, arrivals, choices and beliefs, and the latencies of the
-table below, measured in the same replay.
+`wattloop slurm run`; they may choose the GPU type and the GPU count within a node, not the
+batch, which is the job's own and in the simulator most of what Zeus saves. Time between looks
+of the backfill scheduler is 1 s instead of 30, as time is short here; the simulator's looks as
+often, but plans for the first job that waits, where Slurm's plans for many. The simulator
+gets the same jobs, arrivals, choices and beliefs, and the latencies of the table below,
+measured in the same replay.
 
 The machine has {cores} cores, other work on it made a load of {low:.1f} to {high:.1f} during the
 replays; Slurm and the replay ran at nice {nice}.
