@@ -99,7 +99,7 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
     """Jobs that Slurm has on a node now; None where it does not answer."""
-    states = "R,S,CG,CF,SO,SI,RS"
+    states = "R,S,ST,CG,CF,SO,SI,RS"
     listed, reason = _asked(folder, "squeue", "-h", "-a", "-w", node, "-t", states, "-o", "%A")
     return None if reason else set(listed.split())
 
