@@ -20,7 +20,7 @@ from wattloop.fleet.tokens import Role, add_token, revoke_token
 from wattloop.fleet.tokens import file as token_file
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
-from wattloop.store.frames import END, HEADER, json_frame
+from wattloop.store.frames import END, EVENT, HEADER, json_frame, pack_frame
 
 RUN = "20260101-000000-abcdef"
 NASTY = "<script>alert(1)</script>"
@@ -259,6 +259,7 @@ def test_what_goes_on_for_no_job_is_not_listed_among_jobs(fleet: Fleet) -> None:
     [
         *("[]", "nonsense", '{"power_w": {"gpu:0": -1}}', '{"power_w": {"gpu:0": NaN}}'),
         *('{"power_w": {"gpu:0": 1e9}}', '{"jobs": "77"}', '{"wall_s": "now"}', '{"limit_w": 4}'),
+        *('{"power_w": {"gpu:0": 1' + "0" * 400 + "}}", '{"jobs":' + "[" * 100_000, "[" * 100_000),
     ],
 )
 def test_a_status_that_makes_no_sense_is_refused(fleet: Fleet, said: str) -> None:
@@ -267,7 +268,13 @@ def test_a_status_that_makes_no_sense_is_refused(fleet: Fleet, said: str) -> Non
     assert fleet.get("/api/v1/fleet/power").json()["power_w"] is None
 
 
-@pytest.mark.parametrize("body", [b"", b"{}\n", b'{"wall_s":1,"pieces":[["r",0,9,true,false]]}\nx'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{}\n", b'{"wall_s":1,"pieces":[["r",0,9,true,false]]}\nx', b"[" * 100_000),
+        b'{"wall_s":1,"pieces":[],"status":{"power_w":{"gpu:0":1' + b"0" * 400 + b"}}}\n",
+    ],
+)
 def test_a_delivery_that_makes_no_sense_is_refused(fleet: Fleet, body: bytes) -> None:
     """422, and the server goes on."""
     assert fleet.post("/api/v1/nodes/n1/delivery", "n1", body).status_code == 422
@@ -299,6 +306,7 @@ def test_hostile_texts_are_cut_and_shown_as_text(fleet: Fleet) -> None:
         {"feeds": [{"domains": [{}]}]},
         {"tags": ["not", "an", "object"]},
         {"started_wall_s": math.nan},
+        {"started_wall_s": 10**400},
     ],
 )
 def test_a_run_that_cannot_be_understood_is_set_aside_once(
@@ -312,6 +320,16 @@ def test_a_run_that_cannot_be_understood_is_set_aside_once(
     assert fleet.get("/").status_code == 200
 
 
+def test_an_event_that_no_reader_gets_through_holds_up_no_other_run(fleet: Fleet) -> None:
+    """Brackets in brackets without end: the run ends where they begin, its node goes on."""
+    data = json_frame(HEADER, {"format": 1, **header_of(RUN)})
+    data += pack_frame(EVENT, b"[" * 100_000) + json_frame(END, end_of())
+    other = "20260101-000002-cccccc"
+    answer = fleet.deliver(Piece(RUN, 0, data), Piece(other, 0, fleet.journal(other)))
+    assert [one["ended"] for one in answer.json()["pieces"]] == [True, True]
+    assert fleet.get(f"/api/v1/runs/{RUN}").json()["status"] == "died"
+
+
 def test_only_agents_speak_for_whole_jobs(fleet: Fleet) -> None:
     """What a user's program sends of a Slurm job stands beside the agents' figures, not in them."""
     fleet.deliver(Piece(RUN, 0, fleet.journal()))
@@ -321,6 +339,36 @@ def test_only_agents_speak_for_whole_jobs(fleet: Fleet) -> None:
     job = fleet.get("/api/v1/jobs/slurm:lab:77").json()
     assert (job["job"]["energy_j"], job["job"]["runs"]) == (1_000.0, 2)
     assert {run["kind"] for run in job["runs"]} == {"slurm", "command"}
+
+
+def test_a_writer_touches_no_run_of_a_node(fleet: Fleet) -> None:
+    """Neither one that grows, nor one that is kept while its node is silent, nor in its name."""
+    data = fleet.journal()
+    path = f"/api/v1/ingest/{RUN}"
+    fleet.deliver(Piece(RUN, 0, data[:900]))
+    assert fleet.post(f"{path}?offset=900&final=true", "writer", b"").status_code == 403
+    assert fleet.post(f"{path}?offset=900", "writer", b"x" * 50).status_code == 403
+    assert fleet.get(path, "writer").status_code == 403
+    house = fleet.client.app.state.house  # type: ignore[attr-defined] # of FastAPI
+    assert house.ingest.abandoned(time.time() + 3_600) == [RUN]
+    forged = fleet.journal(host="laptop", energy_j=1.0)
+    assert fleet.post(path, "writer", forged).status_code == 403
+    other = "20260101-000002-cccccc"
+    assert fleet.post(f"/api/v1/ingest/{other}", "writer", fleet.journal(other)).status_code == 403
+    assert fleet.deliver(Piece(RUN, 0, data)).json()["pieces"][0]["ended"]
+    assert fleet.get(f"/api/v1/runs/{RUN}").json()["energy_j"] == 1_000.0
+
+
+def test_a_writer_goes_on_with_a_run_of_its_own_machine(fleet: Fleet) -> None:
+    """Also after it was silent for so long that the run was kept as died."""
+    data = fleet.journal(host="laptop")
+    path = f"/api/v1/ingest/{RUN}"
+    assert fleet.post(path, "writer", data[:900]).json()["offset"] == 900
+    assert fleet.post(f"{path}?offset=900", "writer", data[900:950]).json()["offset"] == 950
+    house = fleet.client.app.state.house  # type: ignore[attr-defined] # of FastAPI
+    assert house.ingest.abandoned(time.time() + 3_600) == [RUN]
+    assert fleet.post(path, "writer", data).json()["ended"]
+    assert fleet.get(f"/api/v1/runs/{RUN}").json()["status"] == "finished"
 
 
 def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet) -> None:

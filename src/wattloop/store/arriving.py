@@ -37,11 +37,13 @@ class Source:
         node: whose token it is; empty when the sender may send any node's.
         clock_offset_s: how far its clock is ahead of ours; None when it was not measured.
         is_trusted: may speak for whole jobs, as agents do: a job's energy is what they say.
+        not_for: nodes, which one without trust may not speak for.
     """
 
     node: str = ""
     clock_offset_s: float | None = None
     is_trusted: bool = False
+    not_for: frozenset[str] = frozenset()
 
 
 def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:

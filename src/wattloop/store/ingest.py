@@ -9,7 +9,6 @@ When a run is whole it is put into the store; only then is its machine told to f
 """
 
 import logging
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -19,13 +18,13 @@ from wattloop.core.errors import ConfigError, RunSenseless, StoreError
 from wattloop.store.arriving import Source, received_run
 from wattloop.store.database import Store
 from wattloop.store.fold import Close, keep_journal
-from wattloop.store.frames import END, frames_in
-from wattloop.store.incoming import Incoming, Origin, Part
+from wattloop.store.incoming import Incoming, Part
 from wattloop.store.journal import FORMAT, read_journal
 from wattloop.store.live import INCOMING
+from wattloop.store.ownership import NotYours, check_owner, check_record
+from wattloop.store.part_book import PartBook
 from wattloop.store.pieces import (
     LARGEST_PIECE_B,
-    NotYours,
     Received,
     Unexpected,
     check_header,
@@ -55,10 +54,7 @@ class Ingest:
         self._store = store
         self._close = close
         self._incoming = Incoming(store.journals / INCOMING)
-        self._guard = threading.Lock()
-        self._looked_at: dict[str, int] = {}
-        """How far a part was searched for its end; -1 where it was found."""
-        self._origins: dict[str, Origin] = {}
+        self._book = PartBook()
         self._away_until_s = 0.0
 
     def received(self, run_id: str, source: Source | None = None) -> Received:
@@ -66,8 +62,9 @@ class Ingest:
         check_name(run_id)
         with self._incoming.held(run_id, create=False) as part:
             if part is not None:
-                self._check_owner(run_id, part, source)
-                complete = self._is_complete(run_id, part)
+                if part.size_b:
+                    check_owner(run_id, self._book.origin(run_id, part), source)
+                complete = self._book.is_complete(run_id, part)
                 return Received(part.size_b, ended=False, complete=complete, tail=part.tail())
         return Received(0, ended=self._is_kept(run_id, source))
 
@@ -106,12 +103,12 @@ class Ingest:
         with self._incoming.held(run_id, create=True) as part:
             assert part is not None
             self._incoming.check_room()
-            self._check_owner(run_id, part, source)
-            complete = self._is_complete(run_id, part)
-            if complete:
+            if part.size_b:
+                check_owner(run_id, self._book.origin(run_id, part), source)
+            if self._book.is_complete(run_id, part):
                 return Received(part.size_b, ended=False, complete=True)
             if restart:
-                self._forget(run_id)
+                self._book.forget(run_id)
                 part.empty()
             size_b = part.size_b
             if offset > size_b:
@@ -123,8 +120,9 @@ class Ingest:
             if fresh:
                 part.append(fresh)
             if final:
-                self._origins[run_id] = part.finish()
-            return Received(part.size_b, ended=False, complete=self._is_complete(run_id, part))
+                self._book.finish(run_id, part)
+            complete = self._book.is_complete(run_id, part)
+            return Received(part.size_b, ended=False, complete=complete)
 
     def settle(self, run_id: str) -> Received:
         """Put a complete run into the store; `ended` says whether it is there.
@@ -135,7 +133,7 @@ class Ingest:
         with self._incoming.held(run_id, create=False) as part:
             if part is None:
                 return Received(0, ended=self._is_kept(run_id, None))
-            if not self._is_complete(run_id, part) or self._is_away():
+            if not self._book.is_complete(run_id, part) or self._is_away():
                 return Received(part.size_b, ended=False, complete=False)
             return self._fold(part)
 
@@ -151,10 +149,8 @@ class Ingest:
             for path in self._incoming.parts():
                 with self._incoming.held(path.stem, create=False) as part:
                     if part is not None:
-                        self._is_complete(path.stem, part)
-        with self._guard:
-            ended = [run_id for run_id, at in self._looked_at.items() if at < 0]
-            return ended + [run_id for run_id, origin in self._origins.items() if origin.final]
+                        self._book.is_complete(path.stem, part)
+        return self._book.complete()
 
     def abandoned(self, now_s: float | None = None) -> list[str]:
         """Keep runs that nothing was heard of for a quarter of an hour, as died.
@@ -170,7 +166,7 @@ class Ingest:
                 # looked at again: it may have grown while we waited for it
                 if part is None or not _is_older(path, now_s - STALE_S) or self._is_away():
                     continue
-                silent = not self._is_complete(path.stem, part)
+                silent = not self._book.is_complete(path.stem, part)
                 with suppress(RunSenseless):
                     if self._fold(part, provisional=silent).ended:
                         found.append(path.stem)
@@ -197,48 +193,8 @@ class Ingest:
         except StoreError as error:
             self._went_away(error)
             return False
-        if source is not None and source.node and record.host != source.node:
-            raise NotYours(f"{run_id} is a run of another node")
+        check_record(record, source)
         return not record.provisional
-
-    def _is_complete(self, run_id: str, part: Part) -> bool:
-        """Whether no more will come; looks only at frames that were not looked at before."""
-        with self._guard:
-            begin = self._looked_at.get(run_id, 0)
-        size_b = part.size_b
-        if begin < 0 or size_b == 0:
-            return begin < 0
-        if size_b > begin:
-            with part.path.open("rb") as file:
-                file.seek(begin)
-                data = file.read()
-            at = begin
-            for kind, _, end in frames_in(data):
-                if kind == END:
-                    at = -1
-                    break
-                at = begin + end
-            with self._guard:
-                self._looked_at[run_id] = at
-            if at < 0:
-                return True
-        origin = self._origin(run_id, part)
-        return origin is not None and origin.final
-
-    def _origin(self, run_id: str, part: Part) -> Origin | None:
-        """Who sends it; the file is read once."""
-        known = self._origins.get(run_id)
-        if known is None and (known := part.origin()) is not None:
-            self._origins[run_id] = known
-        return known
-
-    def _check_owner(self, run_id: str, part: Part, source: Source | None) -> None:
-        """A run that one node began is not another's to go on with."""
-        if source is None or not source.node or part.size_b == 0:
-            return
-        origin = self._origin(run_id, part)
-        if origin is None or origin.node != source.node:
-            raise NotYours(f"{run_id} is a run of another node")
 
     def _fold(self, part: Part, *, provisional: bool = False) -> Received:
         """Into the store, as a run of this one; the part goes when that is committed."""
@@ -259,7 +215,7 @@ class Ingest:
         except StoreError as error:
             self._went_away(error)
             return Received(size_b, ended=False, complete=True)
-        self._forget(run_id)
+        self._book.forget(run_id)
         part.remove()
         return Received(size_b, ended=True)
 
@@ -268,12 +224,7 @@ class Ingest:
         _log.warning("%s: %s; kept as %s", part.path.stem, reason, aside)
         part.path.replace(aside)
         part.remove()
-        self._forget(part.path.stem)
-
-    def _forget(self, run_id: str) -> None:
-        with self._guard:
-            self._looked_at.pop(run_id, None)
-            self._origins.pop(run_id, None)
+        self._book.forget(part.path.stem)
 
     def _is_away(self) -> bool:
         return time.monotonic() < self._away_until_s

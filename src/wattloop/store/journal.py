@@ -243,7 +243,7 @@ def read_journal(path: Path) -> Journal | None:
                 journal.events.append(json.loads(payload))
             elif kind == END:
                 journal.end = json.loads(payload)
-        except (ValueError, struct.error):  # a whole frame with nonsense in it
+        except (ValueError, RecursionError, struct.error):  # a whole frame with nonsense in it
             break
         end_of_good = end
     if journal is not None:
@@ -261,7 +261,7 @@ def read_header(path: Path) -> dict[str, Any] | None:
     for kind, payload, _ in frames_in(data):
         try:
             header = json.loads(payload) if kind == HEADER else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return header if isinstance(header, dict) else None
     return None

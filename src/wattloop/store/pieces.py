@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from wattloop.core.errors import ConfigError
 from wattloop.store.arriving import Source
 from wattloop.store.frames import HEADER, frames_in
+from wattloop.store.ownership import check_host
 
 __all__ = [
     "LARGEST_PIECE_B",
-    "NotYours",
     "Received",
     "Unexpected",
     "check_header",
@@ -27,10 +27,6 @@ class Unexpected(ConfigError):
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
         self.offset = offset
-
-
-class NotYours(ConfigError):
-    """A node tried to write a run of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +57,10 @@ def check_header(run_id: str, piece: bytes, source: Source) -> None:
     for kind, payload, _ in frames_in(piece):
         try:
             header = json.loads(payload) if kind == HEADER else None
-        except ValueError:
+        except (ValueError, RecursionError):
             header = None
         if isinstance(header, dict) and header.get("run_id") == run_id:
-            if source.node and header.get("host") != source.node:
-                raise NotYours(f"{run_id} is a run of another node")
+            check_host(run_id, header.get("host"), source)
             return
         break
     raise ConfigError(f"the first piece of {run_id} does not begin with its header")

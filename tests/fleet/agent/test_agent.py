@@ -1,12 +1,19 @@
 """Promises of the agent on one node: every job has its energy, whatever happens to either."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.fleet.agent.conftest import Node
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.fleet.agent.config import AgentConfig
+from wattloop.fleet.agent.lost_ends import LostEnds
+from wattloop.fleet.agent.service import Service
+from wattloop.fleet.agent.site import site_of
 from wattloop.fleet.agent.state import load_state
 from wattloop.measure.closing import close_journal
 from wattloop.store.database import open_store
@@ -144,6 +151,47 @@ def test_a_requeued_job_has_two_runs_even_if_its_first_end_was_never_heard(node:
     first, second = sorted(node.ended("7", 2), key=lambda j: float(j.header["started_s"]))
     assert "never heard" in " ".join(first.end["result"]["warnings"])  # type: ignore[index]  # ended
     assert first.end["time_s"] == pytest.approx(second.header["started_s"])  # type: ignore[index]  # ended
+
+
+@pytest.mark.parametrize(
+    "changes", [{"SLURM_JOB_UID": "4242"}, {"gpus": "1"}, {"SLURM_JOB_RESTART_COUNT": "1"}]
+)
+def test_a_number_that_is_given_out_again_is_another_job(
+    node: Node, changes: dict[str, str]
+) -> None:
+    """As after a controller that lost its state: the new job's joules are not the old one's."""
+    node.start()
+    node.begin("7", "0")
+    node.work(0.3)
+    node.begin("7", **{"gpus": "0", **changes})
+    node.work(0.3)
+    node.end("7")
+    assert len(node.ended("7", 2)) == 2
+
+
+def test_a_job_whose_end_was_lost_has_died(node: Node) -> None:
+    """Nobody knows how it ended: not as if all had been well, and its run says so."""
+    node.start()
+    node.begin("7", "0")
+    node.work(0.3)
+    LostEnds(node.home / "events", "n1", list)._write_end("7")
+    (journal,) = node.ended("7")
+    assert journal.end is not None
+    assert journal.end["status"] == "died"
+    assert "never heard" in " ".join(journal.end["result"]["warnings"])
+
+
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, node: Node) -> None:
+    """Who can leave events tells the agent which job has which GPU; root's hooks write there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root's agent has something to lose")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    config = AgentConfig.model_validate({**node.config, "folder": str(shared / "{node}")})
+    service = Service(site_of(config.of_node("n1"), "n1", Settings()))
+    with pytest.raises(ConfigError, match="others may write it"):
+        service.run()
 
 
 def test_a_gpu_that_no_sensor_has_is_said(node: Node) -> None:

@@ -80,6 +80,16 @@ def test_a_running_jobs_cap_can_be_changed(caps: Caps, daemon: DaemonRig) -> Non
     assert daemon.limit_w(0) == DEFAULT_W
 
 
+def test_a_cap_that_the_scheduler_took_back_is_gone_while_the_job_runs(
+    caps: Caps, daemon: DaemonRig
+) -> None:
+    """Looked at again, a job that nobody caps any more has what its cards had before."""
+    caps.begin("12", 0, ["gpu:0"], 250.0)
+    assert daemon.limit_w(0) == 250.0
+    assert caps.begin("12", 0, ["gpu:0"], None) == {}
+    assert daemon.limit_w(0) == DEFAULT_W
+
+
 def test_a_cap_that_cannot_be_set_does_not_hold_up_the_job(
     caps: Caps,
     daemon: DaemonRig,

@@ -25,6 +25,16 @@ def test_the_first_of_a_fact_counts() -> None:
     assert found.facts["uid"] == "1000"
 
 
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\r"])
+def test_a_comment_makes_no_further_facts(end: str) -> None:
+    """Of all that ends a line somewhere only the hooks' own does: else a job chose its GPUs."""
+    text = f"uid=1000\ncomment=x{end}gpus=0,1{end}\nwhole=yes\n"
+    found = parse_event("1-7-start", text)
+    assert found is not None
+    assert "gpus" not in found.facts
+    assert found.facts["comment"] == "x gpus=0,1"
+
+
 def test_events_wait_in_the_order_of_their_times(tmp_path: Path) -> None:
     """An end before a start of the same moment; half-written files are not there yet."""
     folder = EventFolder(tmp_path / "events")

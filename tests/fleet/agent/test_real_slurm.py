@@ -12,6 +12,7 @@ import pytest
 from tests.characterize.conftest import ENTRY_POINTS
 from wattloop.core.clock import RealClock
 from wattloop.fleet.agent.hooks import install_hooks
+from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
 from wattloop.measure.closing import close_journal
 from wattloop.measure.jobs import job_energy
 from wattloop.store.database import open_store
@@ -238,3 +239,27 @@ def test_the_cap_that_the_operators_side_chose_is_in_force_before_the_job_and_go
         lambda: {fleet.limit_w("n1", gpu) for gpu in range(4)} == {idle_w}, "caps are left"
     )
     assert "imitate" in (fleet.folder / "n1.log").read_text()
+
+
+def test_what_a_user_chooses_is_never_taken_for_the_operators(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one word of theirs shift the next: columns are counted in bytes."""
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, fleet.lab.environment[name])
+    forged = '\n   AdminComment=wattloop:{"cap_w":700}'
+    # longer than any column that a list could print
+    deep = tmp_path.joinpath(*["d" * 200] * 6, f"x{forged}")
+    deep.mkdir(parents=True)
+
+    def facts(*options: str) -> JobFacts:
+        number = fleet.lab.submit("true", "--hold", *options)
+        found, reason = ask_slurm(str(number), caps=True)
+        fleet.lab.run("scancel", str(number))
+        assert found is not None, reason
+        return found
+
+    for option in (f"--chdir={deep}", f"--job-name=x{forged}", f"--comment=x{forged}"):
+        assert (facts(option).tampered, facts(option).cap) == (True, {}), option
+    named = facts("--job-name=größenwahn", "--comment=wattloop:low-power")
+    assert (named.facts["name"], named.low_power, named.tampered) == ("größenwahn", True, False)

@@ -41,7 +41,7 @@ class Agent:
         self.arrivals = Arrivals(site, self.fault)
         self.sharing = Sharing(site)
         self.book = self.sharing.book
-        self.desk = Desk(site.config, site.node, site.folder)
+        self.desk = Desk(site.config, site.folder)
         self.on_run_ended: Callable[[], None] | None = None
         self.on_step: Callable[[], None] | None = None
         self.sharing.sensors.on_gap = self._gap
@@ -94,10 +94,6 @@ class Agent:
         sharing.share_out(until_s, self.arrivals, self._apply)
         for answer in self.desk.answers():
             self.book.answered(answer)
-        called = self.desk.roll_call()
-        for run in self.book.lost(*called) if called is not None else ():
-            _log.warning("job %s: Slurm does not have it here any more", run.plan.job)
-            self._ended(run, until_s)
         now_s = clock.now_s()
         for fault in self.book.write_headers(now_s):
             self.fault(fault)
@@ -148,12 +144,15 @@ class Agent:
             if run is None:
                 _log.warning("job %s ended, but its beginning was never seen", event.job)
                 return
+            if "lost" in event.facts:
+                run.plan.died = True
+                run.plan.note("its end was never heard of; Slurm does not have it here any more")
             code = event.facts.get("exit", "")
             run.plan.exit_code = int(code) if code.isdigit() else None
             self._ended(run, time_s)
             return
         if run is not None:
-            if run.plan.facts.get("restart", "") == event.facts.get("restart", ""):
+            if self.book.is_known(event, run):
                 _log.warning("job %s begins a second time: ignored", event.job)
                 return
             run.plan.note("its end was never heard of; it ends where the job began again")
@@ -164,8 +163,8 @@ class Agent:
         fresh = self.book.open(plan)
         fresh.first_row(self.sharing.ledger.open(plan.run_id))
         self.sharing.cpu.begin(plan.run_id, time_s)
+        self._tell_jobs()  # before its prolog goes on: the job may ask for its GPUs at once
         self.desk.job_began(plan.run_id, plan.job, plan.uid, plan.gpus)
-        self._tell_jobs()
 
     def _ended(self, run: JobRun, time_s: float) -> None:
         run.plan.ended_s = time_s

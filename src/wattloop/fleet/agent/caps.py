@@ -82,6 +82,7 @@ class Caps:
         """Set the caps of a job and let its prolog go on; watts by GPU as they were set."""
         try:
             if cap is None or not gpus:
+                self._put_back(job)  # it may have had one: the scheduler took it back
                 return {}
             wanted = (uid, {f"{gpu}/power_limit": cap for gpu in gpus})
             if self._wanted.get(job, wanted) != wanted:
@@ -98,13 +99,7 @@ class Caps:
 
     def end(self, job: str) -> None:
         """Put the job's cards back to what they were."""
-        self._wanted.pop(job, None)
-        for lever in sorted(self._set.pop(job, ())):
-            try:
-                if self._client is not None and lever in self._client.held:
-                    self._client.release(lever)
-            except WattloopError as error:
-                self._lost(f"{lever} of job {job}: {error}")
+        self._put_back(job)
         with suppress(OSError):
             (self._folder / "ready" / job).unlink(missing_ok=True)
 
@@ -153,6 +148,15 @@ class Caps:
             return done
         self.fault = ""
         return done
+
+    def _put_back(self, job: str) -> None:
+        self._wanted.pop(job, None)
+        for lever in sorted(self._set.pop(job, ())):
+            try:
+                if self._client is not None and lever in self._client.held:
+                    self._client.release(lever)
+            except WattloopError as error:
+                self._lost(f"{lever} of job {job}: {error}")
 
     def _lost(self, fault: str) -> None:
         if fault != self.fault:

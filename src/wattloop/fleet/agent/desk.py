@@ -12,13 +12,11 @@ from pathlib import Path
 from wattloop.control.daemon.job_gpus import JobGpus
 from wattloop.fleet.agent.caps import Caps, chosen_cap
 from wattloop.fleet.agent.config import AgentConfig
-from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm, jobs_on_node
+from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
 
 __all__ = ["Answer", "Desk"]
 
 LOOK_EVERY_S = 5.0
-ROLL_CALL_S = 300.0
-"""How often Slurm is asked which jobs are still here: an epilog may never have run."""
 _log = logging.getLogger("wattloop.agent")
 
 
@@ -49,15 +47,11 @@ class _End:
 class Desk:
     """Asks and sets; answers wait until they are fetched."""
 
-    def __init__(self, config: AgentConfig, node: str, folder: Path) -> None:
+    def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._config = config
-        self._node = node
         self._caps = None if config.control is None else Caps(config.control, folder)
         self._tasks: queue.SimpleQueue[_Begin | _End | list[JobGpus] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._called_s = time.monotonic()
-        self.listed: tuple[float, set[str]] | None = None
-        """Which jobs Slurm has here, and when it was asked; fetched with `roll_call`."""
         self._running: dict[str, tuple[_Begin, float]] = {}
         """Job -> who it is, and when it is looked at again."""
         self._thread = threading.Thread(target=self._work, name="wattloop-desk", daemon=True)
@@ -91,11 +85,6 @@ class Desk:
             except queue.Empty:
                 return found
 
-    def roll_call(self) -> tuple[float, set[str]] | None:
-        """When Slurm was asked last which jobs are here, and its answer; once."""
-        listed, self.listed = self.listed, None
-        return listed
-
     @property
     def fault(self) -> str:
         """Why caps cannot be set now."""
@@ -107,14 +96,16 @@ class Desk:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
+        look_s = time.monotonic() + LOOK_EVERY_S
         while True:
-            try:
-                task = self._tasks.get(timeout=LOOK_EVERY_S)
-            except queue.Empty:
-                self._guarded(self._call_roll)
+            if time.monotonic() >= look_s:  # also on a node where there is always something to do
                 if self._caps is not None:
                     self._guarded(self._caps.look_after)
                     self._guarded(self._look_again)
+                look_s = time.monotonic() + LOOK_EVERY_S
+            try:
+                task = self._tasks.get(timeout=max(0.0, look_s - time.monotonic()))
+            except queue.Empty:
                 continue
             if task is None:
                 break
@@ -128,12 +119,15 @@ class Desk:
         if self._caps is not None:
             self._guarded(self._caps.close)
 
-    def _begin(self, task: _Begin) -> None:
+    def _begin(self, task: _Begin, *, again: bool = False) -> None:
         facts, reason, cap_w, why = None, "", {}, ""
         try:
             facts, reason = ask_slurm(
                 task.job, folder=self._config.slurm_bin, caps=self._caps is not None
             )
+            if again and reason:  # nobody answers: what was chosen before still holds
+                self._plan_another_look(task)
+                return
             control = self._config.control
             if self._caps is not None and control is not None:
                 cap, why = chosen_cap(facts, control.default_cap)
@@ -144,13 +138,6 @@ class Desk:
         self._answers.put(Answer(task.run_id, facts, reason, cap_w, why))
         self._plan_another_look(task)
 
-    def _call_roll(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._called_s >= ROLL_CALL_S:
-            self._called_s = now_s
-            found = jobs_on_node(self._node, self._config.slurm_bin)
-            self.listed = None if found is None else (now_s, found)
-
     def _plan_another_look(self, task: _Begin) -> None:
         every_s = None if self._config.control is None else self._config.control.recap_s
         if every_s is not None:
@@ -160,7 +147,7 @@ class Desk:
         """Caps of running jobs, where a policy may have changed them."""
         for task, due_s in list(self._running.values()):
             if time.monotonic() >= due_s:
-                self._begin(task)
+                self._begin(task, again=True)
 
     @staticmethod
     def _guarded(act: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ LARGEST_B = 16_384
 AGREE_S = 0.05
 """The machine's uptime is known to 10 ms and never set; the time of day is finer but may be."""
 _NAME = re.compile(r"(\d{1,20})-([0-9A-Za-z_.-]{1,64})-(start|end)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def parse_event(name: str, text: str) -> JobEvent | None:
     if found is None:
         return None
     facts: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # the hooks' only line break: users choose all the others
         key, equals, value = line.partition("=")
         if equals:
             facts.setdefault(key.strip(), _CONTROL.sub(" ", value).strip())

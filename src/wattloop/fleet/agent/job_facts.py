@@ -2,7 +2,8 @@
 
 `squeue` is asked once per job and node, in columns of fixed width with what users choose last.
 Where caps are in use, `scontrol` is asked as well, for AdminComment: users cannot write that, but
-a job's name or comment can spell it out, so a job whose own words do is refused (`tampered`).
+a job's name, comment or folder can spell it out, so a job whose own words do is refused
+(`tampered`).
 """
 
 import json
@@ -29,7 +30,7 @@ LONGEST = 200
 MARK = "wattloop:"
 ADMIN = "AdminComment="
 LOW_POWER = re.compile(r"(^|[\s,;:])low[-_]power($|[\s,;=])")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,12 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
     shown, reason = _asked(folder, "scontrol", "show", "job", job)
     words = [values[name] for name in ("name", "comment", "workdir", "command", "network")]
     written = admin_comment(shown, words)
+    if written:
+        # A column holds only the beginning of a long folder. On one line for the whole job, any
+        # further line is one that its user has put somewhere.
+        line, reason = _asked(folder, "scontrol", "-o", "show", "job", job)
+        written = None if "\n" in line.strip() else written
+        written = "" if reason else written
     if written is None:
         return JobFacts(facts, low_power=low_power, tampered=True), ""
     return JobFacts(facts, marked(written), low_power), reason
@@ -92,7 +99,7 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
 
 def jobs_on_node(node: str, folder: str = "") -> set[str] | None:
     """Jobs that Slurm has on a node now; None where it does not answer."""
-    states = "R,S,CG,CF,SO,SI,RS"
+    states = "R,S,ST,CG,CF,SO,SI,RS"
     listed, reason = _asked(folder, "squeue", "-h", "-a", "-w", node, "-t", states, "-o", "%A")
     return None if reason else set(listed.split())
 
@@ -193,17 +200,18 @@ def _asked(folder: str, program: str, *words: str) -> tuple[str, str]:
     said = done.stderr.decode("utf-8", "replace").strip()[:LONGEST]
     if done.returncode:
         return "", f"{program}: {_CONTROL.sub(' ', said) or 'failed'}"
-    return done.stdout.decode("utf-8", "replace"), ""
+    return done.stdout.decode("utf-8", "surrogateescape"), ""
 
 
 def _row(listed: str, job: str) -> dict[str, str] | None:
-    """The job's own row: where it begins is known, and each column's width."""
-    begin = re.search(rf"^{re.escape(job)} +", listed, re.MULTILINE)
+    """The job's own row: where it begins is known, and each column's width in bytes."""
+    data = listed.encode("utf-8", "surrogateescape")
+    begin = re.search(rb"^%s +" % re.escape(job.encode()), data, re.MULTILINE)
     if begin is None:
         return None
     values, at = {}, begin.start()
     for name, _, width in _COLUMNS:
-        values[name] = listed[at : at + width].strip()
+        values[name] = data[at : at + width].decode("utf-8", "replace").strip(" ")
         at += width
     return values
 

@@ -41,7 +41,6 @@ class RunPlan:
         exit_code: how it ended, where that is known.
         notes: what a reader of the run should know.
         asked: whether Slurm's controller was asked, with or without success.
-        absent: how often in a row Slurm did not list it here.
         died: it ended without anybody hearing of it.
         free_s: seconds of the node that no job had, for what no job used.
     """
@@ -61,7 +60,6 @@ class RunPlan:
     exit_code: int | None = None
     notes: list[str] = field(default_factory=list)
     asked: bool = False
-    absent: int = 0
     died: bool = False
     free_s: float = 0.0
 

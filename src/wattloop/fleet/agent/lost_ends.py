@@ -7,19 +7,17 @@ epilog owed us.
 
 import logging
 import os
-import re
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wattloop.fleet.agent.job_facts import jobs_on_node
 from wattloop.hardware.host import Host
 
 __all__ = ["LostEnds"]
 
 EVERY_S = 30.0
-ASK_S = 10.0
 
 _log = logging.getLogger("wattloop.agent")
 
@@ -38,7 +36,7 @@ class LostEnds:
         self, events: Path, node: str, running: Callable[[], Sequence[str]], slurm_bin: str = ""
     ) -> None:
         self._events, self._node, self._running = events, node, running
-        self._command = f"{slurm_bin.rstrip('/')}/squeue" if slurm_bin else "squeue"
+        self._slurm_bin = slurm_bin
         self._missing: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="wattloop-ends", daemon=True)
@@ -54,7 +52,7 @@ class LostEnds:
     def look(self) -> list[str]:
         """One look; jobs whose end was written."""
         running = set(self._running())
-        known = self._known() if running else set()
+        known = jobs_on_node(self._node, self._slurm_bin) if running else set()
         if known is None:  # the controller is away: nobody knows
             return []
         missing = running - known
@@ -71,17 +69,6 @@ class LostEnds:
                 self.look()
             except Exception:  # noqa: BLE001 - measuring goes on whatever happens here
                 _log.exception("looking for lost ends goes on")
-
-    def _known(self) -> set[str] | None:
-        words = [self._command, "-h", "-a", "-w", self._node, "-o", "%A"]
-        try:
-            done = subprocess.run(
-                words, capture_output=True, text=True, timeout=ASK_S, check=False,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return set(re.findall(r"\d+", done.stdout)) if done.returncode == 0 else None
 
     def _write_end(self, job: str) -> None:
         """As the epilog does: whole, under another name first."""

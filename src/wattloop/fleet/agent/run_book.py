@@ -9,8 +9,7 @@ from typing import Any
 from wattloop.core.records import Domain, Missing, RunStatus
 from wattloop.fleet.agent.desk import Answer
 from wattloop.fleet.agent.events import JobEvent
-from wattloop.fleet.agent.gpu_numbers import gpu_names, parse_numbers
-from wattloop.fleet.agent.job_facts import cpus_on_node, facts_of_event
+from wattloop.fleet.agent.job_plan import job_plan, tells_of
 from wattloop.fleet.agent.job_run import JobRun, RunPlan
 from wattloop.fleet.agent.ledger import Account
 from wattloop.fleet.agent.node_energy import NodeEnergy
@@ -23,8 +22,6 @@ from wattloop.measure.run_id import new_run_id
 
 __all__ = ["RunBook"]
 
-SETTLED_S = 60.0
-"""A job that began less long ago may not be in Slurm's list yet."""
 PATIENCE_S = 6.0
 """How long a journal waits for what Slurm's controller says of its job."""
 
@@ -58,52 +55,16 @@ class RunBook:
         """A job as the shares see it."""
         return Occupant(plan.run_id, frozenset(plan.gpus), plan.cpus, plan.whole, cpu_s)
 
-    def lost(self, asked_s: float, listed: set[str]) -> list[JobRun]:
-        """Runs of jobs that Slurm has not had here for two roll calls: no epilog told of them."""
-        gone = []
-        for run in self.runs.values():
-            plan = run.plan
-            if plan.ended_s is not None or asked_s - plan.started_s < SETTLED_S:
-                continue
-            plan.absent = 0 if plan.job in listed else plan.absent + 1
-            if plan.absent >= 2:
-                plan.died = True
-                plan.note("Slurm does not have it here any more, and its end was never heard of")
-                gone.append(run)
-        return gone
-
     # -- beginning -------------------------------------------------------------------------
 
     def plan_of(self, event: JobEvent, time_s: float) -> RunPlan:
-        """Who the job of a start event is."""
-        site, facts = self._site, event.facts
-        wall_s = self._wall_s(time_s)
-        cpus = cpus_on_node(facts.get("cpus", ""), facts.get("nodelist", ""), site.node)
-        plan = RunPlan(
-            run_id=new_run_id(wall_s),
-            event=event.name,
-            job=event.job,
-            uid=int(facts["uid"]) if facts.get("uid", "").isdigit() else -1,
-            user=facts.get("user", ""),
-            cpus=cpus or 0,
-            whole=cpus is not None and cpus >= site.cpus,
-            started_s=time_s,
-            started_wall_s=wall_s,
-            facts=facts_of_event(facts, cluster=site.config.cluster, node=site.node),
-        )
-        numbers = parse_numbers(facts["gpus"]) if facts.get("gpus") else []
-        known = list(self._sensors.channels)
-        found, strange = gpu_names(numbers, known, site.gpu_numbers)
-        plan.gpus = tuple(found)
-        if strange or (facts.get("gpus") and not numbers):
-            which = ", ".join(map(str, strange)) or facts.get("gpus", "")
-            plan.note(f"no sensor here belongs to GPU {which} of Slurm; its energy is not known")
-        if cpus is None:
-            plan.note("how many CPUs it has here is not known: its share is by CPU time alone")
-        plan.facts["exclusive"] = "yes" if plan.whole else "no"
-        plan.facts["cpus_on_node"] = str(plan.cpus)
-        plan.facts["gpus_on_node"] = str(len(numbers))
-        return plan
+        """A run for the job of a start event."""
+        domains, wall_s = list(self._sensors.channels), self._wall_s(time_s)
+        return job_plan(event, self._site, domains, time_s=time_s, wall_s=wall_s)
+
+    def is_known(self, event: JobEvent, run: JobRun) -> bool:
+        """Whether a start tells of a run that is open already."""
+        return tells_of(event, run.plan, self._site, list(self._sensors.channels))
 
     def open(self, plan: RunPlan) -> JobRun:
         """A run for a job."""

@@ -93,9 +93,13 @@ def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{name}: {_text(value)} is no number")
-    return float(value)
+    try:
+        known = not isinstance(value, bool) and isinstance(value, int | float)
+        if known and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        pass
+    raise ConfigError(f"{name}: {_text(value)} is no number")
 
 
 def _texts(data: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:

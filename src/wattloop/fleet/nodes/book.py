@@ -101,6 +101,11 @@ class NodeBook:
         with self._guard:
             return [_now(node, entry, now_s) for node, entry in sorted(self._entries.items())]
 
+    def names(self) -> frozenset[str]:
+        """All that were ever heard of."""
+        with self._guard:
+            return frozenset(self._entries)
+
     def fresh(self) -> dict[str, tuple[float, dict[str, Any]]]:
         """What has changed since this was asked last, for the store."""
         with self._guard:

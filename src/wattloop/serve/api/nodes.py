@@ -120,7 +120,7 @@ async def status(request: Request, house: InHouse, caller: Asking, node: Node) -
     body = await body_of(request, HEAD_B)
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError("a status is an object in JSON") from None
     found = NodeStatus.parse(said)
     offset_s = house.book.heard(node, clock_of(said.get("wall_s")), found)

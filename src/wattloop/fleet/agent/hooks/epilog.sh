@@ -3,7 +3,8 @@
 # Whatever goes wrong, the node stays in service: this script always ends with 0.
 folder="@FOLDER@"
 events="$folder/events"
-[ -n "$SLURM_JOB_ID" ] && [ -d "$events" ] || exit 0
+# Only into a folder of root's: in anybody else's the note might be a link to somewhere.
+[ -n "$SLURM_JOB_ID" ] && [ -d "$events" ] && [ -O "$events" ] || exit 0
 umask 077
 now=$(date +%s%N 2>/dev/null) || exit 0
 read -r uptime _ </proc/uptime
