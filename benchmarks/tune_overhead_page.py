@@ -1,6 +1,7 @@
 """The page of tune_overhead.py: what its figures mean, and its tables."""
 
 import argparse
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -29,7 +30,10 @@ is.
 
 **Ten thousand trials.** A random search over six parameters with five epochs each, written as a
 search writes it ({size:.0f} MB in SQLite), interrupted. Each row is a whole process, from its start
-with all imports to its exit; the shortest of {repeats}. `resume` ends where the next training would
+with all imports to its exit; the shortest of {repeats}. The bar is one of waiting; `_cpu` is the
+processor time of the same process, which other programs of the machine hardly change and which the
+same bar is held against. Nothing is kept between processes but the store and Python's own
+bytecode. `resume` ends where the next training would
 begin: the strategy has been told of every trial. (`show` and `best` do the same for a search that
 was killed, and then take as long as that.) Optuna's rows are the same trials in its
 RDB storage, with `study.get_trials()`, `study.best_trial` and `study.ask()` of a new process.
@@ -111,16 +115,17 @@ def _read_bars(reads: dict[str, dict[str, Read]], trials: int) -> list[Bar]:
     bars = []
     for name, read in reads["wattloop"].items():
         rival = reads.get("optuna", {}).get(name)
-        bars.append(
-            Bar(
-                f"{name}_{trials}",
-                None if read.error else read.wall_s,
-                "s",
-                READ_BAR_S,
-                {} if rival is None else {"optuna": rival.error or rival.wall_s},
-                note=read.error,
+        for ending, of in (("", attrgetter("wall_s")), ("_cpu", attrgetter("cpu_s"))):
+            bars.append(
+                Bar(
+                    f"{name}_{trials}{ending}",
+                    None if read.error else of(read),
+                    "s",
+                    READ_BAR_S,
+                    {} if rival is None else {"optuna": rival.error or of(rival)},
+                    note=read.error,
+                )
             )
-        )
     return bars
 
 

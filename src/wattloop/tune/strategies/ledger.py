@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from wattloop.analyze.metrics import Point
 from wattloop.control.lever import Setting
@@ -54,6 +55,7 @@ class Ledger:
         self.candidates: dict[str, Candidate] = {}
         self.default = problem.space.complete(problem.default) if problem.default else {}
         self._seen: set[str] = set()
+        self._looked_at: tuple[Mapping[str, Value], str] | None = None
         self.bounded = True
         """Whether limits hold: not for what happened before, when they may have been others."""
         self._reference: Point | None = None
@@ -69,7 +71,9 @@ class Ledger:
 
     def seen(self, configuration: Mapping[str, Value]) -> bool:
         """Whether it was begun before."""
-        return configuration_key(configuration) in self._seen
+        key = configuration_key(configuration)
+        self._looked_at = (configuration, key)
+        return key in self._seen
 
     def begin(self, configuration: Mapping[str, Value]) -> Candidate:
         """A new candidate."""
@@ -82,7 +86,9 @@ class Ledger:
             learning_rate=float(rate) if isinstance(rate, int | float) else None,
         )
         self.candidates[candidate.name] = candidate
-        self._seen.add(configuration_key(configuration))
+        # what is begun was mostly just looked for: a search that is resumed begins thousands
+        looked, key = self._looked_at or (None, "")
+        self._seen.add(key if looked is configuration else configuration_key(configuration))
         return candidate
 
     def segment(
@@ -93,9 +99,8 @@ class Ledger:
     ) -> Segment:
         """The next stretch of its training: to the target, the end, or `energy_j` further.
 
-        `epochs` in all are the limit's unless given.
-
-        The first one looks for the candidate's own power cap, where one may be set.
+        `epochs` in all are the limit's unless given. The first segment looks for the candidate's
+        own power cap, where one may be set.
         """
         first = candidate.segments == 0
         segment = Segment(
@@ -115,7 +120,7 @@ class Ledger:
         candidate.asked = segment
         return segment
 
-    @property
+    @cached_property
     def at_target(self) -> bool:
         """Whether a training that is good enough is done: not where more quality is worth more."""
         names = self.problem.objective.names
