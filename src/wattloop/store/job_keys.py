@@ -52,7 +52,7 @@ def _earlier_key(connection: Connection, record: "RunRecord", key: str) -> str:
     """For a run of long ago that comes late: its job has made way already, or does so now."""
     begins = func.substr(runs.c.job_key, 1, len(key) + 1) == f"{key}@"
     found = connection.execute(select(runs.c.job_key).where(begins).distinct()).scalars()
-    for earlier in sorted(found):
+    for earlier in sorted(str(one) for one in found):
         if _belongs(record, _rows(connection, earlier)):
             return earlier
     return _dated(key, record.started_wall_s)
@@ -60,7 +60,7 @@ def _earlier_key(connection: Connection, record: "RunRecord", key: str) -> str:
 
 def _rows(connection: Connection, key: str) -> list[Row]:
     query = select(*_COLUMNS).where(runs.c.job_key == key)
-    return [row._mapping for row in connection.execute(query)]
+    return [dict(row._mapping) for row in connection.execute(query)]
 
 
 def _belongs(record: "RunRecord", known: Sequence[Row]) -> bool:
