@@ -66,13 +66,44 @@ def test_what_would_go_is_said_before_it_goes(
     """`--dry-run` counts the same as what then happens."""
     place = str(tmp_path / "runs.db")
     with open_store(place) as store:
-        write_journal(store.journals, "r1", seconds=60, head=header("r1"), end=ended())
+        head = {**header("r1"), "started_wall_s": 1_700_000_000.0}
+        write_journal(store.journals, "r1", seconds=60, head=head, end=ended())
         recover(store, close_journal)
     found = []
     for extra in (["--dry-run"], []):
         words = ["fleet", "retain", "--samples", "0s", "--store", place, "--json", "-", *extra]
-        # the run begins in the future, in 2027: nothing is old enough yet
         assert main([*words]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] | {"dry_run": False} == found[1]
+    assert found[1]["samples"] == 1
     assert main(["fleet", "retain", "--samples", "soon", "--store", place]) == 2
+
+
+def test_how_long_things_are_kept_may_stand_in_the_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, then environment, then options; a mistake is named with its place, nothing goes."""
+    place, config = str(tmp_path / "runs.db"), tmp_path / "wattloop.yaml"
+    with open_store(place) as store:
+        head = {**header("r1"), "started_wall_s": 1_700_000_000.0}
+        write_journal(store.journals, "r1", seconds=60, head=head, end=ended())
+        recover(store, close_journal)
+
+    def would_go(*words: str) -> dict[str, int]:
+        given = ["fleet", "retain", "--dry-run", "--store", place, "--json", "-", *words]
+        assert main([*given, "--config", str(config)]) == 0
+        found: dict[str, int] = json.loads(capsys.readouterr().out)
+        return {name: count for name, count in found.items() if name in ("samples", "runs")}
+
+    config.write_text("retain: samples=1d\n")
+    assert would_go() == {"samples": 1, "runs": 0}
+    monkeypatch.setenv("WATTLOOP_RETAIN", "runs=1d,levels=1d,samples=1d")
+    assert would_go() == {"samples": 0, "runs": 1}
+    assert would_go("--samples", "1d") == {"samples": 1, "runs": 0}
+    monkeypatch.delenv("WATTLOOP_RETAIN")
+    config.write_text("pue: 1.2\nretain: samples=soon\n")
+    assert main(["fleet", "retain", "--store", place, "--config", str(config)]) == 2
+    assert "wattloop.yaml:2" in capsys.readouterr().err
+    config.write_text("pue: 1.2\n")
+    assert main(["fleet", "retain", "--store", place, "--config", str(config)]) == 2
+    assert "retain: samples=30d" in capsys.readouterr().err

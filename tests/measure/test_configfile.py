@@ -43,6 +43,7 @@ visa: USB0::1
 replay: old.csv
 virtual_gpus: 2
 sampler: thread
+retain: samples=30d
 """
 
 
@@ -60,6 +61,7 @@ def test_every_key_reaches_its_setting(tmp_path: Path) -> None:
     assert settings.ipmi is True
     assert settings.virtual_gpus == 2
     assert settings.sampler == "thread"
+    assert settings.retain == "samples=30d"
     assert settings.sources["tariff_per_kwh"] == f"file {path}:7"
     assert set(settings.sources) == set(FIELDS.values())
 

@@ -134,13 +134,13 @@ def test_an_old_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "runs.db"
     open_store(path).close()
     steps: list[int] = []
-    monkeypatch.setattr(versions, "VERSION", 4)
-    monkeypatch.setattr(
-        versions, "MIGRATIONS", {2: lambda _: steps.append(2), 3: lambda _: steps.append(3)}
-    )
+    ours = versions.VERSION
+    further = {n: lambda _, n=n: steps.append(n) for n in (ours, ours + 1)}
+    monkeypatch.setattr(versions, "VERSION", ours + 2)
+    monkeypatch.setattr(versions, "MIGRATIONS", further)
     open_store(path).close()
     open_store(path).close()
-    assert steps == [2, 3]
+    assert steps == [ours, ours + 1]
 
 
 def test_a_table_added_later_appears_in_existing_stores(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy import delete
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_list import JobFilter, fill_run_facts, job_page, job_totals, known_values
+from wattloop.store.job_filling import fill_run_facts
+from wattloop.store.job_list import JobFilter, job_page, job_totals, known_values
 from wattloop.store.runs import RunRecord, insert_run
 from wattloop.store.schema import run_facts
 

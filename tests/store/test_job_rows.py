@@ -102,6 +102,19 @@ def test_what_is_in_quarantine_or_counted_elsewhere_is_not_added(store: Store) -
     assert not job["complete"]
 
 
+def test_a_job_of_which_a_node_said_nothing_is_not_complete(store: Store) -> None:
+    """Three nodes by Slurm's word: the sum of two is not the job's energy until the third comes."""
+    facts = {**FACTS, "nodes": "3"}
+    job = {"id": "42", "kind": "slurm", "scheduler": facts}
+    for number in (1, 2):
+        insert_run(store, member(number, job=job))
+    row = job_page(store)[0]
+    assert (row["nodes"], row["nodes_expected"], row["complete"]) == (2, 3, False)
+    insert_run(store, member(3, job=job))
+    row = job_page(store)[0]
+    assert (row["nodes"], row["nodes_expected"], row["complete"]) == (3, 3, True)
+
+
 def test_nodes_that_arrive_at_the_same_time_are_all_added(store: Store) -> None:
     """No transaction overwrites what another has just added."""
     numbers = range(1, 13)

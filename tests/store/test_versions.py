@@ -8,14 +8,15 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from tests.store.places import WHERE, empty_place
+from tests.store.test_job_rows import FACTS, member
 from tests.store.version1 import DATA, RUNS, make_version1
 from wattloop.core.errors import StoreError
 from wattloop.store import place, versions
 from wattloop.store.chunks import read_samples
 from wattloop.store.database import open_store
+from wattloop.store.job_filling import fill_jobs
 from wattloop.store.job_list import job_page, job_totals
-from wattloop.store.job_rows import fill_jobs
-from wattloop.store.runs import find_run, list_runs
+from wattloop.store.runs import find_run, insert_run, list_runs
 from wattloop.store.series import find_series
 
 
@@ -49,6 +50,30 @@ def test_a_store_of_version_1_opens_with_all_it_holds(old: str) -> None:
     ]
     assert jobs[1]["energy_j"] == energies_j[RUNS[0]] + energies_j[RUNS[1]]
     assert totals.energy_j == pytest.approx(sum(energies_j.values()))
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_a_store_of_version_2_goes_on_with_its_jobs(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that comes after the migration is added to those that came before."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with empty_place(where, tmp_path) as location:
+        with open_store(location) as store:
+            insert_run(store, member(1))
+            insert_run(store, member(2))
+            with store.writing() as connection:
+                connection.execute(text("ALTER TABLE run_facts DROP COLUMN job_nodes"))
+                connection.execute(text("ALTER TABLE jobs DROP COLUMN nodes_expected"))
+                connection.execute(text("UPDATE meta SET value = '2' WHERE key = 'schema_version'"))
+        with open_store(location) as store:
+            (before,) = job_page(store)
+            job = {"id": "42", "kind": "slurm", "scheduler": {**FACTS, "nodes": "4"}}
+            insert_run(store, member(3, job=job))
+            (after,) = job_page(store)
+    assert (before["energy_j"], before["nodes_expected"]) == (300.0, None)
+    assert (after["energy_j"], after["nodes"], after["nodes_expected"]) == (600.0, 3, 4)
+    assert not after["complete"]
 
 
 def test_many_may_open_an_old_store_at_once(old: str) -> None:

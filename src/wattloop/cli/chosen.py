@@ -17,6 +17,7 @@ NAMES = {
     "store": "store",
     "tariff": "tariff_per_kwh",
     "currency": "currency",
+    "retain": "retain",
 }
 """Option -> setting."""
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.errors import ConfigError
@@ -110,23 +111,33 @@ def revoke(
 @app.command("retain")
 def retain(
     *,
-    samples: Annotated[str, typer.Option(help="Age at which single samples go.")] = "forever",
-    levels: Annotated[str, typer.Option(help="Age at which curves go.")] = "forever",
-    runs: Annotated[str, typer.Option(help="Age at which whole runs go.")] = "forever",
+    samples: Annotated[
+        str | None, typer.Option(help="Age at which single samples go; 30d, 1y, forever.")
+    ] = None,
+    levels: Annotated[str | None, typer.Option(help="Age at which curves go.")] = None,
+    runs: Annotated[str | None, typer.Option(help="Age at which whole runs go.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     store: StorePlace = None,
     config: Config = None,
     json: JsonFile = None,
 ) -> None:
-    """Drop what is old; energies of runs that stay do not change. Ctrl-C ends it at any time."""
+    """Drop what is old; energies of runs that stay do not change. Ctrl-C ends it at any time.
+
+    Without ages, those of the setting `retain` count.
+    """
     from wattloop.cli.runs_store import opened
     from wattloop.core.units import format_bytes
-    from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
+    from wattloop.store.retention import Dropped, apply_retention, retention_of
 
     check_target(json, "--json")
-    policy = Retention(
-        samples_s=parse_age(samples), levels_s=parse_age(levels), runs_s=parse_age(runs)
-    )
+    ages = {"samples": samples, "levels": levels, "runs": runs}
+    given = ",".join(f"{name}={age}" for name, age in ages.items() if age is not None)
+    policy = retention_of(settings_of(config, retain=given or None))
+    if policy is None:
+        raise ConfigError(
+            "retain: nothing says what is too old; give --samples 30d, or write "
+            "'retain: samples=30d,levels=1y,runs=forever' into wattloop.yaml"
+        )
     last = Dropped()
 
     def told(done: Dropped) -> None:

@@ -52,7 +52,9 @@ def serve(
     retain: Annotated[
         str | None,
         typer.Option(
-            metavar="AGES", help="Drop what is older, hourly: samples=30d,levels=1y,runs=forever."
+            metavar="AGES",
+            help="Drop what is older, hourly: samples=30d,levels=1y,runs=forever "
+            "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
         ),
     ] = None,
     store: StorePlace = None,
@@ -69,17 +71,18 @@ def serve(
         ) from None
     from wattloop.serve.options import ServeOptions
     from wattloop.serve.warm import warm_up
-    from wattloop.store.retention import Retention
+    from wattloop.store.retention import retention_of
 
+    chosen = settings_of(config, store=store, retain=retain)
     options = ServeOptions(
-        store=settings_of(config, store=store).store_location,
+        store=chosen.store_location,
         host=host,
         port=port,
         token=token or "",
         cluster=cluster or "",
         mapping=mapping or "",
         tokens=None if tokens is None else user_path(tokens),
-        retain=None if retain is None else Retention.parse(retain),
+        retain=retention_of(chosen),
     )
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):

@@ -40,6 +40,7 @@ class Settings(NamedTuple):
         psu_efficiency: efficiency of the power supply, if the user knows it.
         sampler: who reads the sensors while a program measures itself: a `thread` of the program,
             a `process` beside it, or `auto`: a process once the measurement has lasted a second.
+        retain: what a server drops when it is old, such as `samples=30d,levels=1y,runs=forever`.
         sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
             `flag`.
     """
@@ -67,6 +68,7 @@ class Settings(NamedTuple):
     replay_file: str = ""
     virtual_gpus: int = 0
     sampler: str = "auto"
+    retain: str = ""
     sources: Mapping[str, str] = {}
 
     def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
@@ -113,6 +115,7 @@ ENVIRONMENT: dict[str, str] = {
     "WATTLOOP_REPLAY": "replay_file",
     "WATTLOOP_VIRTUAL_GPUS": "virtual_gpus",
     "WATTLOOP_SAMPLER": "sampler",
+    "WATTLOOP_RETAIN": "retain",
 }
 
 

@@ -36,6 +36,7 @@ FIELDS: dict[str, str] = {
     "replay": "replay_file",
     "virtual_gpus": "virtual_gpus",
     "sampler": "sampler",
+    "retain": "retain",
 }
 """Key in the file -> setting."""
 

@@ -18,8 +18,7 @@ from wattloop.serve.security import Guard
 from wattloop.serve.steward import Steward
 from wattloop.store import versions
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_list import fill_run_facts
-from wattloop.store.job_rows import fill_jobs
+from wattloop.store.job_filling import fill_jobs, fill_run_facts
 from wattloop.store.node_list import known_nodes
 from wattloop.version import __version__
 

@@ -4,27 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select
+from sqlalchemy import Column, ColumnElement, Select, func, or_, select
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Scope
 from wattloop.store.database import Store
-from wattloop.store.job_rows import UNALLOCATED_KIND, job_key_of, refresh_job_in
-from wattloop.store.run_facts import facts_of
+from wattloop.store.job_rows import UNALLOCATED_KIND
 from wattloop.store.runs import read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
 __all__ = [
     "JobFilter",
     "JobTotals",
-    "fill_run_facts",
     "job_page",
     "job_totals",
     "job_with_runs",
     "known_values",
 ]
 
-AT_ONCE = 500
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
 SORTS: Mapping[str, Column[Any]] = {
     "started": jobs.c.started_wall_s,
@@ -142,26 +139,6 @@ def known_values(store: Store, name: str) -> list[str]:
     query = select(column).distinct().where(column != "").order_by(column).limit(200)
     with store.reading() as connection:
         return [str(value) for value in connection.execute(query).scalars()]
-
-
-def fill_run_facts(store: Store) -> int:
-    """Runs kept by earlier releases get their columns; how many there were."""
-    query = (
-        select(runs.c.body)
-        .outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
-        .where(run_facts.c.run_id.is_(None))
-        .limit(AT_ONCE)
-    )
-    filled = 0
-    while True:
-        with store.writing() as connection:
-            records = [read_record(body) for body in connection.execute(query).scalars()]
-            if not records:
-                return filled
-            connection.execute(insert(run_facts), [facts_of(record) for record in records])
-            for job_key in sorted({job_key_of(record) for record in records}):
-                refresh_job_in(connection, job_key)
-        filled += len(records)
 
 
 def _totals(conditions: list[ColumnElement[bool]]) -> Select[Any]:

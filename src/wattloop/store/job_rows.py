@@ -8,27 +8,24 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select
 
 from wattloop.core.labels import below_peers, label_of
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import RunStatus
-from wattloop.store.database import Store
-from wattloop.store.run_facts import facts_of
 from wattloop.store.schema import jobs, run_facts, runs
 from wattloop.store.text import plain
 
 if TYPE_CHECKING:
     from wattloop.store.runs import RunRecord
 
-__all__ = ["AGENT_KIND", "UNALLOCATED_KIND", "fill_jobs", "job_key_of", "refresh_job_in"]
+__all__ = ["AGENT_KIND", "UNALLOCATED_KIND", "job_key_of", "lock_job_in", "refresh_job_in"]
 
 AGENT_KIND = "slurm"
 """Kind of the runs that a node's agent writes. Where a job has any, they are its energy; what the
 user's own program measured within it is shown beside them and not added."""
 UNALLOCATED_KIND = "unallocated"
 """Kind of the runs that hold what a node used for no job."""
-AT_ONCE = 500
 LONGEST_KEY = 200
 _WORST_LAST = [*RunStatus]
 _COLUMNS = (
@@ -38,6 +35,7 @@ _COLUMNS = (
     *(run_facts.c.cluster, run_facts.c.partition, run_facts.c.project, run_facts.c.exclusive),
     *(run_facts.c.device, run_facts.c.label, run_facts.c.insights, run_facts.c.provenance),
     *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g, run_facts.c.efficiency),
+    run_facts.c.job_nodes,
 )
 
 
@@ -53,11 +51,15 @@ def job_key_of(record: "RunRecord") -> str:
     return record.run_id
 
 
+def lock_job_in(connection: Connection, job_key: str) -> None:
+    """Two nodes of one job at a time: the second must see what the first has added."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(job_key))))
+
+
 def refresh_job_in(connection: Connection, job_key: str) -> None:
     """Work out the row of a job from its runs; it goes when they are gone."""
-    if connection.dialect.name == "postgresql":
-        # two nodes of one job at a time: the second must see what the first has added
-        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(job_key))))
+    lock_job_in(connection, job_key)
     query = (
         select(*_COLUMNS)
         .select_from(runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id))
@@ -70,33 +72,6 @@ def refresh_job_in(connection: Connection, job_key: str) -> None:
         connection.execute(insert(jobs).values(job_key=job_key, **_together(members)))
 
 
-def fill_jobs(store: Store) -> int:
-    """Runs that were there before jobs had rows get theirs; how many there were."""
-    from wattloop.store.runs import read_record
-
-    query = select(runs.c.run_id, runs.c.body).where(runs.c.job_key.is_(None)).limit(AT_ONCE)
-    filled = 0
-    while True:
-        with store.writing() as connection:
-            found = connection.execute(query).all()
-            if not found:
-                return filled
-            keys = set()
-            for run_id, body in found:
-                record = read_record(body)
-                keys.add(job_key := job_key_of(record))
-                mine, facts = runs.c.run_id == run_id, facts_of(record)
-                connection.execute(update(runs).where(mine).values(job_key=job_key))
-                connection.execute(
-                    update(run_facts)
-                    .where(run_facts.c.run_id == run_id)
-                    .values(efficiency=facts["efficiency"])
-                )
-            for job_key in sorted(keys):  # in one order: no two wait for each other
-                refresh_job_in(connection, job_key)
-        filled += len(found)
-
-
 def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = members[0]
     by_agents = [m for m in members if m["kind"] == AGENT_KIND]
@@ -105,13 +80,16 @@ def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     begin_s = min(m["started_wall_s"] for m in shown)
     ends_s = [m["started_wall_s"] + m["duration_s"] for m in shown if m["duration_s"] is not None]
     energy_j = _total(m["energy_j"] for m in shown)
+    nodes = len({m["host"] for m in shown})
+    expected = max((m["job_nodes"] or 0 for m in by_agents), default=0) or None
     return {
         "first_run_id": first["run_id"],
         "job_id": first["job_id"],
         **{name: shown[0][name] for name in ("name", "kind", "user_name", "exclusive")},
         "status": max((m["status"] for m in shown), key=_badness),
         "host": shown[0]["host"],
-        "nodes": len({m["host"] for m in shown}),
+        "nodes": nodes,
+        "nodes_expected": expected,
         "runs": len(members),
         "started_wall_s": begin_s,
         "duration_s": max(ends_s) - begin_s if ends_s else None,
@@ -124,8 +102,9 @@ def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "device": _first(shown, "device"),
         **_judged(shown),
         "provenance": _provenance(shown),
-        # a node whose figures are not believed is a part that is missing
+        # a node that said nothing, or whose figures are not believed, is a part that is missing
         "complete": all(m["complete"] for m in shown)
+        and nodes >= (expected or 0)
         and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
         "facility_j": _total(m["facility_j"] for m in shown),
         "carbon_g": _total(m["carbon_g"] for m in shown),

@@ -16,12 +16,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, select, update
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import delete_run_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
 from wattloop.store.text import json_text
 
-__all__ = ["Dropped", "Retention", "apply_retention", "parse_age"]
+__all__ = ["Dropped", "Retention", "apply_retention", "parse_age", "retention_of"]
 
 AT_ONCE = 50
 """Runs per transaction: measuring and readers come in between."""
@@ -71,6 +72,20 @@ def parse_age(text: str) -> float:
     if found is None:
         raise ConfigError(f"{text!r} is no age; write 12h, 30d, 1y or forever")
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+def retention_of(settings: Settings) -> Retention | None:
+    """What the settings say is too old; None where they say nothing.
+
+    Raises:
+        ConfigError: they say it in a way that is not understood; with where.
+    """
+    if not settings.retain:
+        return None
+    try:
+        return Retention.parse(settings.retain)
+    except ConfigError as error:
+        raise ConfigError(f"{settings.sources.get('retain', 'retain')}: {error}") from None
 
 
 def apply_retention(

@@ -37,6 +37,7 @@ def facts_of(record: "RunRecord") -> dict[str, Any]:
         "facility_j": facility.get("energy_j"),
         "carbon_g": accounting.get("carbon_g"),
         "efficiency": _efficiency(accounting),
+        "job_nodes": _count(job.get("nodes")),
     }
 
 
@@ -50,6 +51,12 @@ def _exclusive(value: Any) -> bool | None:
     if value is None or value == "":
         return None
     return str(value).lower() not in ("0", "no", "false")
+
+
+def _count(value: Any) -> int | None:
+    """How many nodes its job has, as the batch system says."""
+    text = str(value or "")
+    return int(text) if text.isdecimal() and 0 < len(text) < 7 else None
 
 
 def _efficiency(accounting: Mapping[str, Any]) -> float | None:

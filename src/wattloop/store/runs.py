@@ -10,7 +10,8 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.database import Store
-from wattloop.store.job_rows import job_key_of, refresh_job_in
+from wattloop.store.job_keys import job_key_in
+from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.run_facts import insert_run_facts_in
 from wattloop.store.schema import run_tags, runs
 from wattloop.store.text import json_text, plain
@@ -145,7 +146,7 @@ def insert_run_in(connection: Connection, record: RunRecord) -> bool:
     """As `insert_run`, within somebody's transaction."""
     if has_run(connection, record.run_id):
         return False
-    columns = _columns(record)
+    columns = {**_columns(record), "job_key": job_key_in(connection, record)}
     connection.execute(insert(runs).values(**columns))
     if record.tags:
         rows = [
@@ -279,7 +280,6 @@ def _columns(record: RunRecord) -> dict[str, Any]:
         "exit_code": record.exit_code,
         "counted": record.counted,
         "body": json_text(record.to_dict()),
-        "job_key": job_key_of(record),
         "quarantine": record.quarantine,
         "clock_offset_s": record.clock_offset_s,
     }

@@ -106,6 +106,7 @@ run_facts = Table(
     Column("facility_j", Double),
     Column("carbon_g", Double),
     Column("efficiency", Double),
+    Column("job_nodes", Integer),
     Index("run_facts_by_cluster", "cluster"),
     Index("run_facts_by_project", "project"),
 )
@@ -123,6 +124,7 @@ jobs = Table(
     Column("host", String, nullable=False),
     Column("user_name", String, nullable=False),
     Column("nodes", Integer, nullable=False),
+    Column("nodes_expected", Integer),
     Column("runs", Integer, nullable=False),
     Column("started_wall_s", Double, nullable=False),
     Column("duration_s", Double),

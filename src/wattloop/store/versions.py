@@ -13,7 +13,7 @@ from wattloop.store.schema import meta, metadata, runs
 
 __all__ = ["MIGRATIONS", "VERSION", "is_current", "is_readable", "prepare"]
 
-VERSION = 2
+VERSION = 3
 """Version of the tables in `schema`. A store with a higher one is refused."""
 
 
@@ -41,7 +41,15 @@ def _from_1(connection: Connection) -> None:
     connection.execute(text("CREATE INDEX runs_by_host ON runs (host)"))
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1}
+def _from_2(connection: Connection) -> None:
+    """How many nodes a job has, beside how many were heard of; not known of those kept before."""
+    present = set(inspect(connection).get_table_names())
+    for table, name in (("run_facts", "job_nodes"), ("jobs", "nodes_expected")):
+        if table in present:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {name} INTEGER"))
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
 """From version N (the key) to N + 1, in the same transaction as everything else."""
 
 

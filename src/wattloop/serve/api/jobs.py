@@ -62,6 +62,7 @@ class Job(BaseModel):
     status: str
     kind: str
     nodes: int
+    nodes_expected: int | None
     runs: int
     quarantined: int
     host: str
