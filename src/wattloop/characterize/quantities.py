@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.core.units import SECONDS
+
 __all__ = ["Values", "expanded", "range_from_text", "seconds"]
 
 Values = list[float | str]
 """Settings of one lever before the machine has been asked: `170.0`, `70%`, `performance`."""
 
 MOST_VALUES = 1_000
-SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 RANGE_KEYS = ("from", "to", "step")
 
 

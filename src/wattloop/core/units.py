@@ -3,6 +3,7 @@
 __all__ = [
     "J_PER_KWH",
     "J_PER_WH",
+    "SECONDS",
     "format_bytes",
     "format_duration",
     "format_energy",
@@ -14,6 +15,8 @@ __all__ = [
 
 J_PER_WH = 3_600.0
 J_PER_KWH = 3_600_000.0
+SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+"""Of the units that people write behind a time."""
 
 
 def wh_from_joules(energy_j: float) -> float:

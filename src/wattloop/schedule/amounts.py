@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from wattloop.characterize.quantities import SECONDS
+from wattloop.core.units import SECONDS
 
 __all__ = [
     "BytesPerSecond",

@@ -48,13 +48,17 @@ def test_an_admin_comment_that_is_not_ours_says_nothing(text: str) -> None:
     ("comment", "wanted"),
     [
         ("wattloop:low-power", True),
-        ("wattloop:model=resnet50,low_power", True),
+        ("wattloop:model=resnet50,low-power", True),
+        ("nightly wattloop:low-power run 3", True),
         ("low-power", False),
+        ("see wattloop:model=resnet50 low-power", False),
+        ("wattloop:batch=many,low-power", False),
+        ("wattloop:low-power wattloop:model=resnet50", False),
         ("wattloop:model=low-powerful", False),
     ],
 )
 def test_low_power_is_one_word_of_a_comment_that_is_ours(comment: str, wanted: bool) -> None:
-    """`--comment "wattloop:low-power"`."""
+    """`--comment "wattloop:low-power"`, wherever in the comment; a tag with a fault is void."""
     assert wants_low_power(comment) is wanted
 
 

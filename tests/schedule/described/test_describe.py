@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.schedule.described.test_history import _run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.described import Describer, EstimateSource, FleetOracle, SubmittedJob
 from wattloop.schedule.described.describe import UNLIMITED_S
 from wattloop.schedule.described.history import History
 from wattloop.schedule.described.model_names import ModelNames
 from wattloop.schedule.described.rules import Rule, Rules
-from wattloop.schedule.described.stated import Stated
 from wattloop.store.database import open_store
 from wattloop.store.runs import insert_run
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.described import Describer, EstimateSource, FleetOracle
 from wattloop.schedule.described.rules import load_rules
-from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle.workloads import SHIPPED
 

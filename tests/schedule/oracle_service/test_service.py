@@ -8,11 +8,11 @@ import pytest
 
 from tests.schedule.described.test_history import _run
 from wattloop.core.errors import ConfigError
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.forecaster import Forecaster
 from wattloop.schedule.described.fleet_file import Fleet, load_fleet
 from wattloop.schedule.described.history import History
-from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.spec import OracleSpec

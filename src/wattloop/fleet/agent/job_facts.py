@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattloop.fleet.job_tag.comment import read_comment
+
 __all__ = [
     "JobFacts",
     "ask_slurm",
@@ -29,7 +31,6 @@ ASK_S = 5.0
 LONGEST = 200
 MARK = "wattloop:"
 ADMIN = "AdminComment="
-LOW_POWER = re.compile(r"(^|[\s,;:])low[-_]power($|[\s,;=])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -53,7 +54,7 @@ class JobFacts:
 _COLUMNS = (
     *(("id", "JobID", 20), ("array_job", "ArrayJobID", 20), ("array_task", "ArrayTaskID", 20)),
     *(("nodes", "NumNodes", 12), ("user", "UserName", 64), ("partition", "Partition", 64)),
-    *(("project", "Account", 64), ("name", "Name", 256), ("comment", "Comment", 512)),
+    *(("project", "Account", 64), ("name", "Name", 256), ("comment", "Comment", 1100)),
     *(("workdir", "WorkDir", 1024), ("command", "Command", 1024), ("network", "Network", 256)),
 )
 _FACTS = ("array_job", "array_task", "nodes", "user", "partition", "project", "name")
@@ -142,8 +143,12 @@ def marked(text: str) -> dict[str, Any]:
 
 
 def wants_low_power(comment: str) -> bool:
-    """Whether a job's comment asks for the low-power mode: `wattloop:low-power`."""
-    return comment.startswith(MARK) and bool(LOW_POWER.search(comment))
+    """Whether a job's comment asks for the low-power mode: `wattloop:low-power`.
+
+    By the grammar that the scheduler reads it by, or both would take it for something else.
+    """
+    stated, _ = read_comment(comment)
+    return stated is not None and stated.low_power
 
 
 def cpus_on_node(counts: str, nodes: str, node: str) -> int | None:

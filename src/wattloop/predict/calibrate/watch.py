@@ -1,12 +1,11 @@
 """A sensor sampled from a thread while work runs."""
 
 import itertools
-import threading
 import time
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from wattloop.core.beside import Beside
 from wattloop.predict.calibrate.sensor import Sensor
 
 __all__ = ["Drawn", "Watch"]
@@ -42,27 +41,13 @@ class _Sample(NamedTuple):
     clock_mhz: float | None
 
 
-class Watch:
+class Watch(Beside):
     """Samples while its block runs: `with Watch(sensor) as watch: ...`."""
 
     def __init__(self, sensor: Sensor) -> None:
+        super().__init__("wattloop-watch")
         self._sensor = sensor
         self._samples: list[_Sample] = []
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="wattloop-watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
 
     def drawn(self, begin_s: float, end_s: float) -> Drawn:
         """What was drawn between two times of `time.perf_counter`.
@@ -94,14 +79,14 @@ class Watch:
             window_s,
         )
 
-    def _sample(self) -> None:
+    def _work(self) -> None:
         sensor = self._sensor
-        while not self._done.is_set():
+        while not self._stop.is_set():
             energy_j = sensor.energy_j()
             now_s = time.perf_counter()
             sample = _Sample(now_s, energy_j, sensor.power_w(), sensor.clock_mhz())
             self._samples.append(sample)
-            self._done.wait(LONG_PAUSE_S if energy_j is None else PAUSE_S)
+            self._stop.wait(LONG_PAUSE_S if energy_j is None else PAUSE_S)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -1,8 +1,7 @@
 """What is believed of a job that somebody submitted: from text to something an oracle can judge.
 
-submitted   what the batch system says of a job; nothing of it is trusted
-comment     the grammar of `--comment wattloop:model=resnet-50,batch=128,samples=1e6`
-stated      what a comment or a rule states, with its bounds
+submitted   what the batch system says of a job; nothing of it is trusted. The grammar of its
+            comment, and the bounds of what that states, are in `wattloop.fleet.job_tag`
 rules       the operator's file: jobs of this name, account or script train that model
 history     time and power of the same user's jobs of the same name, from the store
 model_names models that may be named, and the nearest ones of those that may not

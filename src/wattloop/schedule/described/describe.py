@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from wattloop.core.errors import ConfigError, StoreError
 from wattloop.core.units import format_duration
-from wattloop.schedule.described.comment import read_comment
+from wattloop.fleet.job_tag.comment import read_comment
+from wattloop.fleet.job_tag.stated import LOW_POWER_SHARE, MOST_GPUS, Stated
 from wattloop.schedule.described.described_job import DescribedJob, EstimateSource
 from wattloop.schedule.described.fleet_oracle import FleetOracle
 from wattloop.schedule.described.history import History, PastRuns
 from wattloop.schedule.described.rules import Rules
-from wattloop.schedule.described.stated import LOW_POWER_SHARE, MOST_GPUS, Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.described.timed import timed_model
 from wattloop.schedule.jobs.kind import JobKind

@@ -23,10 +23,10 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
+from wattloop.fleet.job_tag.stated import FIELDS, FLAGS, Stated, with_field
 from wattloop.hardware.lined_yaml import LinedData, read_lined
 from wattloop.hardware.yaml_faults import faults_of, said
 from wattloop.schedule.amounts import Strict
-from wattloop.schedule.described.stated import FIELDS, FLAGS, Stated, with_field
 from wattloop.schedule.described.submitted import SubmittedJob
 
 __all__ = ["MATCHED", "Rule", "Rules", "load_rules"]

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StoreError
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.described.describe import DEFAULT_BATCH, caps_of, limit_of, stated_of
 from wattloop.schedule.described.described_job import EstimateSource
 from wattloop.schedule.described.history import History, PastRuns
 from wattloop.schedule.described.model_names import ModelNames
 from wattloop.schedule.described.rules import Rules
-from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.workload_prices import WorkloadKey
 

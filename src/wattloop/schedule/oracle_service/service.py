@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from wattloop.core.errors import ConfigError
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.predict.placement import Placement
 from wattloop.schedule.described.describe import caps_of
 from wattloop.schedule.described.fleet_file import Fleet
@@ -12,7 +13,6 @@ from wattloop.schedule.described.fleet_oracle import FleetOracle
 from wattloop.schedule.described.history import History
 from wattloop.schedule.described.model_names import ModelNames, predicted_names
 from wattloop.schedule.described.rules import Rules
-from wattloop.schedule.described.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle_service.answer import Answer, best_of

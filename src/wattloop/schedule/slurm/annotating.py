@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from wattloop.core.beside import Beside
 from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.slurm.admin_comment import noted
 from wattloop.schedule.slurm.client import SlurmClient, update_words
@@ -42,7 +42,7 @@ class JobEnergy:
     nodes: int
 
 
-class Annotating:
+class Annotating(Beside):
     """Jobs that ended, until their energy is known and written, beside the rounds.
 
     Args:
@@ -54,26 +54,12 @@ class Annotating:
     def __init__(
         self, client: SlurmClient, energy_of: Callable[[str], JobEnergy | None], log: EventLog
     ) -> None:
+        super().__init__("annotating", patience_s=GOODBYE_S)
         self._client, self._energy_of, self._log = client, energy_of, log
         self._running: dict[str, SlurmJob] = {}
         self._ended: dict[str, tuple[SlurmJob, float]] = {}
         self._guard = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="annotating", daemon=True)
         self.may_write = True
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join(GOODBYE_S)
 
     def look(self, jobs: Mapping[str, SlurmJob], now_s: float) -> None:
         """Take note of jobs that ended since the last look."""

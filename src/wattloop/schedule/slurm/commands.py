@@ -86,23 +86,28 @@ class SlurmCommands:
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
-        try:
-            done = subprocess.run(
-                [program, *command[1:]],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                start_new_session=True,  # Ctrl-C at the driver does not tear a change in two
-                timeout=self.timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise SlurmAway(
-                f"Slurm: no answer to {command[0]} within {self.timeout_s:g} s"
-            ) from None
+        # A list of jobs is long: through a pipe, both would wake each other every few kilobytes.
+        with os.fdopen(os.memfd_create("wattloop-slurm"), "rb") as printed:
+            try:
+                done = subprocess.run(
+                    [program, *command[1:]],
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C at the driver does not tear a change in two
+                    timeout=self.timeout_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise SlurmAway(
+                    f"Slurm: no answer to {command[0]} within {self.timeout_s:g} s"
+                ) from None
+            printed.seek(0)
+            output = printed.read()
         said = done.stderr.decode("utf-8", "replace").strip()
         if done.returncode:
             kind = SlurmAway if any(word in said for word in AWAY) else SlurmError
             short = " ".join(said.split())[:LONGEST] or f"exit code {done.returncode}"
             raise kind(f"Slurm: {command[0]}: {short}")
-        return done.stdout
+        return output

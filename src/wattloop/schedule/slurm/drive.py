@@ -8,8 +8,10 @@ from typing import Protocol, TypeVar
 from wattloop.core.errors import SlurmAway, SlurmError, WattloopError
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.pace import Pace
 from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.snapshot import Snapshot
 
 __all__ = ["Ended", "Steering", "drive"]
 
@@ -26,6 +28,7 @@ class Steering(Protocol):
     log: EventLog
     settings: DriverSettings
     faults: int
+    snapshot: Snapshot
 
     def begin(self) -> None:
         """Before the first round."""
@@ -62,7 +65,7 @@ def drive(
     """
     _patiently(driver, stop, driver.begin)
     try:
-        done = 0
+        done, pace = 0, Pace(driver.settings.interval_s)
         while not stop.is_set() and (rounds is None or done < rounds):
             begun_s = time.monotonic()
             report = _patiently(driver, stop, driver.round, MOST_REFUSALS)
@@ -75,7 +78,9 @@ def drive(
                     f"policy {driver.policy.name} failed {driver.faults} times in a row "
                     f"({report.fault}); the driver has stepped back and Slurm goes on by itself"
                 )
-            wait_s = driver.settings.interval_s - (time.monotonic() - begun_s)
+            pace.look(driver.snapshot.by_key, begun_s)
+            took_s = time.monotonic() - begun_s
+            wait_s = pace.every_s(report, took_s) - took_s
             wait_s = min(wait_s, report.wake_s - time.time())
             stop.wait(max(wait_s, 0.02))
     finally:

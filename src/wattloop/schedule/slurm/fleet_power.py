@@ -2,14 +2,13 @@
 
 import json
 import math
-import threading
 import time
 import urllib.request
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
+from wattloop.core.beside import Beside
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.known_nodes import KnownNodes
@@ -24,7 +23,7 @@ IMPOSSIBLE = 2.0
 """Times the most that a node's parts may draw by the hardware table: nobody's power supply."""
 
 
-class FleetPower:
+class FleetPower(Beside):
     """Asks `GET /api/v1/nodes` once a second; what it said last is there at any moment.
 
     Args:
@@ -35,27 +34,13 @@ class FleetPower:
     """
 
     def __init__(self, url: str, token: str, known: KnownNodes, log: EventLog) -> None:
+        super().__init__("fleet-power", patience_s=2 * TIMEOUT_S)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigError(f"--fleet {url}: write a URL such as http://fleet.example:8765")
         self._url = f"{url.rstrip('/')}/api/v1/nodes"
         self._token, self._known, self._log = token, known, log
         self._latest: Mapping[int, NodePower] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="fleet-power", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join(2 * TIMEOUT_S)
 
     def readings(self) -> Mapping[int, NodePower]:
         """What each node said last, by number; who reads it decides what is too old."""

@@ -1,7 +1,7 @@
 """What the driver has asked of Slurm and has to undo if nothing comes of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["Opened", "Why"]
@@ -36,7 +36,16 @@ class Opened:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return {
+            "key": self.key,
+            "user": self.user,
+            "why": self.why,
+            "nodes": self.nodes,
+            "gpus": self.gpus,
+            "cap_w": self.cap_w,
+            "at_s": self.at_s,
+            "undo": dict(self.undo),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Opened":

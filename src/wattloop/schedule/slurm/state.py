@@ -98,7 +98,7 @@ class DriverState:
 
     def save(self) -> None:
         """Write it so that a power cut leaves the old or the new; nothing when nothing changed."""
-        text = json.dumps(self._to_dict(), indent=1)
+        text = json.dumps(self._to_dict())
         if text == self._saved:
             return
         beside = self.path.with_suffix(".new")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from wattloop.schedule.described.stated import Stated
+from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
 from wattloop.schedule.oracle_service.where import Where

@@ -10,7 +10,7 @@ said may mean the opposite.
 
 import re
 
-from wattloop.schedule.described.stated import Stated, with_field
+from wattloop.fleet.job_tag.stated import Stated, with_field
 
 __all__ = ["LONGEST_COMMENT", "LONGEST_TAG", "read_comment"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wattloop.characterize.quantities import SECONDS
+from wattloop.core.units import SECONDS
 from wattloop.hardware.lined_yaml import nearest
 
 __all__ = ["FIELDS", "FLAGS", "LOW_POWER_SHARE", "Stated", "with_field"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wattloop.schedule.described.comment import LONGEST_COMMENT, LONGEST_TAG, read_comment
-from wattloop.schedule.described.stated import FIELDS, FLAGS, MOST_GPUS, Stated
+from wattloop.fleet.job_tag.comment import LONGEST_COMMENT, LONGEST_TAG, read_comment
+from wattloop.fleet.job_tag.stated import FIELDS, FLAGS, MOST_GPUS, Stated
 
 KEYS = [*FIELDS, *FLAGS, "", "nice", "priority"]
 
