@@ -220,25 +220,6 @@ def test_after_a_long_absence_the_job_goes_on_in_a_second_run_and_nothing_is_los
     assert total_j == pytest.approx(300.0 * 1_020, rel=1e-3)
 
 
-def test_a_job_that_slurm_no_longer_has_is_closed_as_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its epilog never ran. One roll call without it may be a moment's; two are not."""
-    node = ScriptedNode(tmp_path, [(counter("gpu:0", Scope.GPU), line(300.0))], monkeypatch)
-    agent = node.start()
-    node.event("start", "7", gpus="0")
-    node.event("start", "8")
-    node.pass_time(100.0)
-    for listed in ({"8"}, {"7", "8"}, {"8"}):
-        agent.desk.listed = (node.clock.now_s(), listed)
-        node.pass_time(5.0)
-    assert [plan.job for plan in agent.book.running()] == ["7", "8"]
-    agent.desk.listed = (node.clock.now_s(), {"8"})
-    node.pass_time(5.0)
-    assert [plan.job for plan in agent.book.running()] == ["8"]
-    assert node.end_of("7")["status"] == "died"
-
-
 actions = st.lists(
     st.tuples(
         st.sampled_from(["start", "end", "start", "end", "kill", "run", "late", "time"]),
