@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -216,6 +218,37 @@ def test_a_lease_ends_with_the_process_that_asked_for_it(daemon: DaemonRig) -> N
         assert eventually(lambda: daemon.log("released")[-1]["why"] == "the client ended")
     finally:
         os.kill(child, 9)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_lease_is_not_given_to_a_child_of_one_that_ended_before_it_was_heard(
+    daemon: DaemonRig,
+) -> None:
+    """A busy daemon accepts late: by then the process that connected may be gone."""
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    reader, writer = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(str(daemon.socket))
+        line.sendall(
+            b'{"v": 1, "id": 1, "do": "set", "lever": "gpu:0/power_limit", "value": 400}\n'
+        )
+        if os.fork() == 0:
+            line.settimeout(30)
+            with suppress(ConnectionError):
+                os.write(writer, line.recv(1_000))
+            os.write(writer, b"nothing more")
+            os._exit(0)
+        os._exit(0)
+    os.waitpid(parent, 0)
+    daemon.process.send_signal(signal.SIGCONT)
+    try:
+        assert os.read(reader, 1_000) == b"nothing more"
+        assert daemon.limit_w() == DEFAULT_W
+    finally:
         os.close(reader)
         os.close(writer)
 

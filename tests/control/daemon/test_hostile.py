@@ -1,8 +1,11 @@
 """Promises against clients that mean no good: they are cut off and logged, others go on."""
 
 import json
+import os
 import random
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
+from tests.control.daemon.conftest import NOBODY, RULES, DaemonRig, as_user, needs_root
 from wattloop.control.daemon.client import connect
 from wattloop.control.daemon.protocol import REQUEST_MOST_B, NotAllowed
 
@@ -163,6 +166,66 @@ def test_one_user_cannot_take_all_connections(daemon: DaemonRig) -> None:
     assert daemon.log("turned_away")[-1]["uid"] == 4_243
     daemon.connect().close()
     assert eventually(lambda: as_user(4_243, many).startswith("4 "))
+
+
+@needs_root
+def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
+    """Caps of jobs come before whoever else has come."""
+    rig.write_rules(RULES.replace("connections_per_user: 4", "connections: 2"))
+    rig.start()
+    until, leave = os.pipe()
+    said, say = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(leave)
+        os.setgroups(())
+        os.setgid(4_243)
+        os.setuid(4_243)
+        held = [connect(rig.socket), connect(rig.socket)]
+        try:
+            held.append(connect(rig.socket))
+        except NotAllowed as error:
+            os.write(say, str(error).encode())
+        os.read(until, 1)
+        os._exit(0)
+    try:
+        assert b"more than 2 connections" in os.read(said, 1_000)
+        with rig.connect() as client:
+            assert client.set(LIMIT, 400.0).after == 400.0
+    finally:
+        os.close(leave)
+        os.waitpid(pid, 0)
+        for descriptor in (until, said, say):
+            os.close(descriptor)
+
+
+@needs_root
+def test_root_of_a_namespace_of_ones_own_is_the_user_outside(daemon: DaemonRig) -> None:
+    """Whoever calls himself root in a container he made is refused by his true number."""
+    inside = ["unshare", "--user", "--map-root-user", "id", "-u"]
+    if shutil.which("unshare") is None or subprocess.run(inside, check=False).returncode:
+        pytest.skip("no user namespaces here")
+    program = (
+        "import json, socket, sys\n"
+        "line = socket.socket(socket.AF_UNIX)\n"
+        "line.connect(sys.argv[1])\n"
+        'line.sendall(b\'{"v": 1, "id": 1, "do": "hello"}\\n\')\n'
+        "print(line.recv(4096).decode())\n"
+    )
+    words = ["unshare", "--user", "--map-root-user", "/usr/bin/env", "python3", "-c", program]
+    done = subprocess.run(
+        [*words, str(daemon.socket)], capture_output=True, text=True, check=True,
+        user=4_243, group=4_243, extra_groups=(),
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert (said["uid"], said["trusted"]) == (4_243, False)
+
+
+@needs_root
+def test_a_very_high_user_number_is_that_number(daemon: DaemonRig) -> None:
+    """Not a negative one, which no rule could name."""
+    high = 2**32 - 3
+    assert as_user(high, lambda: connect(daemon.socket).hello()["uid"]) == high
 
 
 def test_a_client_that_reads_nothing_is_cut_off(rig: DaemonRig) -> None:

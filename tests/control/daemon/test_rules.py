@@ -171,5 +171,11 @@ def test_rules_that_others_can_write_are_not_read(tmp_path: Path, rules_path: Pa
     with pytest.raises(ConfigError, match=f"{tmp_path.name}: others may write it"):
         read_rules(rules_path)
     tmp_path.chmod(0o755)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "rules").symlink_to(tmp_path)  # whoever can change the link chooses the rules
+    with pytest.raises(ConfigError, match="shared: others may write it"):
+        read_rules(shared / "rules" / "rules.yaml")
     with pytest.raises(ConfigError, match=r"no rules there.*--rules"):
         read_rules(tmp_path / "none.yaml")

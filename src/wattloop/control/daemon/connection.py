@@ -80,8 +80,9 @@ class Connection(threading.Thread):
 
     def run(self) -> None:
         """Until the client goes, in whatever way."""
-        process = _process(self.peer.pid)
+        process: int | None = None
         try:
+            process = _process(self.peer.pid)
             self._line.setblocking(False)
             while (line := self._next_line(process)) is not None:
                 if not self._rate.passed():
@@ -93,6 +94,8 @@ class Connection(threading.Thread):
             self._log.write("cut_off", self.peer, why=str(error))
             with suppress(OSError):
                 hang_up(self._line, error)
+        except ProcessLookupError:  # a child of it may have the connection: it was not given to it
+            self._why = "the client ended"
         except OSError as error:
             self._why = f"the connection failed: {error.strerror or error}"
         finally:
@@ -179,8 +182,14 @@ def hang_up(line: socket.socket, error: WattloopError) -> None:
 
 
 def _process(pid: int) -> int | None:
-    """A descriptor that tells when a process has ended; None for one of another container."""
+    """A descriptor that tells when a process has ended; None for one of another container.
+
+    Raises:
+        ProcessLookupError: it has ended already.
+    """
     try:
         return os.pidfd_open(pid) if pid > 0 else None
+    except ProcessLookupError:
+        raise
     except OSError:
         return None

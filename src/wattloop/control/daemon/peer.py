@@ -36,9 +36,9 @@ class Peer:
 
 def peer_of(line: socket.socket) -> Peer:
     """The process at the other end; its word is not asked for."""
-    size = struct.calcsize("3i")
-    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, uid, gid = struct.unpack("3i", data)
+    form = struct.Struct("iII")  # of users and groups there are more than two thousand millions
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    pid, uid, gid = form.unpack(data)
     user = user_name(uid)
     return Peer(pid, uid, frozenset({gid, *_groups(line, user, gid)}), user, _command(pid))
 

@@ -132,7 +132,8 @@ class Server:
         with self._busy:
             everyone = len(self._connections)
             own = sum(connection.peer.uid == peer.uid for connection in self._connections)
-        if everyone >= limits.connections:
+        # a node agent's caps shall not wait for users who come in crowds
+        if everyone >= limits.connections and not self._rules.trusts(peer):
             return f"more than {limits.connections} connections"
         if own >= limits.connections_per_user and peer.uid != os.geteuid():
             return f"more than {limits.connections_per_user} connections of {peer.user}"

@@ -51,7 +51,8 @@ def check_folder(folder: Path) -> None:
         ConfigError: somebody else can, with the command that mends it.
     """
     real = folder.resolve()
-    for place in (real, *real.parents):
+    # also where a link to it lies: whoever can change that chooses the folder
+    for place in dict.fromkeys((real, *real.parents, *folder.absolute().parents)):
         try:
             status = place.stat()
         except OSError as error:

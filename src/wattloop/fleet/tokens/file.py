@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -26,6 +27,8 @@ ROLES = (Role.NODE, Role.READER, Role.WRITER, Role.SCHEDULER)
 LOOK_EVERY_S = 1.0
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._@-]{0,99}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+
+_log = logging.getLogger("wattloop.tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class TokenFile:
         self._looked_s = -LOOK_EVERY_S
         self._seen: tuple[int, ...] = ()
         self._by_hash: dict[str, Caller] = {}
+        self._fault = ""
         self._load()  # a mistake is said at the start
 
     def caller(self, secret: str) -> Caller | None:
@@ -77,11 +81,18 @@ class TokenFile:
         try:
             if _signature(self.path) != self._seen:
                 self._load()
-        except (ConfigError, OSError):
+            self._fault = ""
+        except (ConfigError, OSError) as error:
             self._by_hash, self._seen = {}, ()
+            if str(error) != self._fault:
+                _log.error("nobody is let in: %s", error)
+            self._fault = str(error)
 
     def _load(self) -> None:
-        seen = _signature(self.path)
+        try:
+            seen = _signature(self.path)
+        except OSError:  # said below, with what to do
+            seen = ()
         self._by_hash = {token.sha256: token.caller for token in list_tokens(self.path)}
         self._seen = seen
 
@@ -161,7 +172,8 @@ def _token(row: Any) -> Token:
 def _write(path: Path, tokens: list[Token]) -> None:
     """Whole or not at all, and for its owner only."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(fresh, flags, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump({"tokens": [asdict(token) for token in tokens]}, file, indent=1)
         file.write("\n")

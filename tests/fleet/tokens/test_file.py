@@ -1,0 +1,124 @@
+"""Promises of the file of tokens: a secret opens what it is for, and a doubtful file opens nothing.
+
+What a server does with them is in `tests/serve/test_nodes.py`.
+"""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from wattloop.core.errors import ConfigError
+from wattloop.fleet.tokens import Role, TokenFile, add_token, list_tokens, revoke_token
+from wattloop.fleet.tokens import file as token_file
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(token_file, "LOOK_EVERY_S", 0.0)
+    return tmp_path / "tokens.json"
+
+
+def test_a_secret_is_known_by_its_hash_alone(path: Path) -> None:
+    """The file can be copied or lost: nobody gets in with what stands in it."""
+    secret = add_token(path, "n1", Role.NODE, "n1")
+    kept = path.read_text()
+    assert secret not in kept
+    assert path.stat().st_mode & 0o077 == 0
+    tokens = TokenFile(path)
+    caller = tokens.caller(secret)
+    assert caller is not None
+    assert (caller.role, caller.node) == (Role.NODE, "n1")
+    assert tokens.caller(list_tokens(path)[0].sha256) is None
+    assert tokens.caller("") is None
+
+
+def test_a_nodes_secret_is_for_that_node_and_reads_nothing(path: Path) -> None:
+    """Nor does one who only reads speak for any."""
+    secrets = {
+        "n1": add_token(path, "n1", Role.NODE, "n1"),
+        "ada": add_token(path, "ada", Role.READER),
+        "lab": add_token(path, "lab", Role.WRITER),
+    }
+    callers = {name: TokenFile(path).caller(secret) for name, secret in secrets.items()}
+    assert all(callers.values())
+    may = {name: (c.may_read, c.may_write_runs, c.may_speak_for("n1"), c.may_speak_for("n2"))
+           for name, c in callers.items() if c is not None}  # fmt: skip
+    assert may == {
+        "n1": (False, True, True, False),
+        "ada": (True, False, False, False),
+        "lab": (True, True, False, False),
+    }
+
+
+def test_tokens_count_while_the_server_runs(path: Path) -> None:
+    """New ones at once, revoked ones no longer."""
+    first = add_token(path, "n1", Role.NODE, "n1")
+    tokens = TokenFile(path)
+    second = add_token(path, "n2", Role.NODE, "n2")
+    assert tokens.caller(second) is not None
+    revoke_token(path, "n1")
+    assert tokens.caller(first) is None
+    assert tokens.caller(second) is not None
+
+
+@pytest.mark.parametrize("harm", ["chmod", "rubbish", "gone", "strange"])
+def test_a_file_that_is_not_to_be_trusted_lets_nobody_in(
+    path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is mended; said once in the log, and at the start an error with what to do."""
+    secret = add_token(path, "n1", Role.NODE, "n1")
+    tokens, good = TokenFile(path), path.read_text()
+    if harm == "chmod":
+        path.chmod(0o640)
+    elif harm == "rubbish":
+        path.write_text("{")
+    elif harm == "gone":
+        path.unlink()
+    else:
+        rows = json.loads(good)["tokens"]
+        path.write_text(json.dumps({"tokens": [{**rows[0], "role": "admin"}]}))
+    assert tokens.caller(secret) is tokens.caller(secret) is None
+    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+    with pytest.raises(ConfigError):
+        TokenFile(path)
+    path.write_text(good)
+    path.chmod(0o600)
+    assert tokens.caller(secret) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "node"),
+    [
+        *(("n1", Role.NODE, ""), ("ada", Role.READER, "n1"), ("a b", Role.READER, "")),
+        *(("n1", Role.NODE, "../n2"), ("root", Role.ADMIN, ""), ("", Role.READER, "")),
+    ],
+)
+def test_what_makes_no_sense_gets_no_secret(path: Path, name: str, role: Role, node: str) -> None:
+    """A node's token names its node, no other does; nobody makes the server's own."""
+    with pytest.raises(ConfigError):
+        add_token(path, name, role, node)
+    assert not path.exists()
+
+
+def test_two_who_add_at_once_lose_nothing(path: Path) -> None:
+    """Each waits for the other."""
+    names = [f"n{number}" for number in range(12)]
+    threads = [threading.Thread(target=add_token, args=(path, n, Role.NODE, n)) for n in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(token.name for token in list_tokens(path)) == sorted(names)
+
+
+def test_a_link_that_waits_for_the_new_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    """It would be written to wherever somebody wants."""
+    target = tmp_path / "elsewhere"
+    target.write_text("kept")
+    path.with_name(f".{path.name}.{os.getpid()}").symlink_to(target)
+    with pytest.raises(ConfigError):
+        add_token(path, "ada", Role.READER)
+    assert target.read_text() == "kept"
