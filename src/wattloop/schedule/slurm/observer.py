@@ -4,10 +4,10 @@ import time
 
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.admin_comment import noted
-from wattloop.schedule.slurm.carrying_out import open_fields, wanted_start
 from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.looking import Looking, Readings
+from wattloop.schedule.slurm.opening import open_fields, wanted_start
 from wattloop.schedule.slurm.planning import Planned, planned
 from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
