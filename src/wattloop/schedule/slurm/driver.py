@@ -3,7 +3,7 @@
 import math
 import time
 
-from wattloop.core.errors import SlurmError
+from wattloop.core.errors import SlurmAway, SlurmError
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.acting import Acting
 from wattloop.schedule.slurm.backoff import BackOff
@@ -11,7 +11,7 @@ from wattloop.schedule.slurm.carrying_out import CarryingOut
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import EventLog
 from wattloop.schedule.slurm.gate import Gate
-from wattloop.schedule.slurm.looking import Looking, Readings
+from wattloop.schedule.slurm.looking import Looking, Readings, Resite, no_readings
 from wattloop.schedule.slurm.noticing import Noticing
 from wattloop.schedule.slurm.planning import Planned, planned
 from wattloop.schedule.slurm.round_report import RoundReport
@@ -35,6 +35,7 @@ class SlurmDriver:
         settings: times and bounds.
         owner: the user who runs it.
         readings: power that nodes report, by node number.
+        resite: what is ours when nodes have changed; None to go on with those of `site`.
     """
 
     def __init__(
@@ -47,15 +48,16 @@ class SlurmDriver:
         log: EventLog,
         settings: DriverSettings,
         owner: str,
-        readings: Readings = dict,
+        readings: Readings = no_readings,
+        resite: Resite | None = None,
     ) -> None:
-        self.client, self.site, self.policy = client, site, policy
+        self.client, self.policy = client, policy
         self.state, self.log, self.settings = state, log, settings
         nodes = ",".join(site.known.names)
         self.gate = Gate(
             client, state.gate_name, nodes, owner, settings.lease_s, now_s=time.monotonic
         )
-        self._looking = Looking(client, site, readings, settings.nodes_every_s)
+        self._looking = Looking(client, site, readings, settings.nodes_every_s, resite)
         self._backoff = BackOff()
         self._carrying_out = carrying_out = CarryingOut(client, state, log, state.gate_name)
         self._noticing = Noticing(state, log, carrying_out, self._backoff, settings.patience_s)
@@ -66,6 +68,11 @@ class SlurmDriver:
         self._gated_s = float("inf")
         self.faults = 0
         self.snapshot = Snapshot()
+
+    @property
+    def site(self) -> Site:
+        """What is ours."""
+        return self._looking.site
 
     def begin(self) -> None:
         """Close the gate, and take up what was left by the last run of this driver.
@@ -102,6 +109,7 @@ class SlurmDriver:
         begun_s = time.perf_counter()
         if self.gate.keep(self._acting.users()):
             self._gated_s = time.time() + self.gate.ahead_s
+        self._look_at_nodes()
         self.snapshot = snapshot = self._looking.jobs(self.gate.name, self.state.opened)
         report.at_s = now_s = time.time() + self.gate.ahead_s
         self._noticing.look(snapshot, self.site, self._gated_s, now_s)
@@ -124,6 +132,27 @@ class SlurmDriver:
         self.gate.remove()
         self._carrying_out.nudge(snapshot.waiting)
         self.state.save()
+
+    def _look_at_nodes(self) -> None:
+        """Take in nodes that are new, and let go of those that are gone: the gate goes first."""
+        found = self._looking.nodes()
+        if self._looking.fault:
+            self.log.add("warning", self._looking.fault)
+            self._looking.fault = ""
+        if found is None:
+            return
+        nodes = ",".join(found.known.names)
+        try:
+            self.gate.move(nodes)
+        except SlurmAway:
+            self._looking.ask_again()
+            raise
+        except SlurmError as error:
+            self.log.add("warning", f"nodes are now {nodes}, and are not taken in: {error}")
+            return
+        self._looking.site = found
+        self._gated_s = time.time() + self.gate.ahead_s
+        self.log.add("nodes", f"nodes are now {nodes}")
 
     def _plan(self, snapshot: Snapshot, now_s: float, report: RoundReport) -> Planned | None:
         begun_s = time.perf_counter()
