@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.looking import Readings, no_readings
 
 if TYPE_CHECKING:
     from wattloop.schedule.slurm.annotating import Annotating
@@ -63,12 +64,12 @@ def store_of(request: RunRequest) -> "Iterator[Store | None]":
 
 
 @contextmanager
-def readings_of(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Any]:
+def readings_of(request: RunRequest, site: "Site", log: EventLog) -> Iterator[Readings]:
     """Power that nodes report to the fleet's server."""
     if request.fleet is None:
         if request.token_file is not None:
             raise ConfigError("--token-file is for --fleet URL; give that as well")
-        yield dict
+        yield no_readings
         return
     from wattloop.schedule.slurm.fleet_power import FleetPower
 

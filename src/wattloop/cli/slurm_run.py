@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,16 @@ from wattloop.cli.slurm_view import Console, would_have_rows
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.assembly import SiteRequest, site_from
+from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.drive import Steering, drive
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.event_log import EventLog
+from wattloop.schedule.slurm.node_record import SlurmNode
 from wattloop.schedule.slurm.observer import SlurmObserver
 from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
+from wattloop.schedule.slurm.site import Site
 from wattloop.schedule.slurm.state import DriverState, default_state_path
 from wattloop.schedule.slurm.status_file import read_status, status_path, write_status
 
@@ -52,14 +54,25 @@ def execute(request: RunRequest) -> None:
     client, console = SlurmClient(), Console(quiet=request.dry_run)
     log_path = user_path(request.log) if request.log else state_path.with_suffix(".log.jsonl")
     with store_of(request) as store:
-        site = site_from(client, _site_request(request, store), policy)
+        asked = _site_request(request, store)
+        site = site_from(client, asked, policy)
         console.introduce(site, policy.name, looks_only=looks_only)
         log = EventLog(None if request.dry_run and not request.log else log_path, console.tell)
+
+        def resite(nodes: Sequence[SlurmNode]) -> Site:
+            return site_of_nodes(nodes, asked, policy)
+
         with readings_of(request, site, log) as readings:
             steering: SlurmDriver | SlurmObserver
             if looks_only:
                 steering = SlurmObserver(
-                    client, site, policy, log=log, settings=settings, readings=readings
+                    client,
+                    site,
+                    policy,
+                    log=log,
+                    settings=settings,
+                    readings=readings,
+                    resite=resite,
                 )
             else:
                 state = DriverState.load(state_path)
@@ -73,6 +86,7 @@ def execute(request: RunRequest) -> None:
                     settings=settings,
                     owner=getpass.getuser(),
                     readings=readings,
+                    resite=resite,
                 )
             reports = _Reports(request, steering, state_path, console)
             with _stopping() as stop, annotating_of(request, store, client, log) as annotating:

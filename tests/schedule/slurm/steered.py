@@ -8,7 +8,7 @@ from typing import Any
 
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import policy_from
-from wattloop.schedule.slurm.assembly import SiteRequest, site_from
+from wattloop.schedule.slurm.assembly import SiteRequest, site_from, site_of_nodes
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.commands import SlurmCommands
 from wattloop.schedule.slurm.driver import SlurmDriver
@@ -37,7 +37,8 @@ def driver_of(
     client = client_of(lab)
     chosen = policy_from(policy) if isinstance(policy, str) else policy
     asked = {"partitions": ("all",), "gpus_only": True, **request}
-    site = site_from(client, SiteRequest(**asked), chosen)
+    wanted = SiteRequest(**asked)
+    site = site_from(client, wanted, chosen)
     state = DriverState.load(folder / "state.json")
     state.hold()
     log = EventLog(folder / "log.jsonl")
@@ -49,6 +50,7 @@ def driver_of(
         log=log,
         settings=settings or DriverSettings(interval_s=0.3, lease_s=5.0),
         owner="root",
+        resite=lambda nodes: site_of_nodes(nodes, wanted, chosen),
     )
 
 

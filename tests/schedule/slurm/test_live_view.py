@@ -9,11 +9,11 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
-from wattloop.schedule.slurm.carrying_out import open_fields, wanted_start
 from wattloop.schedule.slurm.fleet_power import readings_from
 from wattloop.schedule.slurm.known_nodes import known_nodes
 from wattloop.schedule.slurm.node_record import SlurmNode
 from wattloop.schedule.slurm.opened import Opened
+from wattloop.schedule.slurm.opening import open_fields, wanted_start
 from wattloop.schedule.slurm.plan import Planner
 from wattloop.schedule.slurm.planning import planned
 from wattloop.schedule.slurm.power import NodePower, power_now

@@ -18,11 +18,12 @@ from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.believed import Believed
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.known_nodes import known_nodes
+from wattloop.schedule.slurm.node_record import SlurmNode
 from wattloop.schedule.slurm.site import Site, shared_partitions
 from wattloop.schedule.steps import Steps
 from wattloop.schedule.steps_file import StepsError, budget_steps
 
-__all__ = ["CAPS", "SiteRequest", "site_from"]
+__all__ = ["CAPS", "SiteRequest", "site_from", "site_of_nodes"]
 
 CAPS = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Shares of TDP for policies that set caps, where nobody names others."""
@@ -60,7 +61,15 @@ def site_from(client: SlurmClient, request: SiteRequest, policy: Policy) -> Site
         ConfigError: something that was asked for is wrong.
         SlurmError: Slurm does not answer.
     """
-    nodes = client.nodes()
+    return site_of_nodes(client.nodes(), request, policy)
+
+
+def site_of_nodes(nodes: Sequence[SlurmNode], request: SiteRequest, policy: Policy) -> Site:
+    """What a driver needs, by the nodes that Slurm has now.
+
+    Raises:
+        ConfigError: something that was asked for is wrong.
+    """
     partitions = request.partitions or _only_partition([p for n in nodes for p in n.partitions])
     described = load_cluster(request.cluster) if request.cluster is not None else None
     known = known_nodes(nodes, partitions, described=described, count_hosts=not request.gpus_only)

@@ -40,17 +40,26 @@ class FleetPower(Beside):
             raise ConfigError(f"--fleet {url}: write a URL such as http://fleet.example:8765")
         self._url = f"{url.rstrip('/')}/api/v1/nodes"
         self._token, self._known, self._log = token, known, log
-        self._latest: Mapping[int, NodePower] = {}
+        self._latest: tuple[KnownNodes, Mapping[int, NodePower]] = (known, {})
 
-    def readings(self) -> Mapping[int, NodePower]:
-        """What each node said last, by number; who reads it decides what is too old."""
-        return self._latest
+    def readings(self, known: KnownNodes) -> Mapping[int, NodePower]:
+        """What each node said last, by number; who reads it decides what is too old.
+
+        Args:
+            known: our nodes now. Others than before have other numbers: nothing is known of them
+                until the next answer.
+        """
+        self._known = known
+        numbered, latest = self._latest
+        return latest if numbered is known else {}
 
     def _work(self) -> None:
         while not self._stop.is_set():
             try:
                 data = self._ask()
-                self._latest, refusals = readings_from(data, self._known, time.time())
+                known = self._known
+                latest, refusals = readings_from(data, known, time.time())
+                self._latest = known, latest
                 for refusal in refusals:
                     self._log.add("refused", refusal)
             except (OSError, ValueError) as error:

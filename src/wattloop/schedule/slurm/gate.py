@@ -71,6 +71,15 @@ class Gate:
         self._users, self._extended_s = wanted, now_s
         return made
 
+    def move(self, nodes: str) -> None:
+        """Stand over other nodes from now on.
+
+        Raises:
+            SlurmError: Slurm does not let us.
+        """
+        self._client.update_reservation({"ReservationName": self.name, "Nodes": nodes})
+        self.nodes = nodes
+
     def doubt(self) -> None:
         """It may be gone: slurmctld was away, and may have forgotten its last seconds."""
         self._extended_s = float("-inf")

@@ -4,10 +4,10 @@ import time
 
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.admin_comment import noted
-from wattloop.schedule.slurm.carrying_out import open_fields, wanted_start
 from wattloop.schedule.slurm.client import SlurmClient, update_words
 from wattloop.schedule.slurm.event_log import EventLog
-from wattloop.schedule.slurm.looking import Looking, Readings
+from wattloop.schedule.slurm.looking import Looking, Readings, Resite, no_readings
+from wattloop.schedule.slurm.opening import open_fields, wanted_start
 from wattloop.schedule.slurm.planning import Planned, planned
 from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
@@ -29,6 +29,7 @@ class SlurmObserver:
         settings: times and bounds.
         gate_name: for the commands that are shown.
         readings: power that nodes report, by node number.
+        resite: what is ours when nodes have changed; None to go on with those of `site`.
 
     Attributes:
         table: what the policy would have done.
@@ -44,17 +45,23 @@ class SlurmObserver:
         log: EventLog,
         settings: DriverSettings,
         gate_name: str = "wattloop_gate",
-        readings: Readings = dict,
+        readings: Readings = no_readings,
+        resite: Resite | None = None,
     ) -> None:
-        self.client, self.site, self.policy = client, site, policy
+        self.client, self.policy = client, policy
         self.log, self.settings = log, settings
         self._gate_name = gate_name
         site.believed.on_refusal = log.add_refusal
-        self._looking = Looking(client, site, readings, settings.nodes_every_s)
+        self._looking = Looking(client, site, readings, settings.nodes_every_s, resite)
         self.table = WouldHaveTable(site, sets_caps=policy.sets_caps, since_s=time.time())
         self.commands: list[tuple[str, ...]] = []
         self.faults = 0
         self.snapshot = Snapshot()
+
+    @property
+    def site(self) -> Site:
+        """What is ours."""
+        return self._looking.site
 
     def begin(self) -> None:
         """Nothing has to be set up."""
@@ -70,6 +77,9 @@ class SlurmObserver:
         """
         report, calls = RoundReport(), sum(self.client.commands.calls.values())
         begun_s = time.perf_counter()
+        found_site = self._looking.nodes()
+        if found_site is not None:
+            self._looking.site = self.table.site = found_site
         self.snapshot = snapshot = self._looking.jobs("", {})
         report.at_s = now_s = time.time()
         report.read_s = time.perf_counter() - begun_s

@@ -54,7 +54,7 @@ class WouldHaveTable:
     """
 
     def __init__(self, site: Site, *, sets_caps: bool, since_s: float) -> None:
-        self._site, self._sets_caps, self._since_s = site, sets_caps, since_s
+        self.site, self._sets_caps, self._since_s = site, sets_caps, since_s
         self.rows: dict[str, WouldHave] = {}
 
     def look(self, snapshot: Snapshot) -> None:
@@ -62,7 +62,7 @@ class WouldHaveTable:
         begun = [job for job in snapshot.running if job.start_s >= self._since_s]
         for job in (*snapshot.waiting, *begun):
             if job.key not in self.rows:
-                said = self._site.believed.of(job)
+                said = self.site.believed.of(job)
                 self.rows[job.key] = WouldHave(
                     job.key, job.user, job.name, job.submit_s, said.source.value
                 )
@@ -82,7 +82,7 @@ class WouldHaveTable:
         work = live.view.running[start.job].work_at_start
         estimates = queue.estimates_for(start.job, work)
         row.would_s = live.view.now_s
-        row.nodes = tuple(self._site.known.names[node] for node, _ in start.nodes)
+        row.nodes = tuple(self.site.known.names[node] for node, _ in start.nodes)
         row.gpus = int(estimates.gpus[start.option])
         if self._sets_caps:
             row.cap_w = float(estimates.options.cap_w[start.option])
