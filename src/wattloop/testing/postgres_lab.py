@@ -10,18 +10,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import ClassVar
 
 from wattloop.core.errors import ConfigError
-from wattloop.testing.free_ports import PortBlock
-from wattloop.testing.process_keeper import ProcessKeeper
+from wattloop.testing.lab import Lab
 
 __all__ = ["PostgresLab", "why_no_postgres"]
 
-PATIENCE_S = 60.0
 ACCOUNT = "postgres"
 """PostgreSQL refuses to run as root."""
 
@@ -38,7 +34,7 @@ def why_no_postgres() -> str:
     return ""
 
 
-class PostgresLab:
+class PostgresLab(Lab):
     """A server with an empty database and a user `wattloop`, on 127.0.0.1.
 
     What was committed survives `kill`, as on a server that lost its power supply: it syncs.
@@ -50,40 +46,16 @@ class PostgresLab:
         ConfigError: no server can run here (see `why_no_postgres`), or it does not start.
     """
 
+    title: ClassVar[str] = "PostgreSQL lab"
+
     def __init__(self, settings: str = "") -> None:
         reason = why_no_postgres()
         if reason:
             raise ConfigError(f"PostgreSQL lab: {reason}")
+        super().__init__()
+        self._port = self._ports.take()
         self._settings = settings
         self._server: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self._ports = PortBlock()
-        self._port = self._ports.take()
-        self._keeper = ProcessKeeper("postgres")
-        self.folder = self._keeper.folder
-        try:
-            self._create()
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the server and remove its data."""
-        self._keeper.close()
-        if self._server is not None:
-            self._server.wait()
-        self._ports.close()
 
     @property
     def url(self) -> str:
@@ -92,14 +64,8 @@ class PostgresLab:
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
-        data = self.folder / "data"
-        self._server = self._spawn(_found("postgres"), "-D", str(data))
-        give_up_s = time.monotonic() + PATIENCE_S
-        while not self._answers():
-            if self._server.poll() is not None or time.monotonic() > give_up_s:
-                log = (self.folder / "log").read_text("utf-8", "replace")[-2_000:]
-                raise ConfigError(f"PostgreSQL lab: the server does not start\n{log}")
-            time.sleep(0.05)
+        self._server = self._spawn("server", "postgres", "-D", str(self.folder / "data"))
+        self.wait(self._answers, "the server does not start")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """End it at once, its connections included."""
@@ -110,9 +76,7 @@ class PostgresLab:
         self._server = None
         # Workers have sessions of their own and end when they notice that the server is gone; a
         # new server would refuse to start beside them.
-        give_up_s = time.monotonic() + PATIENCE_S
-        while self._has_workers() and time.monotonic() < give_up_s:
-            time.sleep(0.01)
+        self.wait(lambda: not self._has_workers(), "workers of a killed server do not end")
 
     def restart(self) -> None:
         """Kill and start."""
@@ -130,36 +94,26 @@ class PostgresLab:
         columns = (line.split() for line in blocks)
         return any(row[1] == noted[1] and int(row[6]) > 0 for row in columns)
 
-    def _create(self) -> None:
+    def _begin(self) -> None:
         if os.geteuid() == 0:
             account = pwd.getpwnam(ACCOUNT)
             os.chown(self.folder, account.pw_uid, account.pw_gid)
         options = ("-A", "trust", "-U", "wattloop", "-E", "UTF8", "--locale=C", "--no-sync")
         data = self.folder / "data"
-        if self._spawn(_found("initdb"), "-D", str(data), *options).wait():
-            log = (self.folder / "log").read_text("utf-8", "replace")[-2_000:]
-            raise ConfigError(f"PostgreSQL lab: initdb fails\n{log}")
+        if self._spawn("initdb", "initdb", "-D", str(data), *options).wait():
+            raise self._fault("initdb fails")
         with (data / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(f"port = {self._port}\nlisten_addresses = '127.0.0.1'\n")
             file.write(f"unix_socket_directories = '{self.folder}'\n{self._settings}\n")
+        self.start()
 
-    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
-        as_root = os.geteuid() == 0
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                env={**os.environ, **self._keeper.environment},
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                user=ACCOUNT if as_root else None,
-                group=ACCOUNT if as_root else None,
-                extra_groups=() if as_root else None,
-                start_new_session=True,
-            )
+    def _spawn(self, name: str, program: str, *words: str) -> subprocess.Popen[bytes]:
+        account = ACCOUNT if os.geteuid() == 0 else None
+        return self._started(name, [_found(program), *words], os.environ, account)
 
     def _answers(self) -> bool:
+        if self._server is not None and self._server.poll() is not None:
+            raise self._fault("the server ends at once")
         ready = (_found("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port))
         try:
             socket.create_connection(("127.0.0.1", self._port), 1.0).close()

@@ -17,7 +17,7 @@ from wattloop.testing.slurm_conf import (
 __all__ = ["PATH", "LabFiles", "daemon_command"]
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-FOLDERS = ("state", "spool", "log", "dev", "munge", "virtual", "hooks", "environment")
+FOLDERS = ("state", "spool", "dev", "munge", "virtual", "hooks", "environment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,26 +6,20 @@ with SlurmLab(nodes=4, gpus=4) as lab:
 """
 
 import os
-import pwd
 import shutil
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import ClassVar
 
-from wattloop.core.errors import CommandError, ConfigError
-from wattloop.testing.free_ports import PortBlock
-from wattloop.testing.process_keeper import ProcessKeeper
+from wattloop.core.errors import ConfigError
+from wattloop.testing.slurm_commands import SlurmCommands
 from wattloop.testing.slurm_conf import NodeLine
 from wattloop.testing.slurm_files import PATH, LabFiles, daemon_command
 
 __all__ = ["SlurmLab", "why_no_slurm"]
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo", "munged")
-PATIENCE_S = 60.0
 
 
 def why_no_slurm() -> str:
@@ -38,11 +32,11 @@ def why_no_slurm() -> str:
     return ""
 
 
-class SlurmLab:
+class SlurmLab(SlurmCommands):
     """A Slurm of its own: own folder, own ports, own munged.
 
     Args:
-        folder: its logs and configuration are linked here as `slurm`, for a look afterwards.
+        folder: its logs and configuration are kept here as `slurm`, for a look afterwards.
         nodes: how many nodes, called n1, n2, ...
         gpus: GPUs of each node.
         cpus: cores of each node, whatever the machine has.
@@ -58,6 +52,8 @@ class SlurmLab:
     Raises:
         ConfigError: Slurm cannot run here (see `why_no_slurm`), or does not start.
     """
+
+    title: ClassVar[str] = "Slurm lab"
 
     def __init__(  # noqa: PLR0913 - each is one part of a cluster, and most tests name one or two
         self,
@@ -77,11 +73,10 @@ class SlurmLab:
         reason = why_no_slurm()
         if reason:
             raise ConfigError(f"Slurm lab: {reason}")
-        self._links = folder
+        super().__init__(None if folder is None else folder / "slurm")
         self._hooks = {"Prolog": prolog, "Epilog": epilog}
         self._lua, self._extra, self._given = lua, extra, dict(environment or {})
         types = [gpu_type] * nodes if isinstance(gpu_type, str) else list(gpu_type)
-        self._ports = PortBlock()
         self.port = self._ports.take()
         self.nodes = tuple(
             NodeLine(
@@ -94,52 +89,35 @@ class SlurmLab:
             )
             for number in range(nodes)
         )
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Self:
-        self._keeper = ProcessKeeper("slurm", (f"SLURM_CLUSTER_NAME=lab{self.port}",))
-        self.folder = self._keeper.folder
-        try:
-            LabFiles(
-                folder=self.folder,
-                port=self.port,
-                nodes=self.nodes,
-                hooks=self._hooks,
-                lua=self._lua,
-                extra=self._extra,
-                variables={
-                    node: {**self._keeper.environment, **self._variables_of(node)}
-                    for node in self.node_names
-                },
-            ).write()
-            self.start("munged")
-            self.start("slurmctld")
-            for node in self.node_names:
-                self._spawn(node)
-            self.wait_until_idle()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
-        """End all its processes, jobs included; keep the logs if a folder was given."""
-        if self._links is not None:
-            kept = self._links / "slurm"
-            shutil.copytree(self.folder / "log", kept, dirs_exist_ok=True)
-            shutil.copy(self.folder / "slurm.conf", kept)
-        self._keeper.close()
-        for process in self._processes.values():
-            process.wait()
-        self._ports.close()
+        """End all its processes, jobs included; keep logs and configuration if told where."""
+        if self._kept is not None and (self.folder / "slurm.conf").exists():
+            self._kept.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.folder / "slurm.conf", self._kept)
+        super().close()
+
+    def _marks(self) -> tuple[str, ...]:
+        return (f"SLURM_CLUSTER_NAME=lab{self.port}",)  # jobs that were given no environment
+
+    def _begin(self) -> None:
+        LabFiles(
+            folder=self.folder,
+            port=self.port,
+            nodes=self.nodes,
+            hooks=self._hooks,
+            lua=self._lua,
+            extra=self._extra,
+            variables={
+                node: {**self._keeper.environment, **self._variables_of(node)}
+                for node in self.node_names
+            },
+        ).write()
+        self.start("munged")
+        self.start("slurmctld")
+        for node in self.node_names:
+            self._spawn(node)
+        self.wait_until_idle()
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -159,39 +137,6 @@ class SlurmLab:
     def environment_of(self, node: str) -> dict[str, str]:
         """The whole environment of a node's slurmd, hooks and agent."""
         return {**self.environment, **self._variables_of(node)}
-
-    def run(self, *command: str, timeout_s: float = 60.0, check: bool = True) -> str:
-        """What one of Slurm's commands prints.
-
-        Raises:
-            CommandError: it failed, and `check` was not False.
-        """
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        if check and done.returncode:
-            what = f"{' '.join(command)}: {done.stderr.strip()}"
-            raise CommandError(what, done.returncode)
-        return done.stdout
-
-    def submit(self, command: str, *options: str, user: str | None = None) -> int:
-        """Submit a batch job that runs a shell command; returns its number.
-
-        Its output goes nowhere unless `options` say otherwise. `user` is any Unix account.
-        """
-        account = pwd.getpwnam(user) if user else None
-        as_user = (
-            (f"--uid={account.pw_uid}", f"--gid={account.pw_gid}", "--chdir=/") if account else ()
-        )
-        quiet = ("--output=/dev/null", "--error=/dev/null")
-        wrapped = f"--wrap={command}"
-        return int(self.run("sbatch", "--parsable", *quiet, *as_user, *options, wrapped))
 
     def start(self, name: str) -> None:
         """Start `slurmctld`, `munged` or a node, and wait until it answers."""
@@ -221,45 +166,6 @@ class SlurmLab:
         self.kill(name, signal.SIGTERM)
         self.start(name)
 
-    def wait_until_idle(self, *nodes: str) -> None:
-        """Wait until these nodes (all unless given) are known to the controller and up."""
-        names = ",".join(nodes or self.node_names)
-        up = ("idle", "mix", "alloc", "comp")
-
-        def all_up() -> bool:
-            states = self.run("sinfo", "-h", "-N", "-n", names, "-o", "%t", check=False).split()
-            return bool(states) and all(state in up for state in states)
-
-        self.wait(all_up, f"nodes {names} do not come up")
-
-    def wait_for_jobs(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until no job is pending or running."""
-        self.wait(
-            lambda: not self.run("squeue", "-h", "-o", "%i").strip(), "jobs do not end", timeout_s
-        )
-
-    def job_state(self, number: int) -> str:
-        """`PENDING`, `RUNNING`, ...; empty when Slurm has forgotten the job."""
-        listed = self.run("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%T", check=False)
-        return listed.strip()
-
-    def wait_for_state(self, number: int, *states: str) -> None:
-        """Wait until a job is in one of these states."""
-        self.wait(lambda: self.job_state(number) in states, f"job {number} is not {states}")
-
-    def wait(self, done: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until something is so; the error says what was waited for, with the last logs."""
-        give_up_s = time.monotonic() + timeout_s
-        while not done():
-            if time.monotonic() > give_up_s:
-                logs = "\n".join(
-                    f"{path.name}: {line}"
-                    for path in sorted((self.folder / "log").iterdir())
-                    for line in path.read_text("utf-8", "replace").splitlines()[-5:]
-                )
-                raise ConfigError(f"Slurm lab: {what} within {timeout_s:g} s\n{logs}")
-            time.sleep(0.05)
-
     def _variables_of(self, node: str) -> dict[str, str]:
         line = next(line for line in self.nodes if line.name == node)
         ours = {
@@ -271,18 +177,13 @@ class SlurmLab:
         return {k: v.format(node=node, folder=self.folder) for k, v in given.items()}
 
     def _spawn(self, name: str) -> None:
-        folder, is_node = self.folder, name in self.node_names
-        program, *options = daemon_command(folder, name, is_node=is_node)
-        with (folder / "log" / f"{name}.out").open("ab") as out:
-            self._processes[name] = subprocess.Popen(
-                [_find(program) or program, *options],
-                env=self.environment_of(name) if is_node else self.environment,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        is_node = name in self.node_names
+        program, *options = daemon_command(self.folder, name, is_node=is_node)
+        self._started(
+            name,
+            [_find(program) or program, *options],
+            self.environment_of(name) if is_node else self.environment,
+        )
 
 
 def _find(program: str) -> str | None:
