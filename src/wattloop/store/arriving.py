@@ -14,7 +14,7 @@ from wattloop.core.labels import Label
 from wattloop.core.records import WindowResult
 from wattloop.store.job_rows import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.plausible import reasons_to_doubt
-from wattloop.store.runs import RunRecord
+from wattloop.store.run_record import RunRecord
 from wattloop.store.text import plain
 
 __all__ = ["Source", "received_run"]

@@ -6,7 +6,7 @@ from wattloop.store.database import Store
 from wattloop.store.job_keys import job_key_in
 from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.run_facts import facts_of
-from wattloop.store.runs import read_record
+from wattloop.store.run_record import read_record
 from wattloop.store.schema import run_facts, runs
 
 __all__ = ["fill_jobs", "fill_run_facts"]

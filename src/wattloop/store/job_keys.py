@@ -7,16 +7,14 @@ key, `slurm:lab:42`; one before it gets the time at which it began, `slurm:lab:4
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
 from wattloop.core.records import RunStatus
 from wattloop.store.job_rows import AGENT_KIND, job_key_of, lock_job_in, refresh_job_in
+from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import runs
-
-if TYPE_CHECKING:
-    from wattloop.store.runs import RunRecord
 
 __all__ = ["job_key_in"]
 
@@ -29,7 +27,7 @@ _COLUMNS = (
 Row = Mapping[str, Any]
 
 
-def job_key_in(connection: Connection, record: "RunRecord") -> str:
+def job_key_in(connection: Connection, record: RunRecord) -> str:
     """The key under which a run is kept; earlier jobs of the same number make way for it."""
     key = job_key_of(record)
     if key == record.run_id:
@@ -48,7 +46,7 @@ def job_key_in(connection: Connection, record: "RunRecord") -> str:
     return key
 
 
-def _earlier_key(connection: Connection, record: "RunRecord", key: str) -> str:
+def _earlier_key(connection: Connection, record: RunRecord, key: str) -> str:
     """For a run of long ago that comes late: its job has made way already, or does so now."""
     begins = func.substr(runs.c.job_key, 1, len(key) + 1) == f"{key}@"
     found = connection.execute(select(runs.c.job_key).where(begins).distinct()).scalars()
@@ -63,7 +61,7 @@ def _rows(connection: Connection, key: str) -> list[Row]:
     return [dict(row._mapping) for row in connection.execute(query)]
 
 
-def _belongs(record: "RunRecord", known: Sequence[Row]) -> bool:
+def _belongs(record: RunRecord, known: Sequence[Row]) -> bool:
     """Whether a run is of the job that these runs are of."""
     begin_s = min(row["started_wall_s"] for row in known)
     end_s = max(_end_s(row) for row in known)
@@ -79,15 +77,13 @@ def _belongs(record: "RunRecord", known: Sequence[Row]) -> bool:
     return not any(_ran_before(record, row) for row in agents if row["host"] == record.host)
 
 
-def _ran_before(record: "RunRecord", row: Row) -> bool:
+def _ran_before(record: RunRecord, row: Row) -> bool:
     """Whether the node has a run of that very start of the job already, from begin to end.
 
     One that died is gone on with by another run; one that was requeued has another count.
     """
     if row["status"] == RunStatus.DIED or not _restart(record.job):
         return False
-    from wattloop.store.runs import read_record
-
     apart = max(
         record.started_wall_s - _end_s(row),
         row["started_wall_s"] - record.started_wall_s - (record.duration_s or 0.0),

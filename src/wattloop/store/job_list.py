@@ -10,7 +10,7 @@ from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Scope
 from wattloop.store.database import Store
 from wattloop.store.job_rows import UNALLOCATED_KIND
-from wattloop.store.runs import read_record
+from wattloop.store.run_record import read_record
 from wattloop.store.schema import jobs, run_facts, runs
 
 __all__ = [

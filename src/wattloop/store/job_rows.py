@@ -6,18 +6,16 @@ own.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
 from wattloop.core.labels import below_peers, label_of
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import RunStatus
+from wattloop.store.run_record import RunRecord
 from wattloop.store.schema import jobs, run_facts, runs
 from wattloop.store.text import plain
-
-if TYPE_CHECKING:
-    from wattloop.store.runs import RunRecord
 
 __all__ = ["AGENT_KIND", "UNALLOCATED_KIND", "job_key_of", "lock_job_in", "refresh_job_in"]
 
@@ -39,7 +37,7 @@ _COLUMNS = (
 )
 
 
-def job_key_of(record: "RunRecord") -> str:
+def job_key_of(record: RunRecord) -> str:
     """The job that a run belongs to: the batch system's where it is part of one, else itself."""
     job = record.job or {}
     facts = job.get("scheduler")

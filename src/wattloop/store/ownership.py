@@ -6,7 +6,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.store.arriving import Source
 from wattloop.store.incoming import Origin
 from wattloop.store.job_rows import AGENT_KIND, UNALLOCATED_KIND
-from wattloop.store.runs import RunRecord
+from wattloop.store.run_record import RunRecord
 
 __all__ = ["NotYours", "check_host", "check_owner", "check_record"]
 

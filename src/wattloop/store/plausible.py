@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from wattloop.core.records import DomainEnergy, Scope
-from wattloop.store.runs import RunRecord
+from wattloop.store.run_record import RunRecord
 
 __all__ = ["reasons_to_doubt"]
 

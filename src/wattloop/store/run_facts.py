@@ -1,21 +1,19 @@
 """What lists and totals need of a run, in columns, so that ten thousand of them page at once."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, insert
 
 from wattloop.core.records import Scope
+from wattloop.store.run_record import RunRecord
 from wattloop.store.schema import run_facts
 from wattloop.store.text import plain
-
-if TYPE_CHECKING:
-    from wattloop.store.runs import RunRecord
 
 __all__ = ["facts_of", "insert_run_facts_in"]
 
 
-def facts_of(record: "RunRecord") -> dict[str, Any]:
+def facts_of(record: RunRecord) -> dict[str, Any]:
     """Columns of one run."""
     job: Mapping[str, Any] = (record.job or {}).get("scheduler") or {}
     tags = record.tags
@@ -41,7 +39,7 @@ def facts_of(record: "RunRecord") -> dict[str, Any]:
     }
 
 
-def insert_run_facts_in(connection: Connection, record: "RunRecord") -> None:
+def insert_run_facts_in(connection: Connection, record: RunRecord) -> None:
     """Keep them with the run, within its transaction."""
     connection.execute(insert(run_facts).values(**facts_of(record)))
 
@@ -68,7 +66,7 @@ def _efficiency(accounting: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _device(record: "RunRecord") -> str:
+def _device(record: RunRecord) -> str:
     """The device that drew most: what runs of one kind of machine have in common."""
     if record.result is None:
         return ""

@@ -1,18 +1,17 @@
 """One record per run: insert, find, list, delete."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
 
 from wattloop.core.errors import RunNotFound
-from wattloop.core.records import RunStatus, WindowResult
 from wattloop.store.database import Store
 from wattloop.store.job_keys import job_key_in
 from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.run_facts import insert_run_facts_in
+from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import run_tags, runs
 from wattloop.store.text import json_text, plain
 
@@ -30,92 +29,6 @@ __all__ = [
     "list_runs",
     "read_record",
 ]
-
-
-@dataclass(slots=True, kw_only=True)
-class RunRecord:
-    """Everything known of one run but its samples, windows and steps.
-
-    Attributes:
-        run_id: unique; sorts by time of start.
-        kind: `command`, `python`, or `imported`.
-        started_wall_s: time of day of the start, seconds since 1970 UTC.
-        started_s: the same moment on the machine's monotonic clock, which samples use.
-        result: the root window: energy per domain, what is missing, warnings.
-        accounting: idle, carbon, cost and labels, as computed when the run ended.
-        counted: False when another run on this node already counts the same devices.
-        counted_by: the run that does.
-        notes: what happened to the record itself, such as a torn journal.
-        quarantine: why its figures are not believed; they are in no total then.
-        clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
-            corrected by it.
-        provisional: kept because its machine fell silent; replaced when all of it comes.
-    """
-
-    run_id: str
-    name: str = ""
-    status: RunStatus = RunStatus.FINISHED
-    kind: str = "command"
-    command: list[str] | None = None
-    started_wall_s: float = 0.0
-    started_s: float = 0.0
-    ended_wall_s: float | None = None
-    ended_s: float | None = None
-    host: str = ""
-    machine_id: str = ""
-    boot_id: str = ""
-    pid: int | None = None
-    user: str = ""
-    cwd: str = ""
-    python: str = ""
-    version: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    tags: dict[str, Any] = field(default_factory=dict)
-    job: dict[str, Any] | None = None
-    parent_run_id: str | None = None
-    feeds: list[dict[str, Any]] = field(default_factory=list)
-    missing: list[dict[str, Any]] = field(default_factory=list)
-    exit_code: int | None = None
-    signal: int | None = None
-    result: WindowResult | None = None
-    accounting: dict[str, Any] | None = None
-    counted: bool = True
-    counted_by: str | None = None
-    notes: list[str] = field(default_factory=list)
-    quarantine: str | None = None
-    clock_offset_s: float | None = None
-    provisional: bool = False
-
-    @property
-    def duration_s(self) -> float | None:
-        """Length of the root window, else of the run."""
-        if self.result is not None:
-            return self.result.duration_s
-        return None if self.ended_s is None else self.ended_s - self.started_s
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of everything that could be read; None when nothing could."""
-        return None if self.result is None else self.result.energy_j
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with duration, energy and uncertainty spelled out."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
-        data["status"] = self.status.value
-        data["result"] = None if self.result is None else self.result.to_dict()
-        data["duration_s"] = self.duration_s
-        data["energy_j"] = self.energy_j
-        data["uncertainty_j"] = None if self.result is None else self.result.uncertainty_j
-        return data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "RunRecord":
-        """Inverse of `to_dict`; fields of later versions are left out."""
-        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
-        known["status"] = RunStatus(known.get("status", RunStatus.FINISHED))
-        if known.get("result") is not None:
-            known["result"] = WindowResult.from_dict(known["result"])
-        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +97,7 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
             # compared piecewise: LIKE would read '%' and '_' as patterns
             begins = func.substr(runs.c.run_id, 1, len(reference)) == reference
             query = query.where(begins).order_by(func.length(runs.c.run_id)).limit(10)
-        found = [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+        found = [read_record(body) for (body,) in connection.execute(query)]
     if by_name and reference and not found:
         newest = _newest_first(select(runs.c.body).where(runs.c.name == reference)).limit(1)
         with store.reading() as connection:
@@ -205,19 +118,14 @@ def list_runs(
     if limit is not None:
         query = query.limit(limit)
     with store.reading() as connection:
-        return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
-
-
-def read_record(body: str) -> RunRecord:
-    """A record from the text that is kept of it."""
-    return RunRecord.from_dict(json.loads(body))
+        return [read_record(body) for (body,) in connection.execute(query)]
 
 
 def child_runs(store: Store, run_id: str) -> list[RunRecord]:
     """Runs that programs measured themselves while they were measured from outside by this one."""
     query = _newest_first(select(runs.c.body).where(runs.c.parent_run_id == run_id))
     with store.reading() as connection:
-        return [RunRecord.from_dict(json.loads(body)) for (body,) in connection.execute(query)]
+        return [read_record(body) for (body,) in connection.execute(query)]
 
 
 def delete_run(store: Store, run_id: str) -> bool:

@@ -5,7 +5,7 @@ import signal
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DEFAULT_W, RULES, DaemonRig
-from wattloop.control.daemon.client import Change
+from wattloop.control.daemon.client import LOW_POWER, Change
 
 LIMIT = "gpu:0/power_limit"
 CAPPED = "default_cap: -10%\n" + RULES
@@ -51,3 +51,22 @@ def test_rules_are_read_again_on_sighup(rig: DaemonRig) -> None:
     assert eventually(lambda: rig.limit_w() == DEFAULT_W)
     os.kill(rig.process.pid, signal.SIGTERM)
     assert rig.process.wait(30) == 0
+
+
+def test_low_power_outlasts_rules_that_still_have_it(rig: DaemonRig) -> None:
+    """It is allowed whatever the ranges say; with another low power it is put back."""
+    rules = RULES.replace(
+        '"*/*": any}}', '"gpu:*/power_limit": 500 W to 700 W}}\n    low_power: true'
+    )
+    rig.write_rules(rules)
+    rig.start()
+    assert rig.process is not None
+    with rig.connect() as client:
+        assert client.set(LIMIT, LOW_POWER).after == 490.0
+        rig.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: len(rig.log("rules_read")) == 1)
+        assert rig.limit_w() == 490.0
+        rig.write_rules(rules.replace("low_power: 70%", "low_power: 60%"))
+        rig.process.send_signal(signal.SIGHUP)
+        assert eventually(lambda: len(rig.log("rules_read")) == 2)
+        assert rig.limit_w() == DEFAULT_W

@@ -7,7 +7,7 @@ from typing import Any
 from wattloop.control.daemon.change_log import ChangeLog
 from wattloop.control.daemon.rules import Rules
 from wattloop.control.daemon.seat import Lease, PutBack, Seat
-from wattloop.control.lever import Lever
+from wattloop.control.lever import Lever, Setting
 from wattloop.core.errors import ConfigError, WattloopError
 
 __all__ = ["Leases"]
@@ -111,10 +111,9 @@ class Leases:
             lease = seat.lease
             if lease is None or lever.name not in seat.leased():
                 continue
-            try:
-                rules.check(lease.peer, lever.state(), seat.leased()[lever.name])
-            except WattloopError as error:
-                self.end(lease, f"revoked: {error}", lever.name)
+            refusal = _refusal(rules, lease, lever, seat.leased()[lever.name])
+            if refusal:
+                self.end(lease, f"revoked: {refusal}", lever.name)
 
     def mend(self) -> None:
         """Try again what did not go back."""
@@ -150,3 +149,16 @@ class Leases:
 
     def _noted(self, message: str) -> None:
         self._log.write("note", why=message.removeprefix("wattloop: "))
+
+
+def _refusal(rules: Rules, lease: Lease, lever: Lever, value: Setting) -> str:
+    """Why a value may not stay; empty when it may: within the ranges, or as the low-power mode."""
+    try:
+        rules.check(lease.peer, lever.state(), value)
+    except WattloopError as error:
+        try:
+            low_power = rules.low_power_for(lease.peer, lever.name).on(lever.state())
+            return "" if lever.accepted(low_power) == value else str(error)
+        except (WattloopError, ValueError):
+            return str(error)
+    return ""

@@ -1,0 +1,101 @@
+"""What is kept of one run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from wattloop.core.records import RunStatus, WindowResult
+
+__all__ = ["RunRecord", "read_record"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunRecord:
+    """Everything known of one run but its samples, windows and steps.
+
+    Attributes:
+        run_id: unique; sorts by time of start.
+        kind: `command`, `python`, or `imported`.
+        started_wall_s: time of day of the start, seconds since 1970 UTC.
+        started_s: the same moment on the machine's monotonic clock, which samples use.
+        result: the root window: energy per domain, what is missing, warnings.
+        accounting: idle, carbon, cost and labels, as computed when the run ended.
+        counted: False when another run on this node already counts the same devices.
+        counted_by: the run that does.
+        notes: what happened to the record itself, such as a torn journal.
+        quarantine: why its figures are not believed; they are in no total then.
+        clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
+            corrected by it.
+        provisional: kept because its machine fell silent; replaced when all of it comes.
+    """
+
+    run_id: str
+    name: str = ""
+    status: RunStatus = RunStatus.FINISHED
+    kind: str = "command"
+    command: list[str] | None = None
+    started_wall_s: float = 0.0
+    started_s: float = 0.0
+    ended_wall_s: float | None = None
+    ended_s: float | None = None
+    host: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    pid: int | None = None
+    user: str = ""
+    cwd: str = ""
+    python: str = ""
+    version: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] | None = None
+    parent_run_id: str | None = None
+    feeds: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int | None = None
+    signal: int | None = None
+    result: WindowResult | None = None
+    accounting: dict[str, Any] | None = None
+    counted: bool = True
+    counted_by: str | None = None
+    notes: list[str] = field(default_factory=list)
+    quarantine: str | None = None
+    clock_offset_s: float | None = None
+    provisional: bool = False
+
+    @property
+    def duration_s(self) -> float | None:
+        """Length of the root window, else of the run."""
+        if self.result is not None:
+            return self.result.duration_s
+        return None if self.ended_s is None else self.ended_s - self.started_s
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of everything that could be read; None when nothing could."""
+        return None if self.result is None else self.result.energy_j
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with duration, energy and uncertainty spelled out."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["status"] = self.status.value
+        data["result"] = None if self.result is None else self.result.to_dict()
+        data["duration_s"] = self.duration_s
+        data["energy_j"] = self.energy_j
+        data["uncertainty_j"] = None if self.result is None else self.result.uncertainty_j
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "RunRecord":
+        """Inverse of `to_dict`; fields of later versions are left out."""
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        known["status"] = RunStatus(known.get("status", RunStatus.FINISHED))
+        if known.get("result") is not None:
+            known["result"] = WindowResult.from_dict(known["result"])
+        return cls(**known)
+
+
+def read_record(body: str) -> RunRecord:
+    """A record from the text that is kept of it."""
+    return RunRecord.from_dict(json.loads(body))
