@@ -20,6 +20,7 @@ def test_what_an_agent_left_behind_is_sent(
     with served(tmp_path) as site:
         secret = tmp_path / "secret"
         secret.write_text(site.secret)
+        secret.chmod(0o600)
         config = tmp_path / "agent.yaml"
         config.write_text(
             f"folder: {tmp_path}/agent/{{node}}\n"

@@ -208,3 +208,19 @@ def test_options_that_cannot_work_are_refused(wrong: dict[str, object], tmp_path
     usual: dict[str, object] = {"url": "http://head:1", "node": "n1", "folder": tmp_path}
     with pytest.raises(ConfigError):
         DeliveryOptions(**{**usual, **wrong})  # type: ignore[arg-type] # wrong on purpose
+
+
+@pytest.mark.parametrize(("mode", "is_good"), [(0o600, True), (0o640, True), (0o644, False)])
+def test_a_secret_that_everybody_reads_is_not_used(
+    tmp_path: Path, mode: int, is_good: bool
+) -> None:
+    """Any user of the node could write runs in its name: said, with the command that mends it."""
+    file = tmp_path / "n1.token"
+    file.write_text("secret\n")
+    file.chmod(mode)
+    options = DeliveryOptions(url="http://head:1", node="n1", folder=tmp_path, token_file=file)
+    if is_good:
+        assert options.secret() == "secret"
+    else:
+        with pytest.raises(ConfigError, match="chmod 600"):
+            options.secret()

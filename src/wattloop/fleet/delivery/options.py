@@ -1,6 +1,7 @@
 """What a node's sender is told."""
 
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -54,11 +55,21 @@ class DeliveryOptions:
             raise ConfigError(f"deliver.limit_b {self.limit_b}: must not be negative")
 
     def secret(self) -> str:
-        """The token as it is now."""
+        """The token as it is now.
+
+        Raises:
+            ConfigError: its file cannot be read, or by everybody, who could then write for us.
+        """
         if self.token_file is None:
             return self.token
         try:
-            return self.token_file.read_text("utf-8").strip()
+            mode, text = self.token_file.stat().st_mode, self.token_file.read_text("utf-8")
+            if mode & (stat.S_IWGRP | stat.S_IRWXO):
+                raise ConfigError(
+                    f"{self.token_file}: others may read or write the token; run "
+                    f"'chmod 600 {self.token_file}'"
+                )
+            return text.strip()
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"{self.token_file}: the token cannot be read ({error}); make one on the server "
