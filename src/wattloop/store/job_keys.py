@@ -21,7 +21,7 @@ __all__ = ["job_key_in"]
 APART_S = 30 * 86_400.0
 """A job that is requeued runs again within that; whoever has its number later is another."""
 _COLUMNS = (
-    *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status, runs.c.body),
+    *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status),
     *(runs.c.started_wall_s, runs.c.duration_s),
 )
 Row = Mapping[str, Any]
@@ -34,7 +34,7 @@ def job_key_in(connection: Connection, record: RunRecord) -> str:
         return key
     lock_job_in(connection, key)
     known = _rows(connection, key)
-    if not known or _belongs(record, known):
+    if not known or _belongs(connection, record, known):
         return key
     before = [row["run_id"] for row in known if _end_s(row) <= record.started_wall_s]
     if not before:
@@ -51,7 +51,7 @@ def _earlier_key(connection: Connection, record: RunRecord, key: str) -> str:
     begins = func.substr(runs.c.job_key, 1, len(key) + 1) == f"{key}@"
     found = connection.execute(select(runs.c.job_key).where(begins).distinct()).scalars()
     for earlier in sorted(str(one) for one in found):
-        if _belongs(record, _rows(connection, earlier)):
+        if _belongs(connection, record, _rows(connection, earlier)):
             return earlier
     return _dated(key, record.started_wall_s)
 
@@ -61,7 +61,7 @@ def _rows(connection: Connection, key: str) -> list[Row]:
     return [dict(row._mapping) for row in connection.execute(query)]
 
 
-def _belongs(record: RunRecord, known: Sequence[Row]) -> bool:
+def _belongs(connection: Connection, record: RunRecord, known: Sequence[Row]) -> bool:
     """Whether a run is of the job that these runs are of."""
     begin_s = min(row["started_wall_s"] for row in known)
     end_s = max(_end_s(row) for row in known)
@@ -74,10 +74,11 @@ def _belongs(record: RunRecord, known: Sequence[Row]) -> bool:
     users = {row["user_name"] for row in agents} - {""}
     if record.user and users and record.user not in users:
         return False
-    return not any(_ran_before(record, row) for row in agents if row["host"] == record.host)
+    here = [row for row in agents if row["host"] == record.host]
+    return not any(_ran_before(connection, record, row) for row in here)
 
 
-def _ran_before(record: RunRecord, row: Row) -> bool:
+def _ran_before(connection: Connection, record: RunRecord, row: Row) -> bool:
     """Whether the node has a run of that very start of the job already, from begin to end.
 
     One that died is gone on with by another run; one that was requeued has another count.
@@ -88,7 +89,12 @@ def _ran_before(record: RunRecord, row: Row) -> bool:
         record.started_wall_s - _end_s(row),
         row["started_wall_s"] - record.started_wall_s - (record.duration_s or 0.0),
     )
-    return apart >= 0 and _restart(read_record(row["body"]).job) == _restart(record.job)
+    if apart < 0:
+        return False
+    body = connection.execute(
+        select(runs.c.body).where(runs.c.run_id == row["run_id"])
+    ).scalar_one()
+    return _restart(read_record(body).job) == _restart(record.job)
 
 
 def _restart(job: Mapping[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.lease import Lease
 from wattloop.control.daemon.leases import Leases
 from wattloop.control.daemon.peer import Peer
 from wattloop.control.daemon.protocol import (
@@ -20,7 +21,6 @@ from wattloop.control.daemon.protocol import (
     error_of,
 )
 from wattloop.control.daemon.requests import Desk
-from wattloop.control.daemon.seat import Lease
 from wattloop.core.errors import WattloopError
 
 __all__ = ["Connection", "Rate", "hang_up"]

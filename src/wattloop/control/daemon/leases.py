@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.lease import Lease, PutBack
 from wattloop.control.daemon.rules import Rules
-from wattloop.control.daemon.seat import Lease, PutBack, Seat
+from wattloop.control.daemon.seat import Seat
 from wattloop.control.lever import Lever, Setting
 from wattloop.core.errors import ConfigError, WattloopError
 

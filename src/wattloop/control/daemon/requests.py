@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.lease import Lease
 from wattloop.control.daemon.leases import Leases
 from wattloop.control.daemon.protocol import LOW_POWER, VERSION, NotAllowed, error_of
 from wattloop.control.daemon.rules import Rules
-from wattloop.control.daemon.seat import Lease, Seat
+from wattloop.control.daemon.seat import Seat
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError, WattloopError

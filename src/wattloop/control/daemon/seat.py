@@ -6,43 +6,19 @@ touched it. All of it is one `Hold`: locked, journaled before it is set, read ba
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from wattloop.control.daemon.client import Change
-from wattloop.control.daemon.peer import Peer
+from wattloop.control.daemon.lease import Lease, PutBack
 from wattloop.control.hold import Hold, hold
 from wattloop.control.lever import Lever, Setting, WaitsForAnother
 from wattloop.control.looking import looked_at
 from wattloop.core.errors import DeviceBusy, LeverError, WattloopError
 
-__all__ = ["Lease", "PutBack", "Seat"]
+__all__ = ["Seat"]
 
 # A hold looks at leftovers with the environment of whoever left them: one at a time.
 _entering = threading.Lock()
-
-
-class Lease:
-    """One connection's claim; compared by identity."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.jobs: dict[str, str] = {}
-        """Lever -> job in whose name it is set."""
-
-    def __str__(self) -> str:
-        jobs = ", ".join(sorted(set(filter(None, self.jobs.values()))))
-        return f"{self.peer}" + (f" for job {jobs}" if jobs else "")
-
-
-@dataclass(frozen=True, slots=True)
-class PutBack:
-    """What became of a lever when it was given back."""
-
-    lever: str
-    before: Setting
-    after: Setting
-    fault: str = ""
 
 
 class Seat:

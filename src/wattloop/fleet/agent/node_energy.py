@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.core.records import Domain, DomainKind, Gap, Missing
-from wattloop.fleet.agent.plausible import PlausibleMeter, highest_w
+from wattloop.fleet.agent.plausible import PlausibleMeter
+from wattloop.fleet.agent.same_counter import goes_on
 from wattloop.measure.channels import Channel, channels_of
 from wattloop.measure.counter_track import CounterTrack
 from wattloop.measure.feeds import MeterFeed
@@ -21,8 +22,6 @@ __all__ = ["NodeEnergy"]
 OWN_ZERO = frozenset({"perf", "estimate", "virtual-node"})
 """Meters that count from the moment a process opened them: a restart begins anew."""
 GapListener = Callable[[float, str, Gap], None]
-TYPICAL_W = 500.0
-"""Power of a package whose limit is not known, for counting how often it may have wrapped."""
 LONGEST_LAG_S, SHORTEST_LAG_S = 0.25, 0.02
 
 
@@ -181,7 +180,7 @@ class NodeEnergy:
             track = None if channel is None else _counter(channel)
             if channel is None or track is None or channel.feed.meter.name != kept["meter"]:
                 continue
-            if not _goes_on(channel.domain, kept, track.last_raw_j, track.last_read_s):
+            if not goes_on(channel.domain, kept, track.last_raw_j, track.last_read_s):
                 continue
             before_j = kept["raw_j"] - kept["pending_j"]
             if before_j < 0 and channel.domain.wrap_j is not None:
@@ -237,18 +236,3 @@ def _counter(channel: Channel) -> CounterTrack | None:
     if isinstance(track, ShapedCounter):
         return track.counter
     return track if isinstance(track, CounterTrack) else None
-
-
-def _goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
-    """Whether a counter's reading is that of before, gone on."""
-    if math.isnan(raw_j):
-        return False
-    gap_s = read_s - kept["read_s"]
-    most_j = highest_w(domain) * (gap_s + 1.0)
-    gained_j = raw_j - kept["raw_j"]
-    if domain.wrap_j is not None:
-        gained_j %= domain.wrap_j
-        # At what a package may draw it could have wrapped once more: then nobody knows.
-        if (domain.tdp_w or TYPICAL_W) * gap_s > domain.wrap_j:
-            return False
-    return bool(gap_s >= 0 and 0 <= gained_j <= most_j)
