@@ -1,5 +1,6 @@
 """Promises of ingest to a server that is killed at the worst moment."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,3 +121,21 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
         piece = json_frame(HEADER, {"format": 1, **header_of(run_id)})
         assert ingest.take(run_id, 0, piece, NODE).offset == len(piece)
     assert asked == ["once"]
+
+
+def test_a_writer_waits_for_a_store_that_is_away(
+    store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could be a node's run that is kept there: begun by a writer, it would not be taken up."""
+    ingest = Ingest(store, close_journal)
+    ingest.take(RUN, 0, data[:900], NODE)
+    assert ingest.abandoned(time.time() + 3_600) == [RUN]
+
+    def away(*_: object) -> None:
+        raise StoreError("cannot be reached")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("wattloop.store.ingest.has_run", away)
+        with pytest.raises(StoreUnwritable, match="whose run"):
+            ingest.take(RUN, 0, data, Source())
+        assert ingest.take(RUN, 0, data, NODE).complete

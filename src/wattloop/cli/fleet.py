@@ -73,7 +73,8 @@ def add(
     if json is not None:
         write_json([{"name": n, "role": role, "token": t} for n, t in made.items()], json)
     elif folder is not None:
-        say(f"wattloop: {len(made)} secrets written to {folder}; each is for its owner only")
+        what = "secret is" if len(made) == 1 else "secrets are"
+        say(f"wattloop: {len(made)} {what} in {folder}; each is for its owner only")
     else:
         print_table(("name", "token"), made.items())
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from wattloop.core.errors import ConfigError, RunSenseless, StoreError
+from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
 from wattloop.store.arriving import Source, received_run
 from wattloop.store.database import Store
 from wattloop.store.fold import Close, keep_journal
@@ -23,13 +23,7 @@ from wattloop.store.journal import FORMAT, read_journal
 from wattloop.store.live import INCOMING
 from wattloop.store.ownership import NotYours, check_owner, check_record
 from wattloop.store.part_book import PartBook
-from wattloop.store.pieces import (
-    LARGEST_PIECE_B,
-    Received,
-    Unexpected,
-    check_header,
-    check_name,
-)
+from wattloop.store.pieces import LARGEST_PIECE_B, Received, Unexpected, check_header, check_name
 from wattloop.store.runs import RunRecord, find_run, has_run
 
 __all__ = ["LARGEST_PIECE_B", "Ingest", "NotYours", "Received", "Unexpected"]
@@ -92,14 +86,17 @@ class Ingest:
             Unexpected: the piece belongs elsewhere.
             NotYours: the run is another node's.
             ConfigError: it is no piece of a journal, or of another run.
-            StoreUnwritable: the disk takes no more.
+            StoreUnwritable: the disk takes no more, or nobody can say whose run it is.
         """
         if len(piece) > LARGEST_PIECE_B:
             raise ConfigError(f"a piece has at most {LARGEST_PIECE_B} bytes, not {len(piece)}")
         check_name(run_id)
         source = Source(is_trusted=True) if source is None else source
-        if not self._incoming.path(run_id).exists() and self._is_kept(run_id, source):
-            return Received(0, ended=True)
+        if not self._incoming.path(run_id).exists():
+            if self._is_kept(run_id, source):
+                return Received(0, ended=True)
+            if self._is_away() and not source.is_trusted:
+                raise StoreUnwritable("the store does not answer: whose run it is cannot be told")
         with self._incoming.held(run_id, create=True) as part:
             assert part is not None
             self._incoming.check_room()
