@@ -48,7 +48,13 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="One round, then stop.")] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", help="Between two rounds.")
+        float,
+        typer.Option(
+            "--interval",
+            "-i",
+            metavar="SECONDS",
+            help="Between two rounds; down to a fifth of it while jobs come and go.",
+        ),
     ] = 1.0,
     lease: Annotated[
         float,

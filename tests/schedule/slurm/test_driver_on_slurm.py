@@ -17,6 +17,7 @@ from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.slurm.drive import Ended, drive
 from wattloop.schedule.slurm.driver import SlurmDriver
 from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.slurm.round_report import RoundReport
 from wattloop.schedule.slurm.settings import DriverSettings
 from wattloop.schedule.view import ClusterView
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm
@@ -388,3 +389,20 @@ def test_a_job_on_its_way_is_not_held_when_the_gate_ends(lab: SlurmLab, tmp_path
     assert jobs_of(lab)[str(job)].priority != 0
     lab.run("scancel", "--name=cores")
     lab.wait_for_state(job, "RUNNING")
+
+
+def test_on_an_idle_cluster_rounds_follow_each_other_sooner_than_told(
+    lab: SlurmLab, tmp_path: Path
+) -> None:
+    """Whoever submits a job there waits for the next one."""
+    driver = driver_of(lab, tmp_path, settings=DriverSettings(interval_s=5.0, lease_s=20.0))
+    stop, looks_s = threading.Event(), list[float]()
+
+    def on_round(report: RoundReport) -> None:
+        looks_s.append(report.at_s)
+        if len(looks_s) == 10 or (len(looks_s) > 1 and looks_s[-1] - looks_s[-2] < 4.0):
+            stop.set()
+
+    drive(driver, stop, on_round=on_round)
+    driver.state.let_go()
+    assert looks_s[-1] - looks_s[-2] < 4.0

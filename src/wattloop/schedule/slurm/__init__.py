@@ -11,18 +11,22 @@ Slurm, through its own programs:
 What a policy is shown:
     known_nodes     nodes -> a cluster
     believed        jobs -> what is known of their time and power (schedule/described)
-    site            all that stays the same from round to round; `assembly` makes it
+    site            all that stays the same as long as nodes do; `assembly` makes it
     snapshot        jobs by what there is to do with them
     live_view       the view, with `seats`, `occupied`, `live_running`
     power           what the nodes draw, with `fleet_power`
 
 What it answers:
     plan, planning  actions applied to the view; `standby` looks ahead
-    carrying_out    told to Slurm; `opened` and `state` remember what to undo
+    acting          the plan, in the order in which Slurm is told of it
+    carrying_out    told to Slurm; `opening` says in which words, `opened` and `state` remember
+                    what to undo
     gate            keeps Slurm from starting jobs unasked, and ends by itself
 
 Round after round:
-    driver, drive   do it
+    driver, drive   do it; `pace` says how soon again
+    looking, noticing
+                    jobs and nodes now; what became of what was asked for
     observer        shows what it would do; `would_have` is the table
     annotating      energy of ended jobs, with `job_energy`
     event_log, status_file, round_report

@@ -12,7 +12,7 @@ class DriverSettings:
     """Times and bounds.
 
     Attributes:
-        interval_s: between two rounds.
+        interval_s: between two rounds; they follow each other sooner while jobs come and go.
         lease_s: how long Slurm is kept from starting jobs by itself after the driver died.
         patience_s: how long a job that was let through may wait before it is taken back.
         prediction_s: how long a job waits for the first prediction of its model.
