@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from bars import Bar, Page, Table, arguments, publish
+from cap_bounds import bounds_table
 from cap_rivals import GaussianProcess, GoldenSection, LearnedElsewhere, RandomCaps
 from wattloop.characterize.cap_evaluate import replays, share_within
 from wattloop.characterize.cap_finder import CapFinder
@@ -76,6 +77,7 @@ def main() -> int:
 
 
 def _page(curves: dict[str, list[MeasuredCurve]], seeds: int) -> Page:
+    full = seeds > 1
     responsive = {g: [c for c in found if c.responsive] for g, found in curves.items()}
     every = [curve for found in responsive.values() for curve in found]
     bars: list[Bar] = []
@@ -130,11 +132,13 @@ def _page(curves: dict[str, list[MeasuredCurve]], seeds: int) -> Page:
     bars.append(Bar("ask_and_tell", _cpu_ms(every[0]), "ms of CPU"))
     all_curves = sum(map(len, curves.values()))
     flat = [c for found in curves.values() for c in found if not c.responsive]
+    barred_metrics = {name: METRICS[name][:2] for name in BETTER_AT_5PCT[: None if full else 1]}
+    bounds = bounds_table(responsive, barred_metrics, 0.05, seeds, each=4 if full else 1)
     return Page(
         "cap_finder",
         "The best power cap with few probes",
         bars,
-        [_per_gpu(responsive), _flat(flat)],
+        [bounds, _per_gpu(responsive), _flat(flat)],
         TEXT.format(
             responsive=len(every),
             all=all_curves,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bars import Bar, Page, Table
+from tune_h200_sm2 import first_choices, why_lost
 
 __all__ = ["page_of"]
 
@@ -49,7 +50,13 @@ def page_of(files: Sequence[Mapping[str, Any]]) -> Page:
         t["provenance"] for s in scenarios.values() for t in s["trainings"] if t["provenance"]
     }
     seeds = {len(_kind(s, "vanilla")) for s in scenarios.values()} or {0}
-    tables = [_table_one(scenarios), _quality(scenarios), _to_target(scenarios), _setups(scenarios)]
+    tables = [
+        _table_one(scenarios),
+        _quality(scenarios),
+        first_choices(scenarios),
+        _to_target(scenarios),
+        _setups(scenarios),
+    ]
     if data.get("loader"):
         tables.append(_loader(data["loader"]))
     return Page(
@@ -107,14 +114,9 @@ def _bars(name: str, found: Mapping[str, Any]) -> list[Bar]:
         if kind == "sm2-0.75" and paper is not None:
             baselines["document 003"] = paper[1] / paper[2]
         bars.append(Bar(f"parity_{short}_{name}", parity, "vanilla trainings", None, baselines))
-        bars.append(
-            Bar(
-                f"quality_lost_{short}_{name}",
-                None if done is None else _lost(found, done),
-                "x noise",
-                1.0,
-            )
-        )
+        lost = None if done is None else _lost(found, done)
+        why = why_lost(found, lost) if short == "sm2" else ""
+        bars.append(Bar(f"quality_lost_{short}_{name}", lost, "x noise", 1.0, note=why))
     return bars
 
 

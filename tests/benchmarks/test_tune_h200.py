@@ -44,6 +44,46 @@ def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
     assert again.returncode == 0, again.stderr
     page = (tmp_path / "tune_h200.md").read_text()
     assert "table 1 of document 003" in page and "LSTM, household" in page
+    assert "What SM2 chose first" in page
+
+
+def test_a_search_broken_by_its_own_rates_says_so(monkeypatch) -> None:
+    """Promise: where SM2 loses quality after rates that broke survivors, the page says which."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    from tune_h200_sm2 import first_choices, why_lost
+
+    def segment(candidate: str, *, sweep: bool, quality: float, rate: float | None = None) -> dict:
+        size = {"c0": 16, "c1": 32, "c2": 2048}[candidate]
+        return {
+            "candidate": candidate,
+            "batch_size": size,
+            "sweep": sweep,
+            "quality": quality,
+            "rate": rate,
+            "epochs": 5.0,
+        }
+
+    swept = [segment(name, sweep=True, quality=200.0) for name in ("c0", "c1", "c2")]
+    trained = [
+        segment("c0", sweep=False, quality=9e4, rate=0.005),
+        segment("c2", sweep=False, quality=150.0, rate=0.01),
+        segment("c2", sweep=False, quality=90.0, rate=0.003),
+    ]
+    found = {
+        "facts": {"title": "Transformer", "rate": 5e-4, "maximize": False},
+        "trainings": [
+            {
+                "kind": "sm2-0.75",
+                "segments": swept + trained,
+                "parameters": {"batch_size": 2048},
+            }
+        ],
+    }
+    rows = first_choices({"transformer": found}).rows
+    assert [row[1:4] for row in rows] == [[16, "0.005", "10x"], [2048, "0.01", "20x"]]
+    assert why_lost(found, 170.0).startswith("1 of the 2 configurations")
+    assert "batch size 2048" in why_lost(found, 170.0)
+    assert why_lost(found, 0.5) == "" and why_lost(found, None) == ""
 
 
 def test_without_a_gpu_it_says_what_to_do(tmp_path) -> None:

@@ -44,6 +44,18 @@ def test_standard_output_may_be_the_json(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["noise_pct"] == 2
 
 
+def test_problems_lie_beside_the_trainings_unless_named(tmp_path, capsys):
+    """And where there are none, the message names the file that was looked for."""
+    words = write_tables(tmp_path).options
+    at = words.index("--problems")
+    short = [*words[:at], *words[at + 2 :], "--strategy", "default-cap", "--seeds", "1"]
+    assert main(["tune", "replay", *short]) == 0
+    (tmp_path / "problems.csv").rename(tmp_path / "others.csv")
+    capsys.readouterr()
+    assert main(["tune", "replay", *short]) == 2
+    assert str(tmp_path / "problems.csv") in capsys.readouterr().err
+
+
 def test_a_problem_that_is_left_out_is_named(tmp_path, capsys):
     """On standard error, and in the JSON."""
     tables = write_tables(tmp_path, problems=PROBLEMS + "e,m,sgd,0.5,1,10,8\n")

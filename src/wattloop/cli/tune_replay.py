@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,8 +48,13 @@ def replay_command(
         str, typer.Option("--train", metavar="FILE", help="CSV: epochs to each quality.")
     ],
     problems: Annotated[
-        str, typer.Option("--problems", metavar="FILE", help="CSV: target, limit and default.")
-    ],
+        str | None,
+        typer.Option(
+            "--problems",
+            metavar="FILE",
+            help="CSV: target, limit and default; problems.csv beside --train unless given.",
+        ),
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option("--strategy", help="race, sm2, grid, random, zeus, default-cap or asha."),
@@ -75,7 +81,8 @@ def replay_command(
     for name, value in (("--seeds", seeds), ("--recurrences", recurrences)):
         if value < 1:
             raise ConfigError(f"{name} {value}: give at least 1")
-    workloads, left_out = read_workloads(power, train, problems)
+    given = str(Path(train).with_name("problems.csv")) if problems is None else problems
+    workloads, left_out = read_workloads(power, train, given)
     for one in left_out:
         say(f"wattloop: {one.name} is left out: {one.reason}")
     scripts = CapScripts(noise / 100)
