@@ -15,18 +15,17 @@ from dataclasses import dataclass
 from bars import Page, arguments, publish
 from predict_base import KeptAdept
 from predict_errors import Outcome, mean_error
+from predict_h200_intervals import coverages, hindsight_table, nested, origin_table
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_repeats import repeat_table
-from predict_h200_tables import by_model, by_part, compared, coverages, of_memory, worst
+from predict_h200_tables import by_model, by_part, compared, of_memory, worst
 from predict_hosts import Hosts, moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged, leave_one_out
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.roofline import Roofline
-from wattloop.predict.scope import Scope
 
 QUICK_MODELS = ("lstm_household@60", "mlp_4096x6", "resnet18@32")
 
@@ -66,7 +65,8 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
     if own:
         second = _outcomes({n: _unseen(m, measured, own) for n, m in models.items()}, own)
     others = _as_shipped(models[first], measured, own, second.get(first, ()))
-    covered = coverages(ours, _nested([o.judged for o in ours], others))
+    known = nested([o.judged for o in ours], [o.judged for o in others])
+    covered = coverages(ours, known)
     in_sample = _in_sample(measured, args.quick) if "adept" in chosen else None
     tables = [
         by_part(ours, f"Errors of {first} by regime"),
@@ -75,9 +75,11 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
         by_model(ours, f"Errors of {first} by network and precision"),
         worst(ours, f"Where {first} is most wrong"),
         repeat_table(ours),
+        hindsight_table(ours, covered),
     ]
     if own:
         tables += [
+            origin_table(ours, others, known),
             by_part(second[first], "Networks of the suite, which the constants never saw"),
             compared(second, "The same by all models"),
             by_model(second[first], "The same by network and precision"),
@@ -144,12 +146,13 @@ def _unseen(model: Model, measured: Sequence[Measured], own: Sequence[Measured])
 
 def _as_shipped(
     model: Model, measured: Sequence[Measured], own: Sequence[Measured], second: Sequence[Outcome]
-) -> list[Judged]:
+) -> list[Outcome]:
     """The suite's networks each by constants from all others, as intervals that ship are made."""
     if not isinstance(model, KernelModel) or not own:
-        return [o.judged for o in second]
+        return list(second)
     twelve = [m.point for m in measured]
-    return leave_one_out(model, moved_points(model.fit(twelve), own), None, lambda _: twelve)
+    judged = leave_one_out(model, moved_points(model.fit(twelve), own), None, lambda _: twelve)
+    return _outcomes({model.name: Verdict(judged, 0.0)}, own)[model.name]
 
 
 def _predicted(fitted: Model, points: Sequence[Point]) -> list[Judged]:
@@ -168,16 +171,6 @@ def _outcomes(
         ]
         for name, verdict in verdicts.items()
     }
-
-
-def _nested(judged: Sequence[Judged], also: Sequence[Judged]) -> dict[str, Intervals]:
-    """Group -> intervals from the residuals of all other groups, and their range."""
-    found = {}
-    for group in dict.fromkeys(j.point.group for j in judged):
-        others = [j for j in (*judged, *also) if j.point.group != group]
-        scope = Scope.of("h200", [j.point.workload for j in others])
-        found[group] = Intervals.by_parts([j.residual for j in others], scope)
-    return found
 
 
 def _in_sample(measured: Sequence[Measured], quick: bool) -> dict[str, float]:

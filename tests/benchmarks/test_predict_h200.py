@@ -11,6 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict_errors import Outcome, bias, mean_error, parts
+from predict_h200_floor import drawn_again, floor_bars
+from predict_h200_intervals import Covered, hindsight_table
 from predict_h200_repeats import repeat_bar, repeat_table
 from predict_points import trace_path
 from predict_zoo import Row
@@ -115,3 +117,24 @@ def test_rows_that_make_the_same_calls_show_the_noise_of_the_host() -> None:
     assert bar.baselines["kernels"] == pytest.approx(10)
     assert len(repeat_table([*waiting, busy]).rows) == 1
     assert repeat_bar([busy]) is None
+
+
+def test_floors_of_the_host_give_rows_with_the_same_calls_one_time() -> None:
+    """Promise: the best time in hindsight, the others' time, and ours beside on the same rows."""
+    rows = [outcome(10e-3, 12e-3, 12e-3), outcome(12e-3, 12e-3, 12e-3), outcome(1.0, 1.0, 0)]
+    seen, others = floor_bars(rows)
+    assert seen.value == pytest.approx(100 * (0 + 2 / 12) / 2)
+    assert others.value == pytest.approx(100 * (2 / 10 + 2 / 12) / 2)
+    assert seen.baselines["kernels"] == others.baselines["kernels"] == pytest.approx(10)
+    assert floor_bars(rows[2:]) == []
+    assert drawn_again(rows[:2]) == pytest.approx((10, 10))
+
+
+def test_scales_known_in_hindsight_give_narrower_intervals() -> None:
+    """Promise: with one scale the largest error rules; with the regime known, each its own."""
+    rows = [outcome(1.0, 1.01, 0.0) for _ in range(6)] + [outcome(1.0, 1.3, 0.9) for _ in range(4)]
+    stated = dict.fromkeys(("time", "power", "energy"), Covered(90.0, 30.0, 10.0))
+    one, regime, *_, last = hindsight_table(rows, stated).rows
+    assert one[2] == pytest.approx(100 * (1.3 - 1 / 1.3) / 12.6)
+    assert regime[2] == pytest.approx(100 * (1.01 - 1 / 1.01) / 12.6)
+    assert last[2] == 3.0

@@ -205,15 +205,18 @@ def test_inspect_shows_the_workload_by_module_kind_and_phase(
 
 
 def test_lists_name_what_can_be_asked_for(
-    here: Machine, capsys: pytest.CaptureFixture[str]
+    here: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`predict models` and `predict gpus` show the tables."""
+    """`predict models` and `predict gpus` show the tables; peaks are of what --precision takes."""
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough for every column
     assert main(["predict", "models"]) == 0
     assert "hf:gpt2 " in capsys.readouterr().out
     assert main(["predict", "gpus"]) == 0
     out = capsys.readouterr().out
     assert "h200" in out
     assert "spec-only" in out
+    shown = next(line for line in out.splitlines() if line.startswith("h100-sxm"))
+    assert " 989 " in shown  # bf16; fp8 would be 1979
 
 
 def test_a_whole_run_of_a_whole_node_is_predicted(

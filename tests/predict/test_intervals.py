@@ -1,6 +1,7 @@
 """Intervals of predictions: coverage, width, and what makes them wider."""
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from wattloop.predict.intervals import Intervals, Residual, bottleneck_of
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction
 from wattloop.predict.scope import Scope, class_of
-from wattloop.predict.spreads import parts_of, spread_of
+from wattloop.predict.spreads import TRAITS, spread_of, spreads_of, traits_of
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -99,22 +100,22 @@ def test_power_that_was_not_measured_is_left_out() -> None:
 
 def stepped(unloaded: float, size: float, group: str) -> Residual:
     """A residual of a step that leaves the GPU unloaded by that share."""
-    return Residual(group, "gpu", size, size / 2, {"unloaded": unloaded, "rest": 1 - unloaded})
+    return Residual(group, "gpu", size, size / 2, {"unloaded": unloaded})
 
 
-def test_steps_made_of_uncertain_parts_have_wider_intervals() -> None:
-    """Promise: with spreads, widths follow the parts of a step, and coverage stays as stated."""
+def test_steps_with_uncertain_traits_have_wider_intervals() -> None:
+    """Promise: with spreads, widths follow the traits of a step, and coverage stays as stated."""
     rng = random.Random(3)
 
-    def drawn_parts(count: int) -> list[Residual]:
+    def drawn_traits(count: int) -> list[Residual]:
         shares = [rng.choice((0.0, 0.2, 1.0)) for _ in range(count)]
-        spread = [0.02 + 0.2 * share for share in shares]
+        spread = [0.02 * 10**share for share in shares]
         return [
             stepped(share, rng.gauss(0, sigma), f"net{n % 12}")
             for n, (share, sigma) in enumerate(zip(shares, spread, strict=True))
         ]
 
-    known = Intervals.by_parts(drawn_parts(600), SCOPE)
+    known = Intervals.by_traits(drawn_traits(600), SCOPE)
     waiting = Prediction(1.0, 20.0)
     busy = Prediction(1.0, 700.0)
     wide = known.around(waiting, STEP, HERE).step_interval
@@ -126,34 +127,48 @@ def test_steps_made_of_uncertain_parts_have_wider_intervals() -> None:
     assert again.around(waiting, STEP, HERE).step_interval == pytest.approx(wide, rel=1e-3)
     scale = known.half_width("time", "gpu") or 0
     inside = [
-        abs(r.time) <= scale * spread_of(known.spreads["time"], r.parts) for r in drawn_parts(3000)
+        abs(r.time) <= scale * spread_of(known.spreads["time"], r.traits)
+        for r in drawn_traits(3000)
     ]
     assert sum(inside) / len(inside) == pytest.approx(0.9, abs=0.03)
 
 
-def test_few_models_are_not_told_apart_by_parts() -> None:
+def test_few_models_are_not_told_apart_by_traits() -> None:
     """Promise: with two models, or fewer than 20 residuals, the plain residuals are kept."""
     few = [stepped(n / 40, 0.1, f"net{n % 2}") for n in range(40)]
-    assert Intervals.by_parts(few).spreads == {}
-    assert Intervals.by_parts([stepped(0, 0.1, f"net{n}") for n in range(19)]).spreads == {}
+    assert Intervals.by_traits(few).spreads == {}
+    assert Intervals.by_traits([stepped(0, 0.1, f"net{n}") for n in range(19)]).spreads == {}
 
 
-def test_parts_of_a_step_add_up() -> None:
-    """Promise: what does not load the GPU, convolution, recurrence and rest make up the step."""
-    terms = {"forward.conv": 0.3, "backward.conv": 0.3, "backward.rnn": 0.2, "forward.gemm": 0.2}
-    shares = parts_of(Prediction(1.0, 0.97 * 350.0, terms_s=terms), limit_w=700.0)
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["unloaded"] == pytest.approx(0.5)
-    assert shares["convolution"] == pytest.approx(0.3)
-    assert shares["recurrence"] == pytest.approx(0.1)
-    assert parts_of(Prediction(1.0, 700.0), 700.0)["rest"] == pytest.approx(1.0)
+def test_traits_of_a_step_are_what_is_known_of_it() -> None:
+    """Promise: waiting, load, kinds as shares of the step, distance in tenths; untold is 0."""
+    terms = {"forward.conv": 0.2, "backward.conv": 0.2, "backward.rnn": 0.2, "forward.gemm": 0.2}
+    step = Prediction(1.0, 0.97 * 350.0, terms_s={**terms, "waiting": 0.2}, gpu_s=0.8, far=0.05)
+    found = traits_of(step, limit_w=700.0)
+    assert set(found) == set(TRAITS)
+    assert found["waiting"] == pytest.approx(0.2)
+    assert found["unloaded"] == pytest.approx(0.5)
+    assert found["convolution"] == pytest.approx(0.4)
+    assert found["recurrence"] == pytest.approx(0.2)
+    assert found["far"] == pytest.approx(0.4)
+    assert traits_of(replace(step, far=1.0), 700.0)["far"] == pytest.approx(0.8 * 3)
+    assert traits_of(Prediction(1.0, 700.0), 700.0) == dict.fromkeys(TRAITS, 0.0)
 
 
-def test_a_part_that_was_never_fitted_is_as_uncertain_as_the_worst() -> None:
-    """Promise: an unknown part widens; it is never taken for certain."""
-    known = {"rest": 0.05, "convolution": 0.2, "least": 0.01}
-    assert spread_of(known, {"recurrence": 1.0}) == pytest.approx(0.2)
-    assert spread_of(known, {"rest": 0.1}) == pytest.approx(0.01)
+def test_spreads_are_found_again_in_what_was_drawn_from_them() -> None:
+    """Promise: base and slopes are those of the largest likelihood; nothing seen, no slope."""
+    rng = random.Random(5)
+    traits = [{"waiting": rng.random(), "far": 3 * rng.random()} for _ in range(4000)]
+    sizes = [0.003 * math.exp(t["waiting"] + 0.5 * t["far"]) for t in traits]
+    drawn_sizes = [size * rng.expovariate(1) for size in sizes]
+    found = spreads_of(traits, drawn_sizes)
+    assert found["waiting"] == pytest.approx(1.0, abs=0.2)
+    assert found["far"] == pytest.approx(0.5, abs=0.1)
+    assert found["recurrence"] == pytest.approx(0.0, abs=1e-6)
+    low, high = (spread_of(found, {"waiting": w, "far": 0.0}) for w in (0.0, 1.0))
+    assert high / low == pytest.approx(math.exp(found["waiting"]))
+    exact = spreads_of(traits, [0.0] * len(traits))
+    assert 0 < spread_of(exact, traits[0]) < 1e-5
 
 
 def width(workload: Workload, placement: Placement = HERE) -> tuple[float, tuple[str, ...]]:
@@ -216,7 +231,7 @@ def test_intervals_survive_a_file_and_a_broken_one_is_named() -> None:
         Intervals.from_dict({})
     with pytest.raises(ConfigError, match="intervals of the calibration"):
         Intervals.from_dict({"residuals": {"all": {"time": ["much"]}}})
-    with pytest.raises(ConfigError, match="least"):
+    with pytest.raises(ConfigError, match="base"):
         Intervals.from_dict({"residuals": {}, "spreads": {"time": {"host": 0.1}}})
     with pytest.raises(ConfigError, match="flops_per_byte"):
         Intervals.from_dict({"residuals": {}, "scope": {"gpu": "h200"}})

@@ -3,6 +3,7 @@
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, write_json
 from wattloop.core.units import format_bytes, format_power
+from wattloop.hardware.gpus import Gpu
 
 __all__ = ["gpus_command", "models_command"]
 
@@ -50,7 +51,7 @@ def gpus_command(*, json_file: JsonFile = None) -> None:
                 gpu.product,
                 format_bytes(gpu.memory_bytes),
                 f"{gpu.memory_bytes_s / 1e12:.2f} TB/s",
-                f"{max((*gpu.matrix_flops.values(), *gpu.vector_flops.values())) / 1e12:.0f}",
+                f"{_peak_flops(gpu) / 1e12:.0f}",
                 format_power(gpu.tdp_w),
                 f"{gpu.cap_min_w:g} to {gpu.cap_max_w:g} W",
                 source,
@@ -59,3 +60,11 @@ def gpus_command(*, json_file: JsonFile = None) -> None:
         ]
         headers = ("gpu", "product", "memory", "bandwidth", "TFLOPS", "power", "caps", "constants")
         print_table(headers, rows, spare=("caps", "TFLOPS", "bandwidth", "product"))
+
+
+def _peak_flops(gpu: Gpu) -> float:
+    """The most in a precision that can be asked for: fp8 would flatter GPUs that have it."""
+    from wattloop.predict.workload.tracing.request import PRECISIONS
+
+    peaks = (*gpu.matrix_flops.items(), *gpu.vector_flops.items())
+    return max(flops for precision, flops in peaks if precision in PRECISIONS)

@@ -6,7 +6,7 @@ by constants that never saw its model, the interval is
     prediction x exp(-+ q x spread x (1 + distance)),
     q = the ceil((n + 1) confidence)-th smallest |r| / spread
 
-`spread` tells steps that are predicted well from others by what they are made of (see `spreads`);
+`spread` tells steps that are predicted well from others by what is known of them (see `spreads`);
 without it, residuals of the same bottleneck count, where there are enough of enough models.
 `distance` is 0 inside of the calibrated range (see `scope`).
 """
@@ -20,7 +20,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.scope import Distance, Scope
-from wattloop.predict.spreads import parts_of, spread_of, spreads_of
+from wattloop.predict.spreads import BASE, spread_of, spreads_of, traits_of
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["CONFIDENCE", "HOST_SHARE", "Intervals", "Residual", "bottleneck_of"]
@@ -42,14 +42,14 @@ class Residual:
         group: the model that was left out.
         bottleneck: `gpu` or `host`, as predicted.
         time, power: log(measured / predicted); power None when it was not measured.
-        parts: what the predicted step was made of, shares.
+        traits: what was known of the step, as `spreads` names them.
     """
 
     group: str
     bottleneck: str
     time: float
     power: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
+    traits: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -63,8 +63,8 @@ class Residual:
         """Of a measured step; without its placement, it is not known how loaded the GPU was."""
         power = None if power_w is None else math.log(power_w / prediction.power_w)
         time = math.log(step_s / prediction.step_s)
-        parts = parts_of(prediction, _limit_w(placement)) if placement else {"rest": 1.0}
-        return cls(group, bottleneck_of(prediction), time, power, parts)
+        traits = traits_of(prediction, _limit_w(placement)) if placement else {}
+        return cls(group, bottleneck_of(prediction), time, power, traits)
 
     def value(self, quantity: str) -> float | None:
         """Residual of `time`, `power` or `energy`."""
@@ -88,7 +88,7 @@ class Intervals:
     Attributes:
         sizes: bottleneck (`gpu`, `host`, `all`) -> quantity -> sizes of residuals, sorted.
         scope: what was calibrated; None is everything.
-        spreads: quantity -> spread of each part; sizes are then in units of a step's spread.
+        spreads: quantity -> how spreads follow traits; sizes are then in units of a step's spread.
     """
 
     sizes: Mapping[str, Mapping[str, Sequence[float]]]
@@ -107,8 +107,8 @@ class Intervals:
         return cls(sizes, scope)
 
     @classmethod
-    def by_parts(cls, residuals: Iterable[Residual], scope: Scope | None = None) -> Self:
-        """By what steps are made of; by bottleneck alone with too few models for that.
+    def by_traits(cls, residuals: Iterable[Residual], scope: Scope | None = None) -> Self:
+        """By what is known of steps; by bottleneck alone with too few models for that.
 
         The size of each residual is in units of the spread that the other models give it.
         """
@@ -122,7 +122,7 @@ class Intervals:
             known = [(r, abs(v)) for r in found if (v := r.value(quantity)) is not None]
             sizes[quantity] = sorted(_scores(known))
             if known:
-                spreads[quantity] = spreads_of([r.parts for r, _ in known], [v for _, v in known])
+                spreads[quantity] = spreads_of([r.traits for r, _ in known], [v for _, v in known])
         return cls({POOLED: sizes}, scope, spreads)
 
     def around(
@@ -134,14 +134,14 @@ class Intervals:
     ) -> Prediction:
         """`prediction` with intervals, and with the reasons why they are wide."""
         distance = self.scope.distance(workload, placement) if self.scope else Distance(0.0)
-        key, parts = bottleneck_of(prediction), parts_of(prediction, _limit_w(placement))
+        key, traits = bottleneck_of(prediction), traits_of(prediction, _limit_w(placement))
 
         def interval(quantity: str, value: float) -> Interval | None:
             half = self.half_width(quantity, key, confidence)
             if half is None:
                 return None
-            spread = spread_of(self.spreads[quantity], parts) if quantity in self.spreads else 1.0
-            factor = math.exp(half * spread * distance.factor)
+            spread = spread_of(self.spreads[quantity], traits) if quantity in self.spreads else 1.0
+            factor = math.exp(half * float(spread) * distance.factor)
             return Interval(value / factor, value * factor, confidence)
 
         return replace(
@@ -179,7 +179,7 @@ class Intervals:
                 for key, found in self.sizes.items()
             },
             "spreads": {
-                name: {part: round(spread, 5) for part, spread in found.items()}
+                name: {trait: round(slope, 5) for trait, slope in found.items()}
                 for name, found in self.spreads.items()
             },
             "scope": None if self.scope is None else self.scope.to_dict(),
@@ -197,11 +197,11 @@ class Intervals:
                 for key, table in found.items()
             }
             spreads = {
-                str(name): {str(part): float(value) for part, value in table.items()}
+                str(name): {str(trait): float(value) for trait, value in table.items()}
                 for name, table in dict(raw.get("spreads") or {}).items()  # type: ignore[call-overload] # an error is caught below
             }
-            if any("least" not in table for table in spreads.values()):
-                raise KeyError("least")
+            if any(BASE not in table for table in spreads.values()):
+                raise KeyError(BASE)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"intervals of the calibration: {error}; fit it again with `wattloop calibrate fit`"
@@ -224,9 +224,11 @@ def _scores(known: Sequence[tuple[Residual, float]]) -> list[float]:
     """Sizes in units of the spread that models other than a residual's own give it."""
     scores = []
     for group in dict.fromkeys(r.group for r, _ in known):
-        others = [(r.parts, size) for r, size in known if r.group != group]
+        others = [(r.traits, size) for r, size in known if r.group != group]
         if not others:
             return [size for _, size in known]
-        spreads = spreads_of([parts for parts, _ in others], [size for _, size in others])
-        scores += [size / spread_of(spreads, r.parts) for r, size in known if r.group == group]
+        spreads = spreads_of([traits for traits, _ in others], [size for _, size in others])
+        scores += [
+            size / float(spread_of(spreads, r.traits)) for r, size in known if r.group == group
+        ]
     return scores

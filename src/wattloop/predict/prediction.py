@@ -37,6 +37,8 @@ class Prediction:
         regime: what bounds the step.
         terms_s: seconds of the step by part; which parts there are is the model's own matter.
         gpu_s, host_s: time the GPU is busy, time the host needs to dispatch (one GPU).
+        far: how far the step's operations are from what calibration has measured, by GPU time: 0
+            right there, 1 out of reach; None when the model does not say.
         clock_mhz: SM clock the GPU is thought to run at; None when the model does not say.
         step_interval, power_interval, energy_interval: None when the model knows no residuals.
         model: which model answered, and from which constants: `kernels (H200, calibrated)`.
@@ -50,6 +52,7 @@ class Prediction:
     terms_s: Mapping[str, float] = field(default_factory=dict)
     gpu_s: float | None = None
     host_s: float | None = None
+    far: float | None = None
     clock_mhz: float | None = None
     step_interval: Interval | None = None
     power_interval: Interval | None = None

@@ -74,7 +74,7 @@ def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> Kern
     groups = sorted({point.group for point in points})
     if len(groups) >= FEWEST_GROUPS:
         scope = Scope.of(constants.gpu, [point.workload for point in points])
-        model = model.with_intervals(Intervals.by_parts(left_out_residuals(start, points), scope))
+        model = model.with_intervals(Intervals.by_traits(left_out_residuals(start, points), scope))
     found = model.kernel_constants
     return replace(found, made={**found.made, "steps": len(points), "models": groups})
 

@@ -1,12 +1,11 @@
 """One workload on many placements of a GPU, with intervals: what `predict` says, as arrays.
 
 `predict` answers one pair in a millisecond, most of it for terms and words. Here only what depends
-on the placement is computed again: time, power, and how much of its limit the GPU draws, which the
+on the placement is computed again: time, power, and how much the GPU waits and draws, which the
 width of an interval follows (`predict.spreads`).
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple, TypeVar
 
@@ -20,8 +19,7 @@ from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.profile import StepProfile
 from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
 from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
-from wattloop.predict.spreads import FULL, parts_of
+from wattloop.predict.spreads import kinds_of, spread_of, traits_at
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["OnGpu", "PairFigures", "figures_of"]
@@ -61,7 +59,7 @@ class OnGpu:
         self.values = model.kernel_constants.values
         self.profile: StepProfile = model.profile(workload, gpu)
         self._intervals = model.intervals
-        self._busy = _busy_shares(one)
+        self._kinds = kinds_of(one)
         self._distance = 1.0
         if self._intervals is not None and self._intervals.scope is not None:
             self._distance = self._intervals.scope.distance(workload, Placement(gpu)).factor
@@ -74,27 +72,25 @@ class OnGpu:
         """How far off each of its own steps may be."""
         if self._intervals is None:
             return {}
-        load = np.minimum(result.power_w / (FULL * steps.cap_w), 1.0)
+        traits = traits_at(result.power_w / steps.cap_w, result.gpu_s / result.step_s, self._kinds)
         is_host = steps.host_s >= HOST_SHARE * result.step_s
-        found = {name: self._factors(self._intervals, name, load, is_host) for name in QUANTITIES}
+        found = {name: self._factors(self._intervals, name, traits, is_host) for name in QUANTITIES}
         return {name: values for name, values in found.items() if values is not None}
 
     def _factors(
-        self, intervals: Intervals, quantity: str, load: Floats, is_host: NDArray[np.bool_]
+        self,
+        intervals: Intervals,
+        quantity: str,
+        traits: Mapping[str, Floats | np.float64],
+        is_host: NDArray[np.bool_],
     ) -> Floats | None:
         halves = [intervals.half_width(quantity, key, CONFIDENCE) for key in ("gpu", "host")]
         if halves[0] is None or halves[1] is None:
             return None
         half = np.where(is_host, halves[1], halves[0])
-        spread: Floats | float = 1.0
+        spread: Floats | np.float64 = np.float64(1.0)
         if quantity in intervals.spreads:
-            known = intervals.spreads[quantity]
-            largest = max(known.values())
-            busy = sum(
-                share * known.get(name, largest) for name, share in self._busy.items() if share
-            )
-            unloaded = known.get("unloaded", largest)
-            spread = np.maximum((1 - load) * unloaded + load * busy, known["least"])
+            spread = spread_of(intervals.spreads[quantity], traits)
         return np.asarray(np.exp(half * spread * self._distance), dtype=np.float64)
 
 
@@ -128,10 +124,3 @@ R = TypeVar("R", Steps, StepResults)
 
 def _rows(columns: R, begin: int, end: int) -> R:
     return type(columns)(*(getattr(columns, each.name)[begin:end] for each in fields(columns)))
-
-
-def _busy_shares(prediction: Prediction) -> dict[str, float]:
-    """What the GPU does when it is loaded, by part; the same on every placement."""
-    # as if it drew its whole limit, so that nothing is unloaded
-    parts = parts_of(prediction, prediction.power_w / FULL if prediction.power_w else math.inf)
-    return {name: share for name, share in parts.items() if name != "unloaded"}

@@ -49,6 +49,19 @@ def test_far_from_all_samples_only_the_formula_speaks(fitted: KernelConstants) -
     assert fitted.residuals.factors(OperationTable.of([unmeasured]))[0] == 1.0
 
 
+def test_how_far_a_shape_is_from_samples_is_told(fitted: KernelConstants) -> None:
+    """Promise: 0 at a sample, more with distance, 1 out of reach and where nothing was measured."""
+    sample, near = OPS[0], costs.gemm(1, 72, 256, 1024, dtype="bf16")
+    out = costs.gemm(1, 2**26, 2**24, 1, dtype="bf16")
+    unknown = costs.elementwise(4096, 2, 1, dtype="fp32")
+    table = OperationTable.of([sample, near, out, unknown])
+    far = operation_times(table, fitted.values, fitted.residuals, H200).far
+    assert far[0] == pytest.approx(0, abs=1e-6)
+    assert 0 < far[1] < far[2] <= 1
+    assert far[2] > 0.9
+    assert far[3] == 1
+
+
 def test_noise_alone_is_not_learned() -> None:
     """Residuals without pattern give no correction, or next to none."""
     chance = np.random.default_rng(0)

@@ -75,6 +75,7 @@ class KernelModel(Model):
             terms_s=_terms(steps, profile, share),
             gpu_s=float(result.gpu_s[0]),
             host_s=float(steps.host_s[0]),
+            far=profile.far,
             clock_mhz=share * placement.gpu.boost_clock_mhz,
             model=f"{self.name} ({placement.gpu.name}, {self._source})",
             warnings=tuple(warnings),

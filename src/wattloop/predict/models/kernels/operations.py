@@ -28,19 +28,26 @@ MANY_PICTURES = 256
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one call of each row; `compute` where it is not memory that bounds it."""
+    """Of one call of each row.
+
+    Attributes:
+        seconds: GPU time.
+        compute: where it is not memory that bounds it.
+        far: how far the nearest microbenchmark is: 0 right there, 1 out of reach.
+    """
 
     seconds: Floats
     compute: NDArray[np.bool_]
+    far: Floats
 
 
 def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
     """Calculated times, corrected by what microbenchmarks of this GPU said of such operations."""
     times = calculated_times(table, values, gpu)
-    factors = residuals.factors(table)
+    factors, far = residuals.told(table)
     scale = np.exp(values.column("scale", scale_scopes(table)))
     floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
-    return Times(np.maximum(times.seconds * factors * scale, floor), times.compute)
+    return Times(np.maximum(times.seconds * factors * scale, floor), times.compute, far)
 
 
 def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
@@ -56,7 +63,8 @@ def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
         )
     rows, part_seconds = stream_times(table, values, gpu)
     seconds[rows] = part_seconds
-    return Times(seconds + values["kernel.minimum_s"] * table.kernels, compute)
+    seconds += values["kernel.minimum_s"] * table.kernels
+    return Times(seconds, compute, np.ones(len(table)))
 
 
 def scale_scopes(table: OperationTable) -> list[str]:

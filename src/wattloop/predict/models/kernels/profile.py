@@ -65,6 +65,7 @@ class StepProfile:
         accumulate, batch: of the workload.
         gradient_bytes: what data-parallel training has to exchange per step.
         launch_share: part of GPU time that is only the minimum time of small kernels.
+        far: distance of operations from microbenchmarks by GPU time; 0 right there, 1 out of reach.
         terms_s: GPU seconds of a step by phase and kind.
         work: FLOPs by unit, bytes and busy seconds of a step (`work.WORK`).
         counts: what the host has to do.
@@ -78,6 +79,7 @@ class StepProfile:
     batch: int
     gradient_bytes: float
     launch_share: float
+    far: float
     terms_s: Mapping[str, float]
     work: Mapping[str, float]
     counts: HostCounts
@@ -114,6 +116,7 @@ def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residual
         batch=workload.batch,
         gradient_bytes=workload.gradient_bytes,
         launch_share=float(floor.sum()) / busy if busy else 0.0,
+        far=float((times.far * total * repeats).sum()) / busy if busy else 0.0,
         terms_s=_terms(table, total * repeats),
         work={
             name: float((column * repeats).sum()) for name, column in zip(WORK, work, strict=True)

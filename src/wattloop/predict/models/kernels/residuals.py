@@ -36,8 +36,12 @@ class ResidualGroup:
 
     def correction(self, places: Floats) -> Floats:
         """Logarithm of the factor at each of the `places`."""
-        told: Floats = nearness(places / self.reach, self.places / self.reach) @ self.weights
-        return np.clip(told, -MOST, MOST)
+        return self.told(places)[0]
+
+    def told(self, places: Floats) -> tuple[Floats, Floats]:
+        """The correction, and how far the nearest measurement is: 0 right there, 1 out of reach."""
+        near = nearness(places / self.reach, self.places / self.reach)
+        return np.clip(near @ self.weights, -MOST, MOST), 1 - near.max(axis=1)
 
 
 def nearness(first: Floats, second: Floats) -> Floats:
@@ -57,7 +61,11 @@ class Residuals:
 
     def factors(self, table: OperationTable) -> Floats:
         """What to multiply the calculated time of each row with."""
-        factors = np.ones(len(table))
+        return self.told(table)[0]
+
+    def told(self, table: OperationTable) -> tuple[Floats, Floats]:
+        """The factors, and how far each row is from the nearest measurement: 0 to 1."""
+        factors, far = np.ones(len(table)), np.ones(len(table))
         members: dict[str, list[int]] = {}
         for index, name in enumerate(table.classes):
             group = name if name in self.groups else family_of(name)
@@ -65,5 +73,6 @@ class Residuals:
                 members.setdefault(group, []).append(index)
         for group, rows in members.items():
             places = np.array([table.places[row] for row in rows])
-            factors[rows] = np.exp(self.groups[group].correction(places))
-        return factors
+            correction, far[rows] = self.groups[group].told(places)
+            factors[rows] = np.exp(correction)
+        return factors, far
