@@ -93,7 +93,7 @@ def unpack_batch(body: bytes) -> tuple[float | None, Any, list[Piece]]:
             (str(run_id), int(offset), int(length), final is True, restart is True)
             for run_id, offset, length, final, restart in rows
         ]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise ConfigError("a delivery begins with a line of JSON: wall_s, status, pieces") from None
     if len(shapes) > MOST_PIECES:
         raise ConfigError(f"a delivery has at most {MOST_PIECES} pieces, not {len(shapes)}")
