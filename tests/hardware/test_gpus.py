@@ -308,3 +308,12 @@ def test_the_files_of_the_page_are_read(tmp_path: Path) -> None:
         gpu_named("h100-nvl")
     message = str(error.value).rpartition("/")[2]
     assert message in page
+
+
+@pytest.mark.parametrize("name", ["{path}", "{relative}"])
+def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
+    """Promise: only a name that ends in .yaml is a file; others may come from a page's address."""
+    (tmp_path / "mine.yaml").write_text((SHIPPED / "h200.yaml").read_text())
+    relative = os.path.relpath(tmp_path / "mine", SHIPPED)
+    with pytest.raises(ConfigError, match="no GPU called"):
+        gpu_named(name.format(path=tmp_path / "mine", relative=relative))

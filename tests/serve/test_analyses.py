@@ -42,7 +42,7 @@ def test_clusters_are_as_many_as_asked_for(client: TestClient, store: Filled) ->
     assert (found["clusters"], found["used"]) == (3, ["energy_j"])
     assert len(found["means"]) == len(set(found["labels"].values())) == 3
     wrong = client.get(place, params={"result": "nonsense"})
-    assert (wrong.status_code, "nonsense" in wrong.json()["detail"]) == (422, True)
+    assert (wrong.status_code, "nonsense" in wrong.json()["detail"]) == (404, True)
 
 
 def test_a_campaign_simulated_again_is_the_same(client: TestClient, store: Filled) -> None:
@@ -51,7 +51,7 @@ def test_a_campaign_simulated_again_is_the_same(client: TestClient, store: Fille
     found = client.get(place, params={"policy": "zeus", "seed": 1}).json()
     assert (found["policy"], found["seed"], found["same_as_stored"]) == ("zeus", 1, True)
     assert max(found["mean_w"]) > min(found["mean_w"]) > 0
-    assert client.get(place, params={"policy": "none"}).status_code == 422
+    assert client.get(place, params={"policy": "none"}).status_code == 404
 
 
 def test_a_scenario_is_kept_whole(store: Filled) -> None:

@@ -82,7 +82,7 @@ def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
     """A page must not run what a link names."""
     for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):
-        assert client.get("/api/v1/predict", params={"model": model}).status_code == 422
+        assert client.get("/api/v1/predict", params={"model": model}).status_code == 404
 
 
 def test_other_addresses_need_a_token(place: Path) -> None:
@@ -104,7 +104,18 @@ def test_another_name_of_this_address_is_not_answered(client: TestClient) -> Non
 
 
 @pytest.mark.parametrize(
-    "query", ["page=0", "size=99999", "sort=body", "since=yesterday", "shortest_s=x", "label=x"]
+    "query",
+    [
+        "page=0",
+        "size=99999",
+        "sort=body",
+        "since=yesterday",
+        "until=2026-01-31T12:00:00",
+        "shortest_s=x",
+        "shortest_s=-1",
+        "longest_s=nan",
+        "label=x",
+    ],
 )
 def test_wrong_questions_are_said_to_be_wrong(client: TestClient, query: str) -> None:
     """422, never a traceback."""

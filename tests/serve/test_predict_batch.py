@@ -79,8 +79,6 @@ def test_named_pairs_alone_are_answered(client: TestClient) -> None:
         ({"jobs": [{**JOB, "priority": 9}]}, "jobs.0.priority: Extra inputs"),
         ({"jobs": [{**JOB, "samples": -1}]}, "jobs.0.samples"),
         ({"jobs": [{**JOB, "batch": [1] * 17}], "placements": PLACES}, "at most 16 items"),
-        ({"jobs": [JOB]}, "start it with --cluster"),
-        ({"jobs": [JOB], "placements": PLACES, "pairs": [[0, 9]]}, "there are 1 jobs"),
         ([], "body: Input should be an object"),
     ],
 )
@@ -91,6 +89,22 @@ def test_senseless_questions_are_refused_in_words(
     found = _ask(client, question)
     assert found.status_code == 422
     assert said in found.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"jobs": [JOB]}, "start it with --cluster"),
+        ({"jobs": [JOB], "placements": PLACES, "pairs": [[0, 9]]}, "there are 1 jobs"),
+        ({"jobs": [JOB] * 200, "placements": PLACES * 20}, "at most 10,000"),
+    ],
+)
+def test_questions_that_this_server_cannot_answer_are_told_apart(
+    client: TestClient, question: Any, said: str
+) -> None:
+    """Status 409: each part is well formed, and together they are about nothing."""
+    found = _ask(client, question)
+    assert (found.status_code, said in found.json()["detail"]) == (409, True)
 
 
 def test_a_question_too_large_is_not_read(client: TestClient) -> None:

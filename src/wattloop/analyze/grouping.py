@@ -13,7 +13,8 @@ __all__ = ["MOST_CLUSTERS", "Grouping", "grouped"]
 MOST_CLUSTERS = 10
 SAMPLE = 1_000
 """Rows that the silhouette is taken over: it looks at every pair."""
-STARTS = 10
+STARTS, TRIAL_STARTS = 10, 4
+"""Of the grouping itself, and of those by which the number of clusters is chosen."""
 SEED = 0
 
 
@@ -70,19 +71,19 @@ def _chosen(points: Floats, k: int | None) -> Grouping:
     tried = {}
     if k is None:
         for count in range(2, max(most, 2) + 1):
-            labels = _labels(points[sample], count)
+            labels = _labels(points[sample], count, TRIAL_STARTS)
             tried[count] = _silhouette(distances, labels)
         k = max(tried, key=lambda count: tried[count])
-    labels = _labels(points, k)
+    labels = _labels(points, k, STARTS)
     best = _silhouette(distances, labels[sample])
     tried[k] = best
     return Grouping(labels, k, best, dict(sorted(tried.items())), len(sample))
 
 
-def _labels(points: Floats, k: int) -> NDArray[np.intp]:
+def _labels(points: Floats, k: int, starts: int) -> NDArray[np.intp]:
     from sklearn.cluster import KMeans
 
-    found = KMeans(k, n_init=STARTS, random_state=SEED).fit(points)
+    found = KMeans(k, n_init=starts, random_state=SEED).fit(points)
     return np.asarray(found.labels_, dtype=np.intp)
 
 

@@ -94,7 +94,9 @@ def gpu_named(text: str) -> Gpu:
 
         return read_user_gpu(text, {gpu.name: gpu for gpu in known_gpus()})
     exact = _key(text)
-    if not _user_files() and (SHIPPED / f"{exact}.yaml").is_file():
+    # a name and nothing else: `../x` and `/tmp/x` would be files of somebody else
+    is_name = re.fullmatch(r"[a-z0-9-]+", exact) is not None
+    if is_name and not _user_files() and (SHIPPED / f"{exact}.yaml").is_file():
         return _shipped(exact)  # the usual case reads one file
     matches = _matches(text)
     if matches:

@@ -7,6 +7,7 @@ front, the regression over levels, the configuration matrix, and the families of
 import time
 from typing import Any
 
+from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
@@ -33,7 +34,8 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
         Section("Configurations", (_configurations(candidates, summary, experiment),)),
     ]
     if candidates:
-        sections += _analyses(store, experiment)
+        table = with_energy(search_table(store, experiment, looked=(candidates, summary)))
+        sections += _analyses(table)
     name = experiment.name or experiment.experiment_id
     return Document(
         title=f"Search {name}",
@@ -110,13 +112,13 @@ def _configurations(
     )
 
 
-def _analyses(store: Store, experiment: Experiment) -> list[Section]:
+def _analyses(table: AnalyzeTable) -> list[Section]:
     from wattloop.analyze.clusters import clusters
     from wattloop.analyze.matrix import configuration_matrix
     from wattloop.analyze.ols import regression
     from wattloop.analyze.pareto import pareto_front
     from wattloop.analyze.quotient import quotients
-    from wattloop.analyze.roles import usual_target, with_energy
+    from wattloop.analyze.roles import usual_target
     from wattloop.analyze.top import top_runs
     from wattloop.report.figures.clusters import cluster_figures
     from wattloop.report.figures.matrix import matrix_figures
@@ -124,7 +126,6 @@ def _analyses(store: Store, experiment: Experiment) -> list[Section]:
     from wattloop.report.figures.quotient import top_figures
     from wattloop.report.figures.regression import regression_figures
 
-    table = with_energy(search_table(store, experiment))
     return [
         analysis_section("Best runs", lambda: top_runs(table, found=quotients(table)), top_figures),
         analysis_section("Pareto front", lambda: pareto_front(table), pareto_figures),

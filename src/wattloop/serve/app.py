@@ -9,8 +9,10 @@ from wattloop.core.errors import StoreUnwritable
 from wattloop.fleet.tokens import TokenFile
 from wattloop.serve.api import ROUTERS as API
 from wattloop.serve.api.nodes import delivery
+from wattloop.serve.described import describe
 from wattloop.serve.door import Door
-from wattloop.serve.faults import API_ROOT, FAULTS, add_fault_handlers
+from wattloop.serve.faults import API_ROOT, add_fault_handlers, faults
+from wattloop.serve.folding import Folding
 from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
@@ -23,6 +25,9 @@ from wattloop.store.node_list import known_nodes
 from wattloop.version import __version__
 
 __all__ = ["create_app"]
+
+ANY_CALL = (401, 403, 421, 422, 503)
+"""What every call may answer beside its own."""
 
 
 def create_app(options: ServeOptions) -> FastAPI:
@@ -53,17 +58,20 @@ def create_app(options: ServeOptions) -> FastAPI:
     app.add_middleware(Door, answer=delivery)
     app.add_middleware(Guard, options=options, tokens=tokens, refusals=house.refusals)
     for router in API:
-        app.include_router(router, prefix=API_ROOT, responses=FAULTS)
+        app.include_router(router, prefix=API_ROOT, responses=faults(*ANY_CALL))
     for router in PAGES:
         app.include_router(router, include_in_schema=False)
     add_fault_handlers(app)
+    describe(app, options)
     return app
 
 
 @asynccontextmanager
 async def _living(app: FastAPI) -> AsyncIterator[None]:
     """From the first request to the last."""
-    steward = None if app.state.house.store.read_only else Steward(app.state.house)
+    house: House = app.state.house
+    house.folding = Folding(house.ingest)  # one that was closed takes nothing any more
+    steward = None if house.store.read_only else Steward(house)
     if steward is not None:
         steward.start()
     yield

@@ -1,5 +1,12 @@
-"""What went wrong, as JSON for a program and as a page for a person; never a traceback."""
+"""What went wrong, as JSON for a program and as a page for a person; never a traceback.
 
+One rule for all calls: 422 is a request that its description in the document does not allow; 404
+names something that is not there; 409 cannot be done with what is there.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,17 +28,31 @@ from wattloop.store.ingest import Unexpected
 
 __all__ = [
     "API_ROOT",
-    "FAULTS",
     "FaultAnswer",
+    "Impossible",
+    "NotThere",
     "add_fault_handlers",
     "answer_fault",
     "answer_refusal",
+    "faults",
+    "needs_what_is_there",
+    "said_to",
+    "status_of",
 ]
 
 API_ROOT = "/api/v1"
 RETRY_S = "5"
 """When somebody may ask again whom the store could not answer."""
 NOT_BY_THIS_METHOD = 405
+NOT_NOW = 503
+
+
+class NotThere(ConfigError):
+    """Something that is named in a request is not there."""
+
+
+class Impossible(ConfigError):
+    """A request that makes sense, and cannot be done with what is there."""
 
 
 class FaultAnswer(BaseModel):
@@ -40,19 +61,32 @@ class FaultAnswer(BaseModel):
     detail: str
 
 
-FAULTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": FaultAnswer, "description": text}
-    for status, text in {
-        401: "The token is missing or wrong.",
-        403: "This server takes nothing.",
-        404: "There is no such thing.",
-        NOT_BY_THIS_METHOD: "Not by this method; the header `Allow` says by which.",
-        421: "Not served under this name.",
-        422: "The question makes no sense; the answer says why.",
-        503: "The store cannot be read now.",
-    }.items()
+TEXTS = {
+    401: "The token is missing or wrong.",
+    403: "This token does not allow it, or the server takes nothing.",
+    404: "Something that is named is not there.",
+    409: "It cannot be done with what is there; the answer says why.",
+    413: "The body is too large.",
+    421: "Not served under this name.",
+    422: "Not what the document describes; the answer says where.",
+    NOT_NOW: "The store cannot be asked now; the header `Retry-After` says when to try again.",
 }
-"""What any call may answer beside its own."""
+
+
+def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What a call may answer beside its own, for the document."""
+    return {status: {"model": FaultAnswer, "description": TEXTS[status]} for status in statuses}
+
+
+@contextmanager
+def needs_what_is_there() -> Iterator[None]:
+    """Around work whose request was checked: what it still refuses lies in the data."""
+    try:
+        yield
+    except (NotThere, Impossible):
+        raise
+    except ConfigError as error:
+        raise Impossible(str(error)) from None
 
 
 def add_fault_handlers(app: FastAPI) -> None:
@@ -60,19 +94,25 @@ def add_fault_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WattloopError, answer_fault)
     app.add_exception_handler(HTTPException, answer_refusal)
     app.add_exception_handler(RequestValidationError, _senseless)
+    app.add_exception_handler(Exception, _unforeseen)
 
 
 async def answer_fault(request: Request, error: Exception) -> Response:
     """What is said of an error of ours."""
     if isinstance(error, Unexpected):
         return JSONResponse({"detail": str(error), "offset": error.offset}, 409)
-    if isinstance(error, RunNotFound | ExperimentNotFound):
-        status = 404
-    elif isinstance(error, RunSenseless | ConfigError):
-        status = 422
-    else:
-        return _answer(request, 503, str(error), {"Retry-After": RETRY_S})
-    return _answer(request, status, str(error))
+    status = status_of(error)
+    headers = {"Retry-After": RETRY_S} if status == NOT_NOW else None
+    return _answer(request, status, str(error), headers)
+
+
+def status_of(error: Exception) -> int:
+    """The number for an error of ours."""
+    if isinstance(error, RunNotFound | ExperimentNotFound | NotThere):
+        return 404
+    if isinstance(error, Impossible):
+        return 409
+    return 422 if isinstance(error, RunSenseless | ConfigError) else NOT_NOW
 
 
 async def answer_refusal(request: Request, error: Exception) -> Response:
@@ -101,6 +141,19 @@ async def _senseless(request: Request, error: Exception) -> Response:
         for one in error.errors()
     ]
     return _answer(request, 422, "; ".join(dict.fromkeys(said)))
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """A fault of ours: the log has it, callers get the same form as ever."""
+    said = f"a fault of the server ({type(error).__name__}); its log says more"
+    return _answer(request, 500, said)
+
+
+def said_to(path: str, message: str) -> tuple[str, str]:
+    """Body and media type of a refusal that is given before anything is looked at."""
+    if path.startswith(API_ROOT):
+        return json.dumps({"detail": message}), "application/json"
+    return f"{message}\n", "text/plain"
 
 
 def _answer(

@@ -2,20 +2,35 @@
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from typing import Annotated, Any
+from urllib.parse import quote, unquote
 
 from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
+from wattloop.serve.faults import said_to
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
 from wattloop.serve.refusals import Refusals
 
-__all__ = ["Asking", "Guard", "Writer", "check_writer", "refuse"]
+__all__ = [
+    "BEARER",
+    "COOKIE",
+    "QUERY",
+    "Asking",
+    "Described",
+    "Guard",
+    "Writer",
+    "check_writer",
+    "refuse",
+]
 
 COOKIE = "wattloop_token"
+QUERY = "token"
 POLICY = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
     " connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self';"
@@ -28,11 +43,21 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
+NO_TOKEN = 401
 NODES_MAY = ("/api/v1/ingest/", "/api/v1/nodes/")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Way(Enum):
+    """How a token came."""
+
+    HEADER = "header"
+    """Which no page of another site can send."""
+    COOKIE = "cookie"
+    QUERY = "query"
 
 
 class Guard:
@@ -61,48 +86,52 @@ class Guard:
             await self._app(scope, receive, send)
             return
         asked = HTTPConnection(scope)
-        caller, bearer = self._caller(asked)
+        caller, way = self._caller(asked)
         scope.setdefault("state", {})
-        scope["state"]["caller"], scope["state"]["bearer"] = caller, bearer
+        scope["state"]["caller"], scope["state"]["bearer"] = caller, way is Way.HEADER
         refusal = self._refusal(asked, caller)
         if refusal is not None:
+            status, why = refusal
             what = f"{scope['method']} {asked.url.path}"
-            why = bytes(refusal.body).decode().strip()
             self._refusals.note(caller, _address(asked), what, why)
-            await refusal(scope, receive, self._sending(send, ""))
+            body, kind = said_to(asked.url.path, why)
+            answer = Response(body, status, _headers_of(status), kind)
+            await answer(scope, receive, self._sending(send, ""))
             return
-        given = asked.query_params.get("token", "") if caller.may_read else ""
+        is_shown = way is Way.QUERY and caller.may_read
+        given = asked.query_params[QUERY] if is_shown else ""
         await self._app(scope, receive, self._sending(send, given))
 
-    def _refusal(self, asked: HTTPConnection, caller: Caller) -> Response | None:
+    def _refusal(self, asked: HTTPConnection, caller: Caller) -> tuple[int, str] | None:
+        """Status and reason; None when it may go on."""
         if self._options.is_local:
             name = asked.url.hostname or ""
             is_here = name in (*LOCAL_HOSTS, "testserver")
             if caller.role is Role.ANYBODY and not is_here:
-                return Response(f"not served under the name {name}", status_code=421)
+                return 421, f"not served under the name {name}"
             return None
         if caller.role is Role.ANYBODY:
-            return Response(
-                "a token is needed: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN\n",
-                status_code=401,
-                headers={"WWW-Authenticate": "Bearer"},
+            return (
+                NO_TOKEN,
+                "a token is needed: send 'Authorization: Bearer TOKEN', or open /?token=TOKEN",
             )
         if not caller.may_read and not asked.url.path.startswith(NODES_MAY):
-            return Response("a node's token reads nothing\n", status_code=403)
+            return 403, "a node's token reads nothing"
         return None
 
-    def _caller(self, asked: HTTPConnection) -> tuple[Caller, bool]:
-        """Who asks, and whether by the header, which no page of another site can send."""
+    def _caller(self, asked: HTTPConnection) -> tuple[Caller, Way | None]:
+        """Who asks, and how that is known."""
         scheme, _, given = asked.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             found = self._known(given.strip())
             if found is not None:
-                return found, True
-        for secret in (_cookie(asked), asked.query_params.get("token", "")):
+                return found, Way.HEADER
+        in_query = asked.query_params.get(QUERY, "")
+        for way, secret in ((Way.COOKIE, _cookie(asked)), (Way.QUERY, in_query)):
             found = self._known(secret) if secret else None
             if found is not None:
-                return found, False
-        return ANYBODY, False
+                return found, way
+        return ANYBODY, None
 
     def _known(self, secret: str) -> Caller | None:
         token = self._options.token
@@ -118,7 +147,9 @@ class Guard:
                 headers += [pair for pair in self._headers if pair[0] not in present]
                 if given:
                     cookie = Response()
-                    cookie.set_cookie(COOKIE, given, httponly=True, samesite="strict")
+                    # a header has no room for all characters
+                    value = quote(given, safe="")
+                    cookie.set_cookie(COOKIE, value, httponly=True, samesite="strict")
                     headers += [p for p in cookie.raw_headers if p[0] == b"set-cookie"]
                 message = {**message, "headers": headers}
             await send(message)
@@ -131,7 +162,7 @@ def refuse(request: Request, status: int, why: str) -> HTTPException:
     house = request.app.state.house
     what = f"{request.method} {request.url.path}"
     house.refusals.note(request.state.caller, _address(request), what, why)
-    return HTTPException(status, why)
+    return HTTPException(status, why, _headers_of(status))
 
 
 async def _asking(request: Request) -> Caller:
@@ -143,6 +174,11 @@ Asking = Annotated[Caller, Depends(_asking)]
 """Who asks."""
 
 
+BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
+"""For the document: who may is decided by `Guard`, whose answer the request carries."""
+Described = Depends(BEARER)
+
+
 async def check_writer(request: Request) -> None:
     """Only with a token in a header, which no page of another site can send."""
     options: ServeOptions = request.app.state.house.options
@@ -150,13 +186,24 @@ async def check_writer(request: Request) -> None:
         raise refuse(request, 403, "writing is off: start the server with --token or --tokens")
     caller: Caller = request.state.caller
     if not request.state.bearer:
-        raise refuse(request, 401, "send 'Authorization: Bearer TOKEN'")
+        raise refuse(request, NO_TOKEN, "send 'Authorization: Bearer TOKEN'")
     if not caller.may_write_runs:
         raise refuse(request, 403, f"a {caller.role.value}'s token writes nothing")
 
 
-Writer = Depends(check_writer)
+async def _writer(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]
+) -> None:
+    del given
+    await check_writer(request)
+
+
+Writer = Depends(_writer)
 """Put on every call that changes something."""
+
+
+def _headers_of(status: int) -> dict[str, str] | None:
+    return {"WWW-Authenticate": "Bearer"} if status == NO_TOKEN else None
 
 
 def _cookie(asked: HTTPConnection) -> str:
@@ -164,7 +211,7 @@ def _cookie(asked: HTTPConnection) -> str:
         found = SimpleCookie(asked.headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return ""
-    return "" if found is None else found.value
+    return "" if found is None else unquote(found.value)
 
 
 def _address(asked: HTTPConnection) -> str:

@@ -11,6 +11,7 @@ from wattloop.store.ownership import check_host
 
 __all__ = [
     "LARGEST_PIECE_B",
+    "RUN_ID",
     "Received",
     "Unexpected",
     "check_header",
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 LARGEST_PIECE_B = 8 * 1024 * 1024
-_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 
 
 class Unexpected(ConfigError):
@@ -48,7 +49,7 @@ class Received:
 
 def check_name(run_id: str) -> None:
     """Identifiers become names of files: nothing but names may be among them."""
-    if not _RUN_ID.fullmatch(run_id):
+    if not RUN_ID.fullmatch(run_id):
         raise ConfigError(f"{run_id!r} is no identifier of a run")
 
 

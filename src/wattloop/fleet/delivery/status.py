@@ -13,7 +13,7 @@ from wattloop.core.errors import ConfigError
 __all__ = ["NodeStatus", "status_from_file", "write_status"]
 
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
-LONGEST_TEXT = 200
+LONGEST_TEXT, LONGEST_WORD = 200, 40
 HIGHEST_W = 1e6
 
 
@@ -56,11 +56,11 @@ class NodeStatus:
         return cls(
             power_w=_watts(data, "power_w"),
             limit_w=_watts(data, "limit_w"),
-            provenance=_text(data.get("provenance") or "")[:40],
+            provenance=_word(data, "provenance"),
             jobs=_texts(data, "jobs", MOST_JOBS),
             faults=_texts(data, "faults", MOST_FAULTS),
             read_wall_s=None if moment is None else _number(moment, "read_wall_s"),
-            version=_text(data.get("version") or "")[:40],
+            version=_word(data, "version"),
         )
 
 
@@ -80,7 +80,9 @@ def status_from_file(path: Path) -> NodeStatus | None:
 
 
 def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
-    given = data.get(name) or {}
+    given = data.get(name)
+    if given is None:
+        return {}
     if not isinstance(given, Mapping) or len(given) > MOST_DOMAINS:
         raise ConfigError(f"{name}: an object of at most {MOST_DOMAINS} domains with their watts")
     found = {}
@@ -94,19 +96,28 @@ def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _number(value: Any, name: str) -> float:
     try:
-        known = not isinstance(value, bool) and isinstance(value, int | float)
-        if known and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    except OverflowError:  # an integer of hundreds of digits
+    except OverflowError:  # a whole number of more digits than a double has room for
         pass
     raise ConfigError(f"{name}: {_text(value)} is no number")
 
 
 def _texts(data: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
-    given = data.get(name) or ()
-    if not isinstance(given, list | tuple) or len(given) > most:
+    given = data.get(name)
+    if given is None:
+        return ()
+    is_list = isinstance(given, list | tuple) and len(given) <= most
+    if not is_list or not all(isinstance(one, str) for one in given):
         raise ConfigError(f"{name}: a list of at most {most} texts")
     return tuple(_text(one) for one in given)
+
+
+def _word(data: Mapping[str, Any], name: str) -> str:
+    given = data.get(name)
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"{name}: a text")
+    return _text(given or "")[:LONGEST_WORD]
 
 
 def _text(value: Any) -> str:

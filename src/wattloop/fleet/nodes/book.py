@@ -143,10 +143,10 @@ class NodeBook:
                     except ConfigError:
                         continue
 
-    def forget(self, node: str) -> None:
-        """It is no more."""
+    def forget(self, node: str) -> bool:
+        """It is no more; False when it was not known."""
         with self._guard:
-            self._entries.pop(node, None)
+            return self._entries.pop(node, None) is not None
 
     def _entry(self, node: str) -> _Entry:
         if node not in self._entries and len(self._entries) >= MOST_NODES:

@@ -57,24 +57,32 @@ def trade_off_figure(rows: Sequence[Row], said: str, *, setting: str | None = No
     legend = None if named else alt.Legend(symbolOpacity=1)
     color = alt.Color("policy:N", sort=order, title=None, scale=_scale(order), legend=legend)
     across = base.mark_rule(opacity=0.4).encode(
-        x=alt.X("energy_kwh_low:Q", scale=x_scale), x2="energy_kwh_high:Q", y=y, color=color
+        x=alt.X("energy_kwh_low:Q", scale=x_scale), x2=alt.X2("energy_kwh_high:Q"), y=y, color=color
     )
     upwards = base.mark_rule(opacity=0.4).encode(
         x=x,
         y=alt.Y("throughput_per_h_low:Q", scale=y_scale),
-        y2="throughput_per_h_high:Q",
+        y2=alt.Y2("throughput_per_h_high:Q"),
         color=color,
     )
     mark: dict[str, Any] = {}
     if setting is not None:
         mark = {"shape": alt.Shape("setting:N", title=setting.replace("_", " "))}
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x=x, y=y, color=color, tooltip=["label:N", "energy_kwh:Q", "throughput_per_h:Q"], **mark
+        x=x,
+        y=y,
+        color=color,
+        tooltip=[
+            alt.Tooltip("label:N"),
+            alt.Tooltip("energy_kwh:Q"),
+            alt.Tooltip("throughput_per_h:Q"),
+        ],
+        **mark,
     )
     names = base.mark_text(align="left", fontSize=11).encode(
         x=alt.X("label_x:Q", scale=x_scale),
         y=alt.Y("label_y:Q", scale=y_scale),
-        text="label:N",
+        text=alt.Text("label:N"),
         color=color,
     )
     layers = [across, upwards, points, *([names] if named else [])]

@@ -113,12 +113,22 @@ def gantt_figure(result: Result, truth: Oracle, said: str) -> Any:
     x = alt.X("begin:Q", title="Hours")
     what = alt.Color("what:N", title=None)
     blocks = base.mark_bar(stroke="white", strokeWidth=0.6).encode(
-        x=x, x2="end:Q", y=y, color=what, tooltip=["job:Q", "what:N", "how:N", "begin:Q", "end:Q"]
+        x=x,
+        x2=alt.X2("end:Q"),
+        y=y,
+        color=what,
+        tooltip=[
+            alt.Tooltip("job:Q"),
+            alt.Tooltip("what:N"),
+            alt.Tooltip("how:N"),
+            alt.Tooltip("begin:Q"),
+            "end:Q",
+        ],
     )
     lost = (
         base.transform_filter("datum.how == 'preempted' || datum.how == 'node died'")
         .mark_tick(color=BEST, thickness=2.5, size=ROW_PX)
-        .encode(x="end:Q", y=y)
+        .encode(x=alt.X("end:Q"), y=y)
     )
     height = ROW_PX * len(shown)
     stopped = any(bar["how"] in ("preempted", "node died") for bar in bars)

@@ -123,8 +123,8 @@ def _space(found: Clusters, data: Any, said: str) -> Any:
         .encode(color=_colour(found), shape=_shape(found), size=near, tooltip=_tooltips(found))
     )
     ends = projected(rows_data(axes))
-    lines = ends.mark_rule(color=GREY).encode(x2="zero:Q", y2="zero:Q")
-    names = ends.mark_text(dx=10, dy=-6, fontSize=11, color=GREY).encode(text="name:N")
+    lines = ends.mark_rule(color=GREY).encode(x2=alt.X2("zero:Q"), y2=alt.Y2("zero:Q"))
+    names = ends.mark_text(dx=10, dy=-6, fontSize=11, color=GREY).encode(text=alt.Text("name:N"))
     chart = alt.layer(lines, names, dots).add_params(turn, tilt)
     shares = ", ".join(_component(found, number) for number in range(3))
     return styled(
@@ -184,7 +184,7 @@ def _silhouettes(found: Clusters, rows: list[dict[str, Any]]) -> Any:
             x=alt.X("k:O", title="Clusters", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("silhouette:Q", title="Silhouette"),
             color=taken,
-            tooltip=["k:O", alt.Tooltip("silhouette:Q", format=".3f")],
+            tooltip=[alt.Tooltip("k:O"), alt.Tooltip("silhouette:Q", format=".3f")],
         )
         .properties(width=WIDTH, height=HEIGHT)
     )

@@ -37,9 +37,11 @@ def components_figure(result: WindowResult) -> Any:
     x = alt.X("energy_j:Q", title="Energy (J)", scale=scale)
     color = alt.Color("scope:N", title=None)
     bars = base.mark_bar().encode(x=x, y=y, color=color)
-    ends = base.mark_rule(color=GREY).encode(x=alt.X("low:Q", title="Energy (J)"), x2="high:Q", y=y)
+    ends = base.mark_rule(color=GREY).encode(
+        x=alt.X("low:Q", title="Energy (J)"), x2=alt.X2("high:Q"), y=y
+    )
     text = base.mark_text(align="left", dx=5, fontSize=11, color=GREY).encode(
-        x=alt.X("high:Q", title="Energy (J)"), y=y, text="shown:N"
+        x=alt.X("high:Q", title="Energy (J)"), y=y, text=alt.Text("shown:N")
     )
     chart = alt.layer(bars, ends, text).properties(width=WIDTH, height=ROW_PX * len(rows))
     missing = f"; missing: {', '.join(part.name for part in result.missing)}"

@@ -40,8 +40,8 @@ def correlation_figures(found: Correlations) -> dict[str, Any]:
         x=alt.X("one:N", sort=names, title=None, axis=label),
         y=alt.Y("other:N", sort=names, title=None, axis=alt.Axis(labelLimit=200)),
         tooltip=[
-            "one:N",
-            "other:N",
+            alt.Tooltip("one:N"),
+            alt.Tooltip("other:N"),
             alt.Tooltip("r:Q", title="Pearson r", format="+.3f"),
             alt.Tooltip("p:Q", format=".3~g"),
             alt.Tooltip("rho:Q", title="Spearman rho", format="+.3f"),
@@ -52,7 +52,7 @@ def correlation_figures(found: Correlations) -> dict[str, Any]:
     layers = [cells]
     if len(names) <= FEW:
         dark = alt.condition("abs(datum.r) > 0.6", alt.value("white"), alt.value("#111827"))
-        layers.append(base.mark_text(fontSize=11).encode(text="shown:N", color=dark))
+        layers.append(base.mark_text(fontSize=11).encode(text=alt.Text("shown:N"), color=dark))
     wide = 1 if found.target is not None else len(names)
     tall = len(names) - (found.target is not None)
     chart = alt.layer(*layers).properties(width=max(side * wide, 60), height=side * tall)

@@ -69,7 +69,11 @@ def matrix_figures(found: Matrix) -> dict[str, Any]:
             opacity=alt.Opacity(
                 "share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 1])
             ),
-            tooltip=["run:N", "level:N", alt.Tooltip("value:Q", title=found.metric)],
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("level:N"),
+                alt.Tooltip("value:Q", title=found.metric),
+            ],
         )
         .properties(width=CELL_PX * len(levels), height=height)
     )

@@ -61,15 +61,20 @@ def parallel_figure(table: Table) -> Any:
         .encode(
             x=x,
             y=y,
-            detail="run:N",
+            detail=alt.Detail("run:N"),
             color=alt.Color("target:Q", title=titled(target), scale=alt.Scale(scheme="viridis")),
-            tooltip=["run:N", "axis:N", "value:N", "target:Q"],
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("axis:N"),
+                alt.Tooltip("value:N"),
+                "target:Q",
+            ],
         )
     )
     base = alt.Chart(alt.Data(values=ends)).encode(x=x)
     rules = base.mark_rule(color=GREY, opacity=0.6).encode(y=y)
     texts = base.mark_text(dy=alt.expr("datum.place ? -8 : 10"), fontSize=10, color="#374151")
-    chart = alt.layer(rules, lines, texts.encode(y=y, text="text:N"))
+    chart = alt.layer(rules, lines, texts.encode(y=y, text=alt.Text("text:N")))
     chart = chart.properties(width=int(1.7 * WIDTH), height=HEIGHT)
     said = "; ".join(filter(None, (table.source, f"coloured by {titled(target)}", sampled)))
     return styled(chart, "Parallel coordinates", said)

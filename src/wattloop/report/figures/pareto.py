@@ -64,7 +64,7 @@ def pareto_figures(found: Front) -> dict[str, Any]:
     knee = base.transform_filter("datum.knee")
     layers += [
         knee.mark_point(**RING),
-        knee.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="run:N"),
+        knee.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
     ]
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
     said = "; ".join(
@@ -96,7 +96,11 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
     base = alt.Chart(rows_data(rows)).encode(
         x=alt.X("x:Q", title=x_title, scale=fitted([row["x"] for row in rows])),
         y=alt.Y("y:Q", title=y_title, scale=fitted([row["y"] for row in rows])),
-        tooltip=["run:N", alt.Tooltip("x:Q", title=x_title), alt.Tooltip("y:Q", title=y_title)],
+        tooltip=[
+            alt.Tooltip("run:N"),
+            alt.Tooltip("x:Q", title=x_title),
+            alt.Tooltip("y:Q", title=y_title),
+        ],
     )
     layers = []
     if compared:
@@ -106,13 +110,13 @@ def metrics_figures(found: Findings) -> dict[str, Any]:
         layers.append(
             alt.Chart(line)
             .mark_line(color=GREY, strokeDash=[4, 4], clip=True)
-            .encode(x="x:Q", y="y:Q")
+            .encode(x=alt.X("x:Q"), y=alt.Y("y:Q"))
         )
     ring = base.transform_filter({"field": "run", "equal": best})
     points = [
         base.mark_point(color=PALETTE[0], filled=True, size=45, opacity=0.8),
         ring.mark_point(**RING),
-        ring.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="run:N"),
+        ring.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
     ]
     # a layer of its own, so that the rows are in the file once
     chart = alt.layer(*layers, alt.layer(*points)).properties(width=WIDTH, height=HEIGHT)

@@ -56,10 +56,10 @@ def power_figure(store: Store, runs: Mapping[str, RunRecord], scope: str, tdp_w:
     ]
     if tdp_w > 0:
         line = alt.Chart(alt.Data(values=[{"y": tdp_w, "text": f"TDP {tdp_w:.4g} W"}]))
-        layers.append(line.mark_rule(strokeDash=[6, 4], color=PALETTE[1]).encode(y="y:Q"))
+        layers.append(line.mark_rule(strokeDash=[6, 4], color=PALETTE[1]).encode(y=alt.Y("y:Q")))
         layers.append(
             line.mark_text(align="left", dx=4, dy=-7, color=PALETTE[1], fontSize=11).encode(
-                y="y:Q", x=alt.value(0), text="text:N"
+                y=alt.Y("y:Q"), x=alt.value(0), text=alt.Text("text:N")
             )
         )
     chart = alt.layer(*layers).properties(width=WIDTH * 1.5, height=HEIGHT)

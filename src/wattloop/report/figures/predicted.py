@@ -76,7 +76,7 @@ def _panel(steps: Sequence[PredictedStep], quantity: str) -> Any:
     x = alt.X("x:Q", scale=scale, title=f"measured {title}")
     behind = alt.Chart(alt.Data(values=band))
     area = behind.mark_area(color=GREY, opacity=0.18, clip=True).encode(
-        x=x, y=alt.Y("low:Q", scale=scale, title=f"predicted {title}"), y2="high:Q"
+        x=x, y=alt.Y("low:Q", scale=scale, title=f"predicted {title}"), y2=alt.Y2("high:Q")
     )
     line = behind.mark_line(color=GREY, strokeWidth=1, clip=True).encode(
         x=x, y=alt.Y("x:Q", scale=scale)
@@ -90,7 +90,7 @@ def _panel(steps: Sequence[PredictedStep], quantity: str) -> Any:
             y=alt.Y("predicted:Q", scale=scale),
             color=colour("kind", kinds, several=True),
             shape=alt.Shape("precision:N", title=None),
-            tooltip=["step:N", "measured:Q", "predicted:Q"],
+            tooltip=[alt.Tooltip("step:N"), alt.Tooltip("measured:Q"), "predicted:Q"],
         )
     )
     return alt.layer(area, line, points).properties(width=SIDE, height=SIDE)

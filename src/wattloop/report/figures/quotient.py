@@ -61,7 +61,7 @@ def quotient_figures(table: Table, found: Quotients) -> dict[str, Any]:
     )
     first = base.transform_filter("datum.best")
     ring = first.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6)
-    name = first.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="run:N")
+    name = first.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N"))
     chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
     said = "; ".join(
         filter(None, (table.source, VARIANTS[str(found.facts["variant"])], "ring: best", sampled))
@@ -83,7 +83,7 @@ def top_figures(found: Findings) -> dict[str, Any]:
             x=alt.X("value:Q", title=titled(title)),
         )
         bars = base.mark_bar(color=PALETTE[len(panels)])
-        names = base.mark_text(align="left", dx=4, fontSize=11).encode(text="shown:N")
+        names = base.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("shown:N"))
         panel = alt.layer(bars, names).properties(
             width=WIDTH / 2, height=26 * len(rows), title=order.capitalize()
         )

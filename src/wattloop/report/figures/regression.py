@@ -41,16 +41,18 @@ def regression_figures(found: Regression) -> dict[str, Any]:
             scale=alt.Scale(domain=["p < 0.05", "p >= 0.05"], range=[PALETTE[0], "#9ca3af"]),
         ),
         tooltip=[
-            "term:N",
+            alt.Tooltip("term:N"),
             alt.Tooltip("coef:Q", format=".4~g"),
             alt.Tooltip("low:Q", format=".4~g"),
             alt.Tooltip("high:Q", format=".4~g"),
             alt.Tooltip("p:Q", format=".3~g"),
         ],
     )
-    zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GREY).encode(x="x:Q")
-    bars = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=x_title), x2="high:Q")
-    dots = base.mark_point(size=45, filled=True, opacity=1).encode(x="coef:Q")
+    zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(color=GREY).encode(x=alt.X("x:Q"))
+    bars = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("low:Q", title=x_title), x2=alt.X2("high:Q")
+    )
+    dots = base.mark_point(size=45, filled=True, opacity=1).encode(x=alt.X("coef:Q"))
     chart = alt.layer(zero, alt.layer(bars, dots)).properties(
         width=WIDTH, height=ROW_PX * len(rows)
     )
@@ -76,7 +78,7 @@ def importance_figures(found: Importances) -> dict[str, Any]:
         x=alt.X("importance:Q", title="Importance", axis=alt.Axis(format="%")),
     )
     bars = base.mark_bar(color=PALETTE[0])
-    names = base.mark_text(align="left", dx=5, fontSize=11).encode(text="shown:N")
+    names = base.mark_text(align="left", dx=5, fontSize=11).encode(text=alt.Text("shown:N"))
     height = max(24 * len(rows), 60)
     chart = alt.layer(bars, names).properties(width=WIDTH, height=height)
     said = f"{METHODS[found.method]}; {found.facts['rows']} runs"

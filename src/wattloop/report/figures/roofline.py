@@ -85,7 +85,7 @@ def roofline_figure(results: Sequence[KernelResult], peaks: Peaks) -> Any | None
             ],
         )
     )
-    chart = alt.layer(line.encode(x=x, y=y, order="order:Q"), points)
+    chart = alt.layer(line.encode(x=x, y=y, order=alt.Order("order:Q")), points)
     device = results[0].device_name or peaks.device
     said = (
         f"roof: best gemm ({peaks.gflops_from}, {peaks.gflops:,.0f} GFLOPS) and best triad "
@@ -118,7 +118,12 @@ def power_figure(results: Sequence[KernelResult]) -> Any | None:
             y=alt.Y("gflops:Q", title="GFLOPS", scale=alt.Scale(type="log")),
             color=colour("who", names),
             shape=alt.Shape("kernel:N", title=None),
-            tooltip=["kernel:N", "who:N", "gflops:Q", "power_w:Q"],
+            tooltip=[
+                alt.Tooltip("kernel:N"),
+                alt.Tooltip("who:N"),
+                alt.Tooltip("gflops:Q"),
+                "power_w:Q",
+            ],
         )
         .properties(width=WIDTH, height=HEIGHT)
     )

@@ -20,11 +20,12 @@ class RowsName(str):
     """The name of a data set that knows its rows; equal rows have one name.
 
     Attributes:
-        rows: the data.
+        columns, values: names of columns, and the values of each row in their order.
         text: the same as JSON, names of columns once: `{"columns": [...], "rows": [[...], ...]}`.
     """
 
-    rows: Sequence[Row]
+    columns: Sequence[str]
+    values: Sequence[Sequence[Any]]
     text: str
 
     def __new__(cls, rows: Sequence[Row]) -> "RowsName":
@@ -33,9 +34,14 @@ class RowsName(str):
         values = [[_plain(row.get(key)) for key in columns] for row in rows]
         text = json.dumps({"columns": columns, "rows": values}, separators=(",", ":"))
         found = super().__new__(cls, f"rows-{hashlib.blake2s(text.encode()).hexdigest()[:12]}")
-        found.rows = [dict(zip(columns, row, strict=True)) for row in values]
+        found.columns, found.values = columns, values
         found.text = text
         return found
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The data as Vega-Lite has it; a page needs `text` alone."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.values]
 
 
 def rows_data(rows: Sequence[Row]) -> Any:

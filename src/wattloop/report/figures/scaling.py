@@ -47,7 +47,7 @@ def scaling_figures(result: SweepResult) -> dict[str, Any]:
         x=gpus, xOffset=beside, y=alt.Y("time_s:Q", title="Time (s)"), color=color
     )
     labels = base.mark_text(dy=-6, fontSize=11, color=GREY).encode(
-        x=gpus, xOffset=beside, y="time_s:Q", text="shown:N"
+        x=gpus, xOffset=beside, y=alt.Y("time_s:Q"), text=alt.Text("shown:N")
     )
     times = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     ideal = [{"gpus": count, "speed_up": count / counts[0]} for count in counts]

@@ -34,7 +34,9 @@ def slope_figure(
     dots = (
         alt.Chart(rows_data([{"device": d, "s": s, "j": j} for d, s, j in shown]))
         .mark_point(filled=True, size=35, opacity=0.6)
-        .encode(x=x, y=y, color=colour, tooltip=["device:N", "s:Q", "j:Q"])
+        .encode(
+            x=x, y=y, color=colour, tooltip=[alt.Tooltip("device:N"), alt.Tooltip("s:Q"), "j:Q"]
+        )
     )
     ends = [
         {"device": device, "s": s, "j": intercept_j + slope_w * s}

@@ -75,7 +75,7 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
             axis=alt.Axis(format="~g"),
         ),
         y=alt.Y("loss:Q", title="Loss", scale=alt.Scale(zero=False)),
-        tooltip=["rate:Q", "loss:Q"],
+        tooltip=[alt.Tooltip("rate:Q"), "loss:Q"],
     )
     layers = [
         base.mark_line(color=PALETTE[0]),
@@ -84,11 +84,13 @@ def rate_figure(swept: SweptRates, *, said: str = "") -> Any:
     if swept.window is not None:
         edges = alt.Chart(alt.Data(values=[{"edge": edge} for edge in swept.window]))
         layers.append(
-            edges.mark_rule(strokeDash=[3, 3], strokeWidth=1.5, color=PALETTE[1]).encode(x="edge:Q")
+            edges.mark_rule(strokeDash=[3, 3], strokeWidth=1.5, color=PALETTE[1]).encode(
+                x=alt.X("edge:Q")
+            )
         )
     chosen = [row for row in rows if row["rate"] == swept.rate]
     if chosen:
-        ring = alt.Chart(alt.Data(values=chosen)).encode(x="rate:Q", y="loss:Q")
+        ring = alt.Chart(alt.Data(values=chosen)).encode(x=alt.X("rate:Q"), y=alt.Y("loss:Q"))
         layers.append(ring.mark_point(size=200, filled=False, stroke=BEST, strokeWidth=1.6))
     left_out = len(swept.losses) - len(rows)
     notes = [swept.label, "dotted: the chosen window; ring: the rate that is trained with"]
@@ -140,10 +142,10 @@ def course_figure(moments: Sequence[Mapping[str, Any]], metric: str, *, said: st
                 ),
                 y=alt.Y(f"{field}:Q", title=title, scale=scale),
                 color=colour("label", order),
-                tooltip=["label:N", "epoch:Q", f"{field}:Q"],
+                tooltip=[alt.Tooltip("label:N"), alt.Tooltip("epoch:Q"), f"{field}:Q"],
             )
         )
-        dotted = marks.mark_rule(strokeDash=[2, 4], color=GREY).encode(x="epoch:Q")
+        dotted = marks.mark_rule(strokeDash=[2, 4], color=GREY).encode(x=alt.X("epoch:Q"))
         panels.append(alt.layer(dotted, lines).properties(width=NARROW, height=HEIGHT))
     if not panels:
         return None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from wattloop.characterize.sweep_result import SweepResult
@@ -109,8 +110,18 @@ def styled(chart: Any, title: str, subtitle: str) -> Any:
     """A chart with its title; the subtitle says whose energy it is and where it comes from."""
     import altair
 
-    text = altair.TitleParams(text=title, subtitle=subtitle)
-    return chart.properties(title=text).configure(**CONFIG)
+    # as `properties` and `configure` do, which copy and check the whole chart each time
+    found = chart.copy(deep=False)
+    found.title = altair.TitleParams(text=title, subtitle=subtitle)
+    found.config = _config()
+    return found
+
+
+@cache
+def _config() -> Any:
+    import altair
+
+    return altair.Config(**CONFIG)
 
 
 def with_source(chart: Any, source: str) -> Any:

@@ -153,16 +153,21 @@ def _curves(
     order = list(dict.fromkeys(row["curve"] for row in rows))
     color = colour("curve", order, several=len(order) > 1)
     base = alt.Chart(rows_data(rows)).encode(
-        x=x, tooltip=["curve:N", "setting:N", alt.Tooltip("value:Q", format=".3f")]
+        x=x,
+        tooltip=[
+            alt.Tooltip("curve:N"),
+            alt.Tooltip("setting:N"),
+            alt.Tooltip("value:Q", format=".3f"),
+        ],
     )
     y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False))
     bars = base.mark_rule(opacity=0.45).encode(
-        y=alt.Y("low:Q", title=y_title), y2="high:Q", color=color
+        y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q"), color=color
     )
     lines = base.mark_line(point=alt.OverlayMarkDef(size=40, filled=True)).encode(y=y, color=color)
     best = base.transform_filter("datum.best")
     rings = best.mark_point(size=190, filled=False, stroke=BEST, strokeWidth=1.6).encode(y=y)
-    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text="name:N")
+    names = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(y=y, text=alt.Text("name:N"))
     chart = alt.layer(bars, lines, rings, names).properties(width=WIDTH, height=HEIGHT)
     return styled(chart, title, f"{subtitle}; bars: 95% interval; ring: best")
 

@@ -56,7 +56,12 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     base = alt.Chart(rows_data(rows)).encode(
         x=alt.X("time_s:Q", title="Time (s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
         y=alt.Y("edp:Q", title="EDP (kJ s)", scale=alt.Scale(zero=False, nice=False, padding=24)),
-        tooltip=["group:N", "setting:N", "time_s:Q", "edp:Q"],
+        tooltip=[
+            alt.Tooltip("group:N"),
+            alt.Tooltip("setting:N"),
+            alt.Tooltip("time_s:Q"),
+            "edp:Q",
+        ],
     )
     order = list(dict.fromkeys(row["group"] for row in rows))
     color = colour("group", order, several=len(order) > 1)
@@ -69,7 +74,7 @@ def _edp_against_time(results: Sequence[SweepResult]) -> Any:
     dots = base.mark_point(filled=True, size=55).encode(color=color, shape=shape)
     best = base.transform_filter("datum.is_best")
     ring = best.mark_point(size=200, filled=False, stroke=BEST, strokeWidth=1.6)
-    name = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(text="setting:N")
+    name = best.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("setting:N"))
     chart = alt.layer(dots, ring, name).properties(width=WIDTH, height=HEIGHT)
     return styled(
         chart, "EDP against time", f"{said_of(*results)}; square: default; ring: lowest EDP"
@@ -131,7 +136,7 @@ def _power(result: SweepResult, axis: Mapping[str, Any]) -> Any:
         y=y, color=color, strokeDash=component, detail=["group:N", "component:N"]
     )
     bars = base.mark_rule(opacity=0.45).encode(
-        y=alt.Y("low:Q", title="Average power (W)"), y2="high:Q", color=color
+        y=alt.Y("low:Q", title="Average power (W)"), y2=alt.Y2("high:Q"), color=color
     )
     chart = alt.layer(bars, lines).properties(width=WIDTH, height=HEIGHT)
     kinds = [f"{s.upper()} {result.provenance_of(s)}" for s in (main, second) if s]
@@ -156,6 +161,8 @@ def _synthesis(results: Sequence[SweepResult]) -> Any:
         y=alt.Y("edp_pct:Q", title="Best EDP gain, mean over workloads (%)"),
         color=alt.Color("technique:N", title=None),
     )
-    labels = base.mark_text(dy=-6, fontSize=11).encode(y="edp_pct:Q", text="shown:N")
+    labels = base.mark_text(dy=-6, fontSize=11).encode(
+        y=alt.Y("edp_pct:Q"), text=alt.Text("shown:N")
+    )
     chart = alt.layer(bars, labels).properties(width=WIDTH, height=HEIGHT)
     return styled(chart, "EDP gain by technique", said_of(*results))

@@ -9,7 +9,7 @@ from wattloop.analyze.table import Table
 if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
-    from wattloop.tune.history import CandidateResult
+    from wattloop.tune.history import CandidateResult, SearchSummary
 
 __all__ = ["search_table"]
 
@@ -23,6 +23,8 @@ def search_table(
     experiment: "Experiment",
     parameters: Sequence[str] | None = None,
     results: Sequence[str] | None = None,
+    *,
+    looked: "tuple[list[CandidateResult], SearchSummary] | None" = None,
 ) -> Table:
     """Parameters, levers and found rates against energy, time, power and quality.
 
@@ -31,6 +33,7 @@ def search_table(
         experiment: the search.
         parameters: columns that were chosen; all when not given.
         results: columns that came out; all that are known when not given.
+        looked: candidates and summary, where they were read already.
     """
     from wattloop.tune.history import (
         candidates_of,
@@ -41,8 +44,10 @@ def search_table(
     )
 
     quality = quality_of(experiment.facts)
-    candidates = candidates_of(store, experiment.experiment_id, quality)
-    summary = summary_of(store, experiment, candidates)
+    if looked is None:
+        read = candidates_of(store, experiment.experiment_id, quality)
+        looked = read, summary_of(store, experiment, read)
+    candidates, summary = looked
     rows = rows_of(candidates)
     found = list(parameter_columns(candidates).values())
     if any(row["learning_rate"] is not None for row in rows):

@@ -6,11 +6,13 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.analyze.clusters import Clusters, clusters
+from wattloop.analyze.columns import nearest
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table
 from wattloop.report.stored import stored_search
 from wattloop.report.tables.of_search import search_table
 from wattloop.serve.api.experiments import state_of
+from wattloop.serve.faults import NotThere, faults, needs_what_is_there
 from wattloop.serve.house import House, InHouse
 from wattloop.store.experiments import Experiment
 
@@ -30,7 +32,6 @@ class ClusterQuery(BaseModel):
     )
     parameter: list[str] = Field([], max_length=40, description="All unless given.")
     result: list[str] = Field([], max_length=40, description="All unless given.")
-    dimensions: Literal["2", "3"] = "2"
 
 
 class ClustersAnswer(BaseModel):
@@ -46,7 +47,7 @@ class ClustersAnswer(BaseModel):
     labels: dict[str, int]
 
 
-@router.get("/searches/{search_id}/clusters")
+@router.get("/searches/{search_id}/clusters", responses=faults(404, 409))
 def search_clusters(
     house: InHouse, search_id: str, query: Annotated[ClusterQuery, Query()]
 ) -> ClustersAnswer:
@@ -78,16 +79,24 @@ def clusters_of(house: House, experiment: Experiment, query: ClusterQuery) -> Cl
     """What the page shows and the API says.
 
     Raises:
-        ConfigError: no such column, or nothing to group.
+        NotThere: no such column.
+        Impossible: nothing to group.
     """
     asked = (query.strategy, query.k, tuple(query.parameter), tuple(query.result))
-    return house.cache.get(
-        ("clusters", *state_of(house.store, experiment), *asked),
-        lambda: clusters(
-            table_of_search(house, experiment),
-            query.strategy,
-            k=None if query.k == "" else query.k,
-            parameters=query.parameter or None,
-            results=query.result or None,
-        ),
-    )
+    known = table_of_search(house, experiment)
+    for name in (*query.parameter, *query.result):
+        if name not in known.columns:
+            raise NotThere(
+                f"{name!r}: no column of {known.name}; {nearest(name, list(known.columns))}"
+            )
+    with needs_what_is_there():
+        return house.cache.get(
+            ("clusters", *state_of(house.store, experiment), *asked),
+            lambda: clusters(
+                known,
+                query.strategy,
+                k=None if query.k == "" else query.k,
+                parameters=query.parameter or None,
+                results=query.result or None,
+            ),
+        )

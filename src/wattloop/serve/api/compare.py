@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from wattloop.core.errors import ConfigError
+from wattloop.serve.faults import faults, needs_what_is_there
 from wattloop.serve.house import InHouse
 from wattloop.store.comparison import Comparison, compare
 from wattloop.store.database import Store
@@ -17,7 +18,7 @@ router = APIRouter(tags=["runs"])
 MOST_RUNS = 12
 
 
-@router.get("/compare")
+@router.get("/compare", responses=faults(404, 409))
 def compared(
     house: InHouse, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
 ) -> dict[str, Any]:
@@ -29,4 +30,6 @@ def comparison_of(store: Store, names: list[str]) -> Comparison:
     """The runs of these names, the first as the base."""
     if not 2 <= len(names) <= MOST_RUNS:
         raise ConfigError(f"name 2 to {MOST_RUNS} runs to compare")
-    return compare([find_run(store, name) for name in names])
+    records = [find_run(store, name) for name in names]
+    with needs_what_is_there():  # two names may mean one run
+        return compare(records)

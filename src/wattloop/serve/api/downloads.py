@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
+from wattloop.serve.faults import faults
 from wattloop.serve.house import InHouse
 from wattloop.store.export import export
 from wattloop.store.runs import find_run
@@ -26,7 +27,7 @@ TYPES = {
 @router.get(
     "/{run_id}/download",
     response_class=FileResponse,
-    responses={200: {"content": {kind: {} for kind in TYPES.values()}}},
+    responses={200: {"content": {kind: {} for kind in TYPES.values()}}, **faults(404)},
 )
 def download(
     house: InHouse,

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from wattloop.report.stored import looked_at, stored_search, stored_sweep
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
+from wattloop.serve.faults import faults
 from wattloop.serve.house import InHouse
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
@@ -52,7 +53,7 @@ def sweeps(house: InHouse) -> ExperimentsAnswer:
     return experiments_answer(house.store, "sweep")
 
 
-@router.get("/sweeps/{sweep_id}")
+@router.get("/sweeps/{sweep_id}", responses=faults(404))
 def sweep(house: InHouse, sweep_id: str) -> dict[str, Any]:
     """What a sweep found: every point with its gains."""
     result = stored_sweep(house.store, sweep_id)
@@ -65,7 +66,7 @@ def searches(house: InHouse) -> ExperimentsAnswer:
     return experiments_answer(house.store, "search")
 
 
-@router.get("/searches/{search_id}")
+@router.get("/searches/{search_id}", responses=faults(404))
 def search(house: InHouse, search_id: str) -> dict[str, Any]:
     """What a search found: its summary and every configuration."""
     experiment = stored_search(house.store, search_id)
@@ -79,7 +80,7 @@ def campaigns(house: InHouse) -> ExperimentsAnswer:
     return experiments_answer(house.store, "campaign")
 
 
-@router.get("/campaigns/{campaign_id}")
+@router.get("/campaigns/{campaign_id}", responses=faults(404))
 def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
     """What was asked of a campaign, and every policy and seed with its figures."""
     experiment = with_status_now(house.store, find_experiment(house.store, campaign_id, "campaign"))
@@ -93,7 +94,7 @@ def studies(house: InHouse) -> ExperimentsAnswer:
     return experiments_answer(house.store, "study")
 
 
-@router.get("/studies/{study_id}")
+@router.get("/studies/{study_id}", responses=faults(404))
 def study(house: InHouse, study_id: str) -> dict[str, Any]:
     """The six steps of a study: what came of each, and which is next."""
     experiment = find_experiment(house.store, study_id, "study")

@@ -3,28 +3,35 @@
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.tokens import Caller, Role
+from wattloop.serve.api.node_forms import JOURNAL_BODY
 from wattloop.serve.body import body_of
-from wattloop.serve.faults import FaultAnswer
+from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.settling import settled
 from wattloop.store.arriving import Source
 from wattloop.store.ingest import LARGEST_PIECE_B, NotYours, Received
+from wattloop.store.pieces import RUN_ID
 
 __all__ = ["router", "source_of"]
 
 router = APIRouter(prefix="/ingest", tags=["ingest"], dependencies=[Writer])
 
-TOO_LARGE = 413
+RunId = Annotated[str, Path(pattern=f"^{RUN_ID.pattern}$")]
 Clock = Annotated[
     float | None,
-    Header(alias="X-Wattloop-Clock", description="The sender's time of day, in seconds."),
+    Header(
+        alias="X-Wattloop-Clock",
+        description="The sender's time of day, in seconds since 1970.",
+        ge=0,
+        lt=1e11,
+    ),
 ]
 
 
@@ -43,7 +50,7 @@ class ExpectedAnswer(BaseModel):
 
 
 @router.get("/{run_id}")
-def received(request: Request, house: InHouse, caller: Asking, run_id: str) -> ReceivedAnswer:
+def received(request: Request, house: InHouse, caller: Asking, run_id: RunId) -> ReceivedAnswer:
     """How far this server is with a run."""
     try:
         return _answer(house.ingest.received(run_id, source_of(house, caller, None)))
@@ -53,13 +60,17 @@ def received(request: Request, house: InHouse, caller: Asking, run_id: str) -> R
 
 @router.post(
     "/{run_id}",
-    responses={409: {"model": ExpectedAnswer}, TOO_LARGE: {"model": FaultAnswer}},
+    responses={
+        409: {"model": ExpectedAnswer, "description": "It does not follow what is there."},
+        **faults(413),
+    },
+    openapi_extra={"requestBody": JOURNAL_BODY},
 )
 async def take(
     request: Request,
     house: InHouse,
     caller: Asking,
-    run_id: str,
+    run_id: RunId,
     offset: Annotated[int, Query(ge=0)] = 0,
     final: Annotated[bool, Query(description="Nothing will follow.")] = False,
     clock: Clock = None,

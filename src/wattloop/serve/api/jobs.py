@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattloop.core.errors import ConfigError
 from wattloop.measure.accounting.slope import slopes
+from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
+from wattloop.serve.moments import Moment, moment_wall_s
 from wattloop.store.database import Store
 from wattloop.store.job_list import JobFilter, job_page, job_totals, job_with_runs
 
@@ -22,11 +22,12 @@ Sort = Literal[
     "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
     "status", "nodes",
 ]  # fmt: skip
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SLOPE_RUNS = 2_000
 
 
-class JobQuery(BaseModel):
-    """Filters and order; empty is any."""
+class JobFilters(BaseModel):
+    """Which jobs; empty is any."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -37,12 +38,17 @@ class JobQuery(BaseModel):
     partition: str = Field("", max_length=200)
     project: str = Field("", max_length=200)
     label: Literal["", "low", "medium", "high"] = ""
-    since: str = Field("", max_length=40, description="Begun on this day or later: 2026-01-31.")
-    until: str = Field("", max_length=40, description="Begun before this day.")
-    shortest_s: float | Literal[""] = Field("", description="Duration at least.")
-    longest_s: float | Literal[""] = Field("", description="Duration at most.")
+    since: Moment = Field("", description="Begun then or later; a day is that of the server.")
+    until: Moment = Field("", description="Begun before; a day is that of the server.")
+    shortest_s: Seconds | Literal[""] = Field("", description="Duration at least.")
+    longest_s: Seconds | Literal[""] = Field("", description="Duration at most.")
     exclusive: Literal["", "yes", "no"] = ""
     kind: str = Field("", max_length=40, description="`unallocated`: what nodes used for no job.")
+
+
+class JobQuery(JobFilters):
+    """Which jobs, in which order, and which page of them."""
+
     sort: Sort = "started"
     order: Literal["down", "up"] = "down"
     page: int = Field(1, ge=1, le=1_000_000)
@@ -162,12 +168,12 @@ def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
 
 
 @router.get("/jobs/slopes")
-def job_slopes(house: InHouse, query: Annotated[JobQuery, Query()]) -> SlopesAnswer:
+def job_slopes(house: InHouse, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
     """Energy against duration per device type, with its slope."""
     return slopes_answer(house.store, query)
 
 
-@router.get("/jobs/{job_key:path}")
+@router.get("/jobs/{job_key:path}", responses=faults(404))
 def job(house: InHouse, job_key: str) -> JobAnswer:
     """One job with the runs of all its nodes."""
     return job_answer(house.store, job_key)
@@ -212,7 +218,7 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "insights": [c for c in (row["insights"] or "").split(",") if c]}
 
 
-def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
+def slopes_answer(store: Store, query: JobFilters) -> SlopesAnswer:
     """Energy against duration of the newest matching jobs."""
     rows = job_page(store, _filter(query), limit=SLOPE_RUNS)
     points = [
@@ -227,7 +233,7 @@ def slopes_answer(store: Store, query: JobQuery) -> SlopesAnswer:
     return SlopesAnswer(slopes=[DeviceSlope(**line._asdict()) for line in lines], points=points)
 
 
-def _filter(query: JobQuery) -> JobFilter:
+def _filter(query: JobFilters) -> JobFilter:
     return JobFilter(
         text=query.text,
         status=query.status,
@@ -236,19 +242,10 @@ def _filter(query: JobQuery) -> JobFilter:
         partition=query.partition,
         project=query.project,
         label=query.label,
-        since_wall_s=_day(query.since, "since"),
-        until_wall_s=_day(query.until, "until"),
+        since_wall_s=moment_wall_s(query.since),
+        until_wall_s=moment_wall_s(query.until),
         shortest_s=None if query.shortest_s == "" else query.shortest_s,
         longest_s=None if query.longest_s == "" else query.longest_s,
         exclusive={"yes": True, "no": False}.get(query.exclusive),
         kind=query.kind,
     )
-
-
-def _day(text: str, name: str) -> float | None:
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise ConfigError(f"{name}={text}: write a day such as 2026-01-31") from None

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 from wattloop.core.errors import RunNotFound
+from wattloop.serve.faults import faults
 from wattloop.serve.house import InHouse
 from wattloop.store.frames import SampleBlock
 from wattloop.store.journal import END, SAMPLES, JournalTail
@@ -31,7 +32,7 @@ EVENTS = "text/event-stream"
 @router.get(
     "/{run_id}/live",
     response_class=StreamingResponse,
-    responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
 async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
     """Events `samples` with rows of power as they are written, and `end` when the run is over."""

@@ -15,10 +15,12 @@ from wattloop.fleet.delivery.options import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeBook, NodeNow
 from wattloop.fleet.tokens import Role
+from wattloop.serve.api.node_forms import DELIVERY_BODY, StatusForm
+from wattloop.serve.api.oracle_forms import body_schema
 from wattloop.serve.body import body_of
-from wattloop.serve.faults import FaultAnswer
+from wattloop.serve.faults import API_ROOT, NotThere, faults
 from wattloop.serve.house import House, InHouse
-from wattloop.serve.security import Asking, Writer, check_writer, refuse
+from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.settling import settled
 from wattloop.store.arriving import Source
 from wattloop.store.ingest import NotYours, Received, Unexpected
@@ -83,6 +85,28 @@ class HeardAnswer(BaseModel):
     clock_offset_s: float | None
 
 
+class PieceAnswer(BaseModel):
+    """What became of a piece.
+
+    `offset` is where the next one begins, `ended` says that the run is in the store, `complete`
+    that all of it is here and waits, `refused` why it never will be; `tail` is a checksum of the
+    bytes before `offset`, where a piece without bytes asked for it.
+    """
+
+    run_id: str
+    offset: int
+    ended: bool
+    refused: str
+    complete: bool
+    tail: int | None
+
+
+class DeliveredAnswer(HeardAnswer):
+    """A piece each, in their order."""
+
+    pieces: list[PieceAnswer]
+
+
 @router.get("/nodes")
 def nodes(house: InHouse) -> NodesAnswer:
     """What every node said last."""
@@ -97,13 +121,14 @@ def fleet_power(
     return power_answer(house.book, max_age_s)
 
 
-@router.delete("/nodes/{node}", dependencies=[Writer])
+@router.delete("/nodes/{node}", dependencies=[Writer], responses=faults(404))
 def forget(request: Request, house: InHouse, caller: Asking, node: Node) -> NodesAnswer:
     """A node that is no more: with the server's own token; its runs stay."""
     if caller.role is not Role.ADMIN:
         raise refuse(request, 403, "only the server's own token removes nodes")
-    house.book.forget(node)
-    forget_node(house.store, node)
+    was_heard = house.book.forget(node)
+    if not forget_node(house.store, node) and not was_heard:
+        raise NotThere(f"no node {node!r}; GET {API_ROOT}/nodes names all")
     return nodes(house)
 
 
@@ -111,10 +136,11 @@ def forget(request: Request, house: InHouse, caller: Asking, node: Node) -> Node
     "/nodes/{node}/status",
     dependencies=[Writer],
     response_model=HeardAnswer,
-    responses={413: {"model": FaultAnswer}},
+    responses=faults(413),
+    openapi_extra={"requestBody": body_schema(StatusForm)},
 )
 async def status(request: Request, house: InHouse, caller: Asking, node: Node) -> Any:
-    """A node says what it draws and which jobs it has: `{"wall_s": ..., "power_w": {...}, ...}`."""
+    """A node says what it draws and which jobs it has."""
     if not caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
     body = await body_of(request, HEAD_B)
@@ -129,11 +155,13 @@ async def status(request: Request, house: InHouse, caller: Asking, node: Node) -
 
 @router.post(
     "/nodes/{node}/delivery",
-    response_class=JSONResponse,
-    responses={413: {"model": FaultAnswer}},
+    dependencies=[Described],
+    response_model=DeliveredAnswer,
+    responses=faults(413),
+    openapi_extra={"requestBody": DELIVERY_BODY},
 )
-async def delivery(request: Request, node: Node) -> JSONResponse:
-    """Everything a node has to say in one request: see `wattloop.fleet.delivery.batch`."""
+async def delivery(request: Request, node: Node) -> Any:
+    """Everything a node has to say in one request: its status, and pieces of its journals."""
     # comes in by `door` as well: what others declare as dependencies is called here
     await check_writer(request)
     house: House = request.app.state.house

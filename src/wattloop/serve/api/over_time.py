@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattloop.core.errors import ConfigError
 from wattloop.report.over_time import Shown, over_time
 from wattloop.serve.api.experiments import state_of
+from wattloop.serve.faults import Impossible, NotThere, faults, needs_what_is_there
 from wattloop.serve.house import House, InHouse
 from wattloop.store.experiments import Experiment, find_experiment
 from wattloop.store.trial_records import TrialRecord, each_trial
@@ -39,7 +39,7 @@ class OverTimeAnswer(BaseModel):
     budget_w: list[float | None]
 
 
-@router.get("/campaigns/{campaign_id}/over-time")
+@router.get("/campaigns/{campaign_id}/over-time", responses=faults(404, 409))
 def campaign_over_time(
     house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> OverTimeAnswer:
@@ -73,7 +73,8 @@ def over_time_of(house: House, experiment: Experiment, cells: Cells, query: Cell
     """What the page draws.
 
     Raises:
-        ConfigError: no such simulation in the campaign, or it cannot be made again here.
+        NotThere: no such simulation in the campaign.
+        Impossible: it cannot be made again here.
     """
     fitting = [
         cell
@@ -81,13 +82,14 @@ def over_time_of(house: House, experiment: Experiment, cells: Cells, query: Cell
         if query.policy in ("", cell[0]) and (query.seed is None or query.seed == cell[1])
     ]
     if not fitting:
-        raise ConfigError("this campaign has no simulation of that policy and seed")
+        raise NotThere("this campaign has no simulation of that policy and seed")
     policy, seed = fitting[0]
     trial = cells[policy, seed]
     given = trial.settings.get("given") or policy
     if not isinstance(given, str):
-        raise ConfigError(f"{policy}: given with parameters as a mapping; not drawn on a page")
-    return house.cache.get(
-        ("over time", experiment.experiment_id, policy, seed),
-        lambda: over_time(experiment, dict(trial.outcome or {}), given, policy, seed),
-    )
+        raise Impossible(f"{policy}: given with parameters as a mapping; not drawn on a page")
+    with needs_what_is_there():
+        return house.cache.get(
+            ("over time", experiment.experiment_id, policy, seed),
+            lambda: over_time(experiment, dict(trial.outcome or {}), given, policy, seed),
+        )

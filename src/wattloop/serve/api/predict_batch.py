@@ -20,7 +20,7 @@ from wattloop.serve.api.oracle_forms import (
     body_schema,
 )
 from wattloop.serve.body import body_of
-from wattloop.serve.faults import FaultAnswer
+from wattloop.serve.faults import faults, needs_what_is_there
 from wattloop.serve.house import InHouse
 
 __all__ = ["router"]
@@ -28,7 +28,6 @@ __all__ = ["router"]
 router = APIRouter(tags=["predict"])
 
 LARGEST_B = 4 * 2**20
-TOO_LARGE = 413
 SUBMIT_WAIT_S = 0.1
 """So long a submission may wait for a model that was never asked for; it has no more to give."""
 Q = TypeVar("Q", bound=BaseModel)
@@ -37,7 +36,7 @@ Q = TypeVar("Q", bound=BaseModel)
 @router.post(
     "/predict",
     response_model=BatchAnswer,
-    responses={TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."}},
+    responses=faults(409, 413),
     openapi_extra={"requestBody": body_schema(BatchQuestion)},
 )
 async def predict_batch(request: Request, house: InHouse) -> Response:
@@ -46,13 +45,14 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
 
     def answered() -> bytes:
         question = _read(body, BatchQuestion)
-        answer = house.oracle.answer(
-            [job.asked() for job in question.jobs],
-            [place.where() for place in question.placements],
-            question.pairs,
-            objective=question.objective,
-            wait_s=question.wait_s,
-        )
+        with needs_what_is_there():
+            answer = house.oracle.answer(
+                [job.asked() for job in question.jobs],
+                [place.where() for place in question.placements],
+                question.pairs,
+                objective=question.objective,
+                wait_s=question.wait_s,
+            )
         # written here: checking a thousand rows once more would take longer than computing them
         return to_json(to_dict(answer), inf_nan_mode="null")
 
@@ -66,7 +66,7 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
     response_model=SubmitAnswer,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        TOO_LARGE: {"model": FaultAnswer, "description": "The question is too large."},
+        **faults(409, 413),
     },
     openapi_extra={"requestBody": body_schema(JobQuestion)},
 )
@@ -77,7 +77,8 @@ async def predict_submit(request: Request, house: InHouse) -> Response:
 
     def answered() -> Response:
         job = _read(body, JobQuestion).asked().submitted
-        advice = submit_advice(house.oracle, job, wait_s=SUBMIT_WAIT_S)
+        with needs_what_is_there():
+            advice = submit_advice(house.oracle, job, wait_s=SUBMIT_WAIT_S)
         if plain:
             return Response(advice.to_text(), media_type="text/plain")
         return Response(to_json(advice.to_dict()), media_type="application/json")

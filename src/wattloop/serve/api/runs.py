@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
+from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
@@ -59,19 +60,19 @@ class AdviceAnswer(BaseModel):
     advice: list[dict[str, Any]]
 
 
-@router.get("/{run_id}")
+@router.get("/{run_id}", responses=faults(404))
 def run(house: InHouse, run_id: str) -> dict[str, Any]:
     """Everything known of a run but its samples."""
     return find_any_run(house.store, run_id).to_dict()
 
 
-@router.get("/{run_id}/curves")
+@router.get("/{run_id}/curves", responses=faults(404))
 def curves(
     house: InHouse,
     run_id: str,
     points: Annotated[int, Query(ge=10, le=20_000)] = 1_000,
-    begin_s: Annotated[float | None, Query(ge=0)] = None,
-    end_s: Annotated[float | None, Query(ge=0)] = None,
+    begin_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+    end_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
     signals: Annotated[bool, Query(description="Utilisation, clocks, ... instead.")] = False,
 ) -> CurvesAnswer:
     """Power of every domain over time, with windows; a span of it with `begin_s` and `end_s`."""
@@ -86,7 +87,7 @@ def curves(
     return curves_answer(house.store, record, points, span_s)
 
 
-@router.get("/{run_id}/advice")
+@router.get("/{run_id}/advice", responses=faults(404))
 def advice(house: InHouse, run_id: str) -> AdviceAnswer:
     """What the run wasted and what to do about it; empty when there is nothing to say."""
     record = find_any_run(house.store, run_id)

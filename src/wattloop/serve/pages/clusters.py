@@ -1,6 +1,6 @@
 """*Clusters* of a search: pick strategy, features, number and view, and see the means change."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
@@ -14,12 +14,20 @@ from wattloop.report.stored import stored_search
 from wattloop.serve.api.clusters import ClusterQuery, clusters_of, table_of_search
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.blocks import blocks_html
+from wattloop.serve.faults import status_of
 from wattloop.serve.house import PATIENCE_S, House, InHouse
 from wattloop.store.experiments import Experiment
 
 __all__ = ["router"]
 
 router = APIRouter()
+
+
+class ClusterForm(ClusterQuery):
+    """How runs are grouped, and from where they are looked at."""
+
+    dimensions: Literal["2", "3"] = "2"
+
 
 ALTERNATIVES = {
     "clusters-2d": "Runs in the plane of two main components, coloured by cluster",
@@ -31,7 +39,7 @@ ALTERNATIVES = {
 
 @router.get("/searches/{search_id}/clusters")
 def clusters_page(
-    request: Request, house: InHouse, search_id: str, query: Annotated[ClusterQuery, Query()]
+    request: Request, house: InHouse, search_id: str, query: Annotated[ClusterForm, Query()]
 ) -> HTMLResponse:
     """A form, the clusters, and their means."""
     experiment = stored_search(house.store, search_id)
@@ -47,7 +55,7 @@ def clusters_page(
         if table is None or found is None:
             return house.waiting(request)
     except ConfigError as error:
-        status = 422
+        status = status_of(error)
         found = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
     columns = (
         ([], [])
@@ -67,7 +75,7 @@ def clusters_page(
     )
 
 
-def _blocks(house: House, experiment: Experiment, query: ClusterQuery) -> list[Block]:
+def _blocks(house: House, experiment: Experiment, query: ClusterForm) -> list[Block]:
     found = clusters_of(house, experiment, query)
     charts = cluster_figures(found, int(query.dimensions))
     if {"clusters-2d", "clusters-3d"} <= charts.keys():

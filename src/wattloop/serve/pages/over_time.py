@@ -10,6 +10,7 @@ from wattloop.report.document import Note
 from wattloop.report.over_time import over_time_blocks
 from wattloop.serve.api.over_time import CellQuery, cells_of, over_time_of
 from wattloop.serve.blocks import blocks_html
+from wattloop.serve.faults import status_of
 from wattloop.serve.house import PATIENCE_S, InHouse
 from wattloop.store.experiments import find_experiment
 
@@ -39,7 +40,7 @@ def over_time_page(
         policy, seed = shown.policy, shown.seed
     except ConfigError as error:
         blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
-        status, policy, seed = 422, query.policy, query.seed or 0
+        status, policy, seed = status_of(error), query.policy, query.seed or 0
     return house.page(
         "over_time.html",
         request,

@@ -11,8 +11,9 @@ from wattloop.hardware.gpus import known_gpus
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
 from wattloop.report.document import Block, Fact, Facts, Note, Table
-from wattloop.serve.api.predict import PredictQuery, forecast_of, known_models
+from wattloop.serve.api.predict import PredictForm, forecast_of, known_models
 from wattloop.serve.blocks import blocks_html
+from wattloop.serve.faults import status_of
 from wattloop.serve.house import InHouse
 
 __all__ = ["router"]
@@ -22,7 +23,7 @@ router = APIRouter()
 
 @router.get("/predict")
 def predict(
-    request: Request, house: InHouse, query: Annotated[PredictQuery, Query()]
+    request: Request, house: InHouse, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
     """A form, and the answer to it."""
     blocks: list[Block] = []
@@ -31,7 +32,8 @@ def predict(
         try:
             blocks = _blocks(forecast_of(query))
         except ConfigError as error:
-            blocks, status = [Note(str(error), tone="warning", title="Not possible:")], 422
+            blocks = [Note(str(error), tone="warning", title="Not possible:")]
+            status = status_of(error)
     return house.page(
         "predict.html",
         request,

@@ -1,0 +1,65 @@
+"""What nodes and machines send, as the OpenAPI document has it; who reads it checks it."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, MOST_PIECES
+from wattloop.fleet.delivery.status import HIGHEST_W, MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
+from wattloop.store.ingest import LARGEST_PIECE_B
+
+__all__ = ["DELIVERY", "DELIVERY_BODY", "JOURNAL", "JOURNAL_BODY", "StatusForm"]
+
+JOURNAL = "application/vnd.wattloop.journal"
+DELIVERY = "application/vnd.wattloop.delivery"
+
+Watts = Annotated[float, Field(ge=0, le=HIGHEST_W)]
+ByDomain = Annotated[dict[str, Watts], Field(max_length=MOST_DOMAINS)]
+
+
+class StatusForm(BaseModel):
+    """A node now; what it does not know it leaves out. Long texts are cut."""
+
+    model_config = ConfigDict(extra="allow")
+
+    wall_s: Annotated[float, Field(ge=0, lt=1e11)] | None = Field(
+        None, description="The node's time of day while it sends."
+    )
+    power_w: ByDomain | None = Field(
+        None, description="Watts by domain, of domains that do not overlap."
+    )
+    limit_w: ByDomain | None = Field(None, description="Power limit in force by domain.")
+    provenance: str | None = Field(None, description="`measured`, `modelled`, `simulated`, ...")
+    jobs: Annotated[list[str], Field(max_length=MOST_JOBS)] | None = Field(
+        None, description="Identifiers of the jobs that run on it."
+    )
+    faults: Annotated[list[str], Field(max_length=MOST_FAULTS)] | None = Field(
+        None, description="What its operator should know, a line each."
+    )
+    read_wall_s: float | None = Field(
+        None, description="When the power was read, on the node's own clock."
+    )
+    version: str | None = Field(None, description="Of the agent.")
+
+
+def _bytes(kind: str, about: str, *, required: bool) -> dict[str, Any]:
+    # bytes have no schema in OpenAPI 3.1
+    content: dict[str, Any] = {kind: {}}
+    return {"required": required, "description": about, "content": content}
+
+
+JOURNAL_BODY = _bytes(
+    JOURNAL,
+    f"Bytes of the run's journal from `offset` on, at most {LARGEST_PIECE_B}. The first piece "
+    "begins with the journal's header, which names this run; with `final` there may be none. "
+    "`Content-Type` is not looked at.",
+    required=False,
+)
+DELIVERY_BODY = _bytes(
+    DELIVERY,
+    'A line of JSON, `{"wall_s": ..., "status": ..., "pieces": [[run_id, offset, length, final, '
+    "restart], ...]}` with a status as in `/status` or null, then the bytes of all pieces one "
+    f"after the other; at most {MOST_PIECES} pieces of {LARGEST_BATCH_B} bytes together. "
+    "`Content-Type` is not looked at.",
+    required=True,
+)
