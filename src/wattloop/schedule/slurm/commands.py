@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 class SlurmCommands:
-    """Runs squeue, sinfo and scontrol.
+    """Runs squeue, sinfo and scontrol; from several threads, if need be.
 
     Args:
         timeout_s: after which Slurm counts as away.
@@ -50,6 +51,7 @@ class SlurmCommands:
         self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
         self._path = f"{given.get('PATH', '')}:{PATH}"
         self.calls: dict[str, int] = {}
+        self._counting = threading.Lock()
 
     def json(self, *command: str) -> Mapping[str, Any]:
         """What a program prints, as data.
@@ -85,7 +87,8 @@ class SlurmCommands:
         program = shutil.which(command[0], path=self._path)
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
-        self.calls[command[0]] = self.calls.get(command[0], 0) + 1
+        with self._counting:
+            self.calls[command[0]] = self.calls.get(command[0], 0) + 1
         # A list of jobs is long: through a pipe, both would wake each other every few kilobytes.
         with os.fdopen(os.memfd_create("wattloop-slurm"), "rb") as printed:
             try:
