@@ -1,5 +1,7 @@
 """Promises of Helios: less energy, caps that follow queue, price and budget, deadlines kept."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from wattloop.schedule.engine import Settings, Simulation
 from wattloop.schedule.engine.log import What
 from wattloop.schedule.engine.result import Result
 from wattloop.schedule.jobs import JobKind, JobTable
+from wattloop.schedule.oracle import Options
 from wattloop.schedule.policies.helios import Helios
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.pollux import Pollux
@@ -94,6 +97,30 @@ def test_it_needs_less_energy_than_pollux_on_the_same_jobs() -> None:
         jct_s = [float((run.finished_s - jobs.arrival_s).mean()) for run in runs]
         assert active_j[0] < 0.93 * active_j[1]
         assert jct_s[0] < 1.34 * jct_s[1]
+
+
+class _PickyOracle(PlainOracle):
+    """A kind of job that is five times as fast on an H100, and one that gains little there."""
+
+    def options(self, kind: JobKind) -> Options:
+        found = super().options(kind)
+        faster = {"picky": 5.0, "easy": 1.5}[kind.model]
+        return replace(
+            found, sample_s=found.sample_s / np.where(found.type_index == 1, faster, 1.0)
+        )
+
+
+def test_fast_gpus_go_to_the_job_that_loses_most_on_slow_ones() -> None:
+    """Both wait for the H100s; the one that is done there in 167 s would need 250 s elsewhere."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 400), (0, 40_000), (1, 1000), (1, 4000)]),
+        kinds=(JobKind("easy", gpus=(4,)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 0, 0, 1]),
+    )
+    done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
+    assert done.started_s[1] == 0  # the A100s are taken all the time
+    assert done.started_s[3] < done.started_s[2]
 
 
 def test_a_user_that_had_more_waits_longer() -> None:

@@ -6,9 +6,14 @@ from typing import cast
 import numpy as np
 import pytest
 
-from tests.schedule.policies.two_types import MALLEABLE, WrongOracle
+from tests.schedule.policies.two_types import MALLEABLE, WrongOracle, two_types
 from wattloop.schedule.objectives import Estimates
-from wattloop.schedule.policies.time_value import joule_price, time_value, waiting_level
+from wattloop.schedule.policies.time_value import (
+    gpu_worth,
+    joule_price,
+    time_value,
+    waiting_level,
+)
 from wattloop.schedule.steps import Steps
 from wattloop.schedule.view import ClusterView
 
@@ -42,6 +47,21 @@ def test_a_long_queue_takes_fewer_gpus_per_job() -> None:
     """They scale badly here (k^0.95): GPU seconds count when others wait."""
     assert _chosen(1.0)[0] == 4
     assert _chosen(1.0, waiting=1000.0)[0] == 1
+
+
+def test_seconds_on_gpus_of_more_worth_are_dearer() -> None:
+    """In proportion; joules are not."""
+    joules, plain, weighed = (
+        time_value(value, 1.0, 8, worth=worth, exact=True).cost(ESTIMATES)
+        for value, worth in ((0.0, ()), (1.0, ()), (1.0, (0.5, 1.5)))
+    )
+    worth = np.where(OPTIONS.type_index == 0, 0.5, 1.5)
+    assert weighed - joules == pytest.approx(worth * (plain - joules))
+
+
+def test_a_gpu_is_worth_its_power_limit_over_the_mean() -> None:
+    """400 and 700 W, as many of each."""
+    assert gpu_worth(two_types()) == pytest.approx((400 / 550, 700 / 550))
 
 
 def test_dear_joules_lower_the_cap() -> None:

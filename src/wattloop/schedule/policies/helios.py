@@ -14,7 +14,12 @@ from wattloop.schedule.policies.budget_packing import packed
 from wattloop.schedule.policies.charon import stopped_for_budget
 from wattloop.schedule.policies.headroom import Headroom
 from wattloop.schedule.policies.recaps import lowered, recapped
-from wattloop.schedule.policies.time_value import joule_price, time_value, waiting_level
+from wattloop.schedule.policies.time_value import (
+    gpu_worth,
+    joule_price,
+    time_value,
+    waiting_level,
+)
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
 
@@ -22,16 +27,21 @@ __all__ = ["Helios"]
 
 SCARCE = 0.1
 """Value of time, of the usual one, while jobs wait for power: joules are then throughput."""
+FIT_WEIGHT, LEAST_FIT = 4, 0.5
+"""Exponent of a job's cost here over that elsewhere in its score, and the least it is taken for."""
 Floats = NDArray[np.float64]
 
 
 class Helios(AuraChronos):
-    """cost = (p (P - P_idle) + v P_ref (1 + n k / K)) T; score = cost x fairness / (1 + W_age age).
+    """cost = (p (P - P_idle) + v w P_ref (1 + c n k / K)) T.
+
+    score = cost x (cost / cost on other GPU types)^4 x fairness / (1 + W_age age).
 
     Every job has the placement and the cap of least cost (see `time_value`), chosen among those
     that keep the power budget even if the estimate is off; caps of running jobs follow the queue,
-    the price of electricity and the budget. Deadlines are kept as in AuraChronos, on the cheapest
-    placement that keeps them. Users that had more than others wait longer.
+    the price of electricity and the budget. GPUs go first to jobs that would lose most on those of
+    another type. Deadlines are kept as in AuraChronos, on the cheapest placement that keeps them.
+    Users that had more than others wait longer.
 
     Args:
         time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
@@ -46,8 +56,8 @@ class Helios(AuraChronos):
 
     def __init__(
         self,
-        time_value: float = 0.45,
-        age_weight_per_s: float = 1 / 3600,
+        time_value: float = 0.52,
+        age_weight_per_s: float = 1 / 1000,
         fairness: float = 0.25,
         most_preemptions: int = 2,
         patience: float = 0.5,
@@ -89,10 +99,11 @@ class Helios(AuraChronos):
         return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
 
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
-        """Cost, age and how much the user had."""
+        """Cost, here and elsewhere, age and how much the user had."""
         had_gpu_s = view.use.gpu_s(view.now_s) + 1.0
         share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
-        return super().rank(view, waiting, cost * share[waiting.user])
+        fit = _fit(view, view.queue.cost(self._objective(view, len(view.queue) - 1)), cost)
+        return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
 
     def _objective(
         self, view: ClusterView, waiting: float, value: float | None = None
@@ -102,8 +113,28 @@ class Helios(AuraChronos):
             waiting_level(waiting),
             view.cluster.gpus,
             joule_price(view),
+            worth=gpu_worth(view.cluster),
             exact=view.time_error == 0,
         )
+
+
+def _fit(view: ClusterView, costs: Floats, here: Floats) -> Floats:
+    """What jobs cost on the GPUs they may have now, over what they cost on other types.
+
+    Where a job knows no other type, or a far worse one, it is that much better off here and no
+    more: others have to have a turn, too.
+    """
+    types = np.array([shape[0] for shape in view.queue.shapes])
+    if types.min() == types.max():
+        return np.ones_like(here)
+    is_free = np.array([view.free.fits(shape) for shape in view.queue.shapes])
+    by_type = [np.flatnonzero(types == each) for each in np.unique(types)]
+    least = np.stack([costs[rows].min(axis=0) for rows in by_type])
+    free = np.stack([costs[rows[is_free[rows]]].min(axis=0, initial=np.inf) for rows in by_type])
+    least[np.argmin(free, axis=0), np.arange(len(here))] = np.inf
+    with np.errstate(invalid="ignore"):  # jobs that find no place now are not looked at
+        fit: Floats = np.maximum(here / least.min(axis=0), LEAST_FIT)
+    return fit
 
 
 def _within_budget(view: ClusterView, actions: Sequence[Action]) -> list[Action]:

@@ -1,10 +1,11 @@
 """Sense out of estimates that are each off by themselves: what placements have in common.
 
-Time and power of a job are nearly products: of a factor for the GPUs, one for the batch and one for
-the cap, on each GPU type. An error that is drawn anew for each placement is not. So the logarithms
-are projected onto sums of such terms (least squares): errors of 72 placements then share 11 terms,
-and what is left of them is about two fifths. Never used where a promise is made: deadlines and
-budgets take each estimate at its worst.
+Time and power of a job are nearly products: of a power of the number of GPUs, a factor for the
+batch and one for the cap, on each GPU type. An error that is drawn anew for each placement is not.
+So the logarithms are projected onto sums of such terms (least squares): errors of 72 placements
+then share 9 terms, and what is left of them is about a third; of how many GPUs are best, where few
+seconds decide, much less. Never used where a promise is made: deadlines and budgets take each
+estimate at its worst.
 """
 
 from weakref import WeakKeyDictionary
@@ -43,14 +44,23 @@ def full_batch(options: Options) -> NDArray[np.bool_]:
 
 def _projection(options: Options) -> Floats:
     if options not in _projections:
+        types = _columns(options.type_index)
         terms = (
-            _codes(options.type_index, options.gpus, options.spread),
-            _codes(options.type_index, options.batch),
-            _codes(options.type_index, options.cap_w),
+            types * np.log(options.gpus)[:, None],
+            _columns(options.type_index, options.spread),
+            _columns(options.type_index, options.batch),
+            _columns(options.type_index, options.cap_w),
         )
-        design = np.hstack([np.eye(int(term.max()) + 1)[term] for term in terms])
+        design = np.hstack(terms)
         _projections[options] = np.asarray(design @ np.linalg.pinv(design)).T
     return _projections[options]
+
+
+def _columns(*columns: NDArray[np.generic]) -> Floats:
+    """A column for each number of `_codes`: 1 in the rows that have it."""
+    codes = _codes(*columns)
+    found: Floats = np.eye(int(codes.max()) + 1)[codes]
+    return found
 
 
 def _codes(*columns: NDArray[np.generic]) -> NDArray[np.int64]:

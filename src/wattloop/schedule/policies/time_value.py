@@ -1,12 +1,14 @@
 """What Helios minimises: joules above idle, and a price for the time of jobs and of GPUs.
 
-    cost = (p (P - P_idle) + v P_ref (1 + n k / K)) T
+    cost = (p (P - P_idle) + v w P_ref (1 + c n k / K)) T
 
 P - P_idle is what a placement adds to the cluster's power: idle GPUs draw theirs anyway. p is the
 price of a joule now over its mean, 1 without prices. v P_ref is what a second of a job's time is
 worth, P_ref being the power above idle of its own fastest placement: at v = 1 as much again as the
-energy it then uses. A second on k of the cluster's K GPUs also keeps the n jobs that wait from
-them, hence the last term: with a long queue GPU seconds count more than joules, with none only the
+energy it then uses. w is what a GPU of that type is worth, its power limit over the mean of all:
+who takes a fast one leaves a slow one to those who come next, though nobody waits yet. A second on
+k of the cluster's K GPUs also keeps the n jobs that wait from them, of which a share c counts, as
+others may go before them: with a long queue GPU seconds count more than joules, with none only the
 job's own time does.
 """
 
@@ -16,20 +18,29 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.policies.smoothing import full_batch, smoothed
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["joule_price", "time_value", "waiting_level"]
+__all__ = ["gpu_worth", "joule_price", "time_value", "waiting_level"]
 
 Floats = NDArray[np.float64]
+WAITING_SHARE = 0.25
+"""c: how much of the jobs that wait a GPU second is charged for (ADR 0033)."""
 LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 1, 4
 """How finely queues and prices are told apart: costs are kept for each level."""
 
 
 @lru_cache(maxsize=256)
 def time_value(
-    value: float, waiting: float, gpus: int, price: float = 1.0, *, exact: bool = False
+    value: float,
+    waiting: float,
+    gpus: int,
+    price: float = 1.0,
+    *,
+    worth: tuple[float, ...] = (),
+    exact: bool = False,
 ) -> Objective:
     """The objective for a queue of so many jobs on a cluster of so many GPUs.
 
@@ -38,6 +49,7 @@ def time_value(
         waiting: n.
         gpus: K.
         price: p.
+        worth: w of each GPU type, by its index; 1 for all where not given.
         exact: estimates are the truth, and need no smoothing.
     """
 
@@ -47,12 +59,24 @@ def time_value(
         above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
         fastest = np.argmin(np.where(full, seen.time_s, np.inf), axis=-1)
         reference_w = np.take_along_axis(above_w, np.expand_dims(fastest, -1), axis=-1)
-        second_w = value * reference_w * (1 + waiting * seen.gpus / gpus)
+        second_w = value * reference_w * (1 + WAITING_SHARE * waiting * seen.gpus / gpus)
+        if worth:
+            second_w *= np.array(worth)[estimates.options.type_index]
         # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
         return np.where(full, (price * above_w + second_w) * seen.time_s, np.inf)
 
-    name = f"time value {value:g} waiting {waiting:g} gpus {gpus} price {price:g} exact {exact}"
+    name = (
+        f"time value {value:g} waiting {waiting:g} gpus {gpus} price {price:g} worth {worth} "
+        f"exact {exact}"
+    )
     return Objective(name, cost, degree=1)
+
+
+def gpu_worth(cluster: Cluster) -> tuple[float, ...]:
+    """Power limit of a GPU of each type over the mean of all GPUs."""
+    limits_w = [kind.tdp_w for kind in cluster.types]
+    total_w = sum(w * gpus for w, gpus in zip(limits_w, cluster.gpus_by_type, strict=True))
+    return tuple(limit_w * cluster.gpus / total_w for limit_w in limits_w)
 
 
 def waiting_level(waiting: float) -> float:
