@@ -208,8 +208,10 @@ def check_joules(trial: Trial, fleet: Fleet) -> None:
     found: list[RunRecord] = []
 
     def covered() -> bool:
+        # first the nodes: what has left them is in the store when that is asked
+        delivered = all(len(waiting(fleet, node)) <= 1 for node in NODES)
         found[:] = runs(fleet)
-        return all(until(found, node) >= ended_s for node in NODES)
+        return delivered and all(until(found, node) >= ended_s for node in NODES)
 
     if not fleet.wait(covered, KEPT_S):
         trial.joules.append(
@@ -260,6 +262,12 @@ def runs(fleet: Fleet) -> list[RunRecord]:
             ]
     except StoreError:
         return []
+
+
+def waiting(fleet: Fleet, node: str) -> list[Path]:
+    """Journals that a node still has: that of what no job uses now, and others to be stored."""
+    folder = fleet.folder / f"agents/{node}/journals"
+    return [path for path in folder.iterdir() if path.suffix in (".journal", ".died", ".thinned")]
 
 
 def until(found: Sequence[RunRecord], node: str) -> float:

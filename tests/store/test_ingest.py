@@ -123,6 +123,19 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
     assert asked == ["once"]
 
 
+def test_a_server_that_starts_without_its_store_knows_what_waits_when_that_is_back(
+    store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node needs to ask for a run that is here: looked for at the start, stored at once."""
+    assert Ingest(store, close_journal).take(RUN, 0, data, NODE).complete
+    again = Ingest(store, close_journal)
+    with monkeypatch.context() as patched:
+        patched.setattr(again, "_is_away", lambda: True)
+        assert again.complete(search=True) == []
+    assert again.complete() == [RUN]
+    assert again.settle(RUN).ended
+
+
 def test_a_writer_waits_for_a_store_that_is_away(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

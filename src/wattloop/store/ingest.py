@@ -135,19 +135,17 @@ class Ingest:
             return self._fold(part)
 
     def complete(self, *, search: bool = False) -> list[str]:
-        """Runs that are whole and not in the store yet.
+        """Runs that are whole and not in the store yet; none while the store is away.
 
         Args:
             search: look into every part, as after a restart; else name those that are known.
         """
-        if self._is_away():
-            return []
-        if search:
+        if search:  # also while it is away: they are known then when it is back
             for path in self._incoming.parts():
                 with self._incoming.held(path.stem, create=False) as part:
                     if part is not None:
                         self._book.is_complete(path.stem, part)
-        return self._book.complete()
+        return [] if self._is_away() else self._book.complete()
 
     def abandoned(self, now_s: float | None = None) -> list[str]:
         """Keep runs that nothing was heard of for a quarter of an hour, as died.
