@@ -228,9 +228,9 @@ shipped) in turns, every second pair the other way round.
 Where the seconds go, by slurmctld's log: after one in eight ends of these jobs it looks at its
 queue at once (24 of 200 in a run with its debug messages), after the others at its next tick, up to
 a second later; and it uses no node on which a job is just ending. So GPUs stand free while jobs
-wait, with stock Slurm as well. What the driver adds is the time until it looks: at the first jobs
-on an idle cluster, and, were rounds always a second apart, at every change of jobs of a second.
-Rounds therefore follow each other up to five times as often while jobs come and go.
+wait, with stock Slurm as well. What the driver adds comes before the first start: until it looks,
+and until Slurm's next tick after that. It is lost once for each batch of jobs on an idle cluster,
+not for each job: later changes are covered by what is let through ahead (the last two columns).
 """
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -38,7 +38,8 @@ def gates_compared(lab: SlurmLab, waiting: int) -> Table:
     )  # fmt: skip
     text = (
         f"Each is kept up once a second. `StartTime` and the reservation end {LEASE_S} s after "
-        "they were last kept up; Slurm then starts jobs at its next look at the queue."
+        "they were last kept up; Slurm then starts jobs at its next look at the queue. `never` is "
+        f"not within {PATIENCE_S:g} s."
     )
     return Table("Ways of steering", header, rows, text)
 
