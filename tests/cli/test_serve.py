@@ -1,6 +1,7 @@
 """Promises of `wattloop serve` as a process: where it is, what it refuses, answers at once."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -41,12 +42,36 @@ def test_it_says_where_it_is_and_ends_when_told(machine: Machine) -> None:
         process.stderr.close()
 
 
+def test_programs_are_told_where_it_is(machine: Machine) -> None:
+    """Promise: `--json` writes the address as soon as somebody may connect."""
+    process = subprocess.Popen(
+        machine.command("serve", "--port", "0", "--json", "where.json"),
+        env=machine.environment,
+        cwd=machine.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        told = json.loads((machine.folder / "where.json").read_text())
+        assert told["url"] in said
+        assert told["pid"] == process.pid
+        with urllib.request.urlopen(f"{told['api']}/jobs", timeout=20) as answer:
+            assert answer.status == 200
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--host", "0.0.0.0"], "--token"),
         (["--host", "no.such.host.invalid", "--token", "x"], "choose another"),
         (["--store", "/proc/none/runs.db"], "/proc/none"),
+        (["--json", "none/where.json"], "no folder"),
     ],
 )
 def test_what_cannot_be_served_is_said(machine: Machine, options: list[str], said: str) -> None:

@@ -19,6 +19,13 @@ def test_the_example_can_be_studied_at_once(machine: Machine) -> None:
     assert list(told["steps"]) == ["objective"]
 
 
+def test_init_tells_programs_what_it_wrote(machine: Machine) -> None:
+    """Promise: `--json` names the file and the next step."""
+    told = json.loads(machine.wattloop("study", "init", "mine.yaml", "--json", "-").stdout)
+    assert told["next"] == "wattloop study baseline mine.yaml"
+    assert (machine.folder / "mine.yaml").samefile(told["file"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

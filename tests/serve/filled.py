@@ -27,10 +27,11 @@ from wattloop.store.trial_records import begin_trial, end_trial
 from wattloop.study.record import StudyRecord
 from wattloop.study.spec import StudySpec
 
-__all__ = ["NASTY", "RUN", "Filled", "filled"]
+__all__ = ["LONG", "NASTY", "RUN", "Filled", "filled"]
 
 RUN, LIVE = "20260102-000000-aaaaaa", "20260103-000000-bbbbbb"
 NASTY = "<script>alert(1)</script>'; drop table runs; --"
+LONG = "a name of many words " * 9 + "unbroken_" * 12
 SAMPLES = 600
 
 
@@ -80,9 +81,9 @@ def filled(folder: Path, place: str = "") -> Iterator[Filled]:
         insert_run(store, record(3, result=None, accounting=None))
         for number in range(4, 30):
             said = [{"code": "low_efficiency", "severity": "warning", "text": "low"}]
-            insert_run(
-                store, record(number, accounting={"labels": {"node": "low"}, "insights": said})
-            )
+            accounting = {"labels": {"node": "low"}, "insights": said}
+            name = LONG if number == 29 else f"train-{number}"
+            insert_run(store, record(number, name=name, accounting=accounting))
         _run(store)
         experiment, trials = made_sweep()
         create_experiment(store, experiment)

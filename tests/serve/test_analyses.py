@@ -95,7 +95,7 @@ def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
     samples, end = answer.text.strip().split("\n\n")
     rows = json.loads(samples.removeprefix("event: samples\ndata: "))
     assert {row["domain"] for row in rows} == {"gpu:0", "gpu:1"}
-    assert [row["t"] for row in rows] == sorted(row["t"] for row in rows)
+    assert [row["time_s"] for row in rows] == sorted(row["time_s"] for row in rows)
     assert end == "event: end\ndata: {}"
     said = document["paths"]["/api/v1/runs/{run_id}/live"]["get"]["responses"]["200"]
     assert list(said["content"]) == ["text/event-stream"]

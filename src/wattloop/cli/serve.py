@@ -1,18 +1,20 @@
 """`wattloop serve`: the dashboard."""
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wattloop.cli.chosen import settings_of
-from wattloop.cli.options import Config, StorePlace
-from wattloop.cli.output import say
+from wattloop.cli.options import Config, JsonFile, StorePlace
+from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
+from wattloop.version import __version__
 
 __all__ = ["app"]
 
@@ -23,7 +25,7 @@ KEEP_ALIVE_S = 65
 
 
 @app.command()
-def serve(
+def serve(  # noqa: PLR0913 - one parameter per option
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8765,
@@ -57,6 +59,7 @@ def serve(
             "(WATTLOOP_RETAIN, or retain in wattloop.yaml).",
         ),
     ] = None,
+    json_file: JsonFile = None,
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
@@ -73,6 +76,7 @@ def serve(
     from wattloop.serve.warm import warm_up
     from wattloop.store.retention import retention_of
 
+    check_target(json_file, "--json")
     chosen = settings_of(config, store=store, retain=retain)
     options = ServeOptions(
         store=chosen.store_location,
@@ -86,6 +90,9 @@ def serve(
     )
     dashboard = create_app(options)
     with _listening(host, port) as (place, at):
+        if json_file is not None:
+            # it listens: whoever waits for this file may connect
+            write_json(_whereabouts(dashboard.state.house.store.where, host, at), json_file)
         say(f"wattloop: dashboard at http://{at}/ (Ctrl-C ends it)")
         warm_up(dashboard.state.house.oracle)
         # the thread that packs runs hands over sooner: each answer waits for it several times
@@ -99,6 +106,13 @@ def serve(
         )
         server = uvicorn.Server(settings)
         server.run(sockets=[place])
+
+
+def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:
+    """What a program that started this needs to know."""
+    port = int(at.rpartition(":")[2])
+    found = {"url": f"http://{at}/", "api": f"http://{at}/api/v1", "host": host, "port": port}
+    return {**found, "pid": os.getpid(), "store": store, "version": __version__}
 
 
 @contextmanager

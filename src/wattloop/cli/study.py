@@ -30,7 +30,7 @@ DEFAULT = "study.yaml"
 
 
 @app.command("init")
-def init(file: File = DEFAULT) -> None:
+def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
     """Step 1: write an example to edit: the need, its figures and goals."""
     from wattloop.study.spec import EXAMPLE
 
@@ -38,7 +38,11 @@ def init(file: File = DEFAULT) -> None:
     if path.exists():
         raise ConfigError(f"{file}: is there already; name another file")
     check_target(file, "FILE")
+    check_target(json_file, "--json")
     path.write_text(EXAMPLE, encoding="utf-8")
+    if json_file is not None:
+        told = {"file": str(path.resolve()), "next": f"wattloop study baseline {file}"}
+        write_json(told, json_file)
     say(f"wattloop: wrote {file}; edit it, then: wattloop study baseline {file}")
 
 

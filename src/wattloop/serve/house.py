@@ -86,6 +86,7 @@ class House:
             "mass": _or_dash(format_mass),
             "moment": _moment,
             "short": _short,
+            "many": _many,
         }
 
     def tidy(self) -> None:
@@ -139,6 +140,11 @@ def _or_dash(shown: Any) -> Any:
 def _short(value: float | None) -> str:
     """Joules without the watt-hours in brackets."""
     return "–" if value is None else format_energy(value).partition(" (")[0]
+
+
+def _many(count: int, word: str) -> str:
+    """`1 job`, `1,200 jobs`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _moment(wall_s: float | None) -> str:

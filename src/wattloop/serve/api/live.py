@@ -35,7 +35,10 @@ EVENTS = "text/event-stream"
     responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
 async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
-    """Events `samples` with rows of power as they are written, and `end` when the run is over."""
+    """Events `samples` as they are written, and `end` when the run is over.
+
+    Their data are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`.
+    """
     found = await asyncio.to_thread(live_journal, house.store, run_id)
     if found is None:
         raise RunNotFound(f"run {run_id!r} is not going on")
@@ -92,4 +95,5 @@ def _rows(
                 if before is not None and time_s > before[0] and value >= before[1]:
                     power_w = (value - before[1]) / (time_s - before[0])
             if power_w is not None:
-                yield {"t": time_s - record.started_s, "p": power_w, "domain": series.name}
+                begun_s = time_s - record.started_s
+                yield {"time_s": begun_s, "power_w": power_w, "domain": series.name}

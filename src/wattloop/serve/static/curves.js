@@ -96,7 +96,7 @@ function follow(place, answer) {
   let view = null;
   let drawing = false;
   source.addEventListener("samples", async (event) => {
-    for (const row of JSON.parse(event.data)) { rows.push({ ...row, low: row.p, high: row.p }); }
+    for (const row of JSON.parse(event.data)) { rows.push({ t: row.time_s, p: row.power_w, domain: row.domain, low: row.power_w, high: row.power_w }); }
     if (view) {
       view.data("power", rows.slice(-LIVE_POINTS)).runAsync();
     } else if (!drawing) {
