@@ -59,7 +59,7 @@ def test_a_job_on_idle_gpus_is_seen_soon() -> None:
     pace = Pace(1.0)
     pace.look(jobs(range(3), range(0)), 0.0)
     assert pace.every_s(IDLE, took_s=0.01) == pytest.approx(0.2)
-    assert pace.every_s(IDLE, took_s=0.1) == pytest.approx(0.5)
+    assert pace.every_s(IDLE, took_s=0.05) == pytest.approx(0.5)
 
 
 def test_an_operator_who_wants_few_rounds_gets_few() -> None:

@@ -1,7 +1,6 @@
 """From a plan to scontrol: one call for each job, or for several that are changed alike."""
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,11 +20,6 @@ SOON = "now+3seconds"
 """When a stopped job may start again: Slurm would say in two minutes, and in the very second in
 which it revokes the old start on a node it revokes a new one with it."""
 
-AT_ONCE = 4
-"""Calls of scontrol: most of what one takes is waiting."""
-Wanted = tuple[Opened, SlurmJob]
-Fields = tuple[tuple[str, str], ...]
-
 
 class CarryingOut:
     """Tells Slurm, and keeps note of what would have to be undone.
@@ -43,7 +37,7 @@ class CarryingOut:
         self._client, self._state, self._log = client, state, log
         self._gate_name = gate_name
 
-    def open(self, wanted: Iterable[Wanted]) -> list[str]:
+    def open(self, wanted: Iterable[tuple[Opened, SlurmJob]]) -> list[str]:
         """Let jobs through; keys of those that Slurm refuses."""
         wanted = list(wanted)
         # Slurm takes a node list for a running job as a wish to shrink it, and a job may have
@@ -58,7 +52,7 @@ class CarryingOut:
         if moved:
             self.close([each.key for each, _ in moved], {job.key: job for _, job in moved})
             wanted = [pair for pair in wanted if pair not in moved]
-        changes: dict[Fields, list[Wanted]] = {}
+        changes: dict[tuple[tuple[str, str], ...], list[tuple[Opened, SlurmJob]]] = {}
         known = set(self._state.opened)
         for each, job in wanted:
             before = self._state.opened.get(each.key)
@@ -72,9 +66,8 @@ class CarryingOut:
                 self._state.opened[each.key] = replace(before, why=each.why, at_s=each.at_s)
         self._state.save()
         refused: list[str] = []
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            told = list(pool.map(self._tell, changes.items()))
-        for failed, pairs in zip(told, changes.values(), strict=True):
+        for items, pairs in changes.items():
+            failed = self._client.update_jobs([each.key for each, _ in pairs], dict(items))
             for each, job in pairs:
                 if each.key not in failed:
                     self._log.add(each.why, **_facts(each, job))
@@ -85,11 +78,6 @@ class CarryingOut:
         if refused:
             self.close(refused, {job.key: job for _, job in wanted})
         return refused
-
-    def _tell(self, change: tuple[Fields, list[Wanted]]) -> dict[str, str]:
-        """Why not, of those refused."""
-        fields, pairs = change
-        return self._client.update_jobs([each.key for each, _ in pairs], dict(fields))
 
     def close(self, keys: Iterable[str], jobs: Mapping[str, SlurmJob]) -> None:
         """Take back what was asked for jobs that have not started."""

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +29,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 class SlurmCommands:
-    """Runs squeue, sinfo and scontrol; from several threads, if need be.
+    """Runs squeue, sinfo and scontrol.
 
     Args:
         timeout_s: after which Slurm counts as away.
@@ -51,7 +50,6 @@ class SlurmCommands:
         self._environment |= {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
         self._path = f"{given.get('PATH', '')}:{PATH}"
         self.calls: dict[str, int] = {}
-        self._counting = threading.Lock()
 
     def json(self, *command: str) -> Mapping[str, Any]:
         """What a program prints, as data.
@@ -87,8 +85,7 @@ class SlurmCommands:
         program = shutil.which(command[0], path=self._path)
         if program is None:
             raise ConfigError(f"Slurm: no program {command[0]} in PATH; is this a Slurm machine?")
-        with self._counting:
-            self.calls[command[0]] = self.calls.get(command[0], 0) + 1
+        self.calls[command[0]] = self.calls.get(command[0], 0) + 1
         # A list of jobs is long: through a pipe, both would wake each other every few kilobytes.
         with os.fdopen(os.memfd_create("wattloop-slurm"), "rb") as printed:
             try:

@@ -13,7 +13,7 @@ HASTE = 5.0
 LOOK_BACK_S = 5.0
 SHARE = 1 / 3
 """Of the time that rounds may take while jobs come and go."""
-IDLE_SHARE = 0.2
+IDLE_SHARE = 0.1
 """Of the time that rounds may take while nothing waits and GPUs are free."""
 
 
