@@ -105,6 +105,16 @@ def test_numbers_and_nests_without_end_are_refused(place: Path, said: str) -> No
         assert delivery.status_code == 422
 
 
+def test_a_nul_in_an_address_is_looked_for_as_the_store_keeps_it(client: TestClient) -> None:
+    """A database would say that it cannot be reached."""
+    assert client.get("/api/v1/jobs?text=%00").json()["jobs"] == []
+    missing = client.get("/api/v1/runs/a%00b")
+    assert (missing.status_code, "\N{REPLACEMENT CHARACTER}" in missing.json()["detail"]) == (
+        404,
+        True,
+    )
+
+
 def test_a_node_that_nobody_knows_is_not_forgotten_twice(place: Path) -> None:
     """404 the second time."""
     with TestClient(create_app(ServeOptions(store=str(place), token="secret"))) as client:

@@ -13,6 +13,15 @@ from tests.store.places import POSTGRES, empty_place
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
+NUL = {
+    "/api/v1/jobs?text=%00&host=a%00b": 200,
+    "/api/v1/runs/a%00b": 404,
+    "/api/v1/jobs/a%00b": 404,
+    "/api/v1/compare?run=%00&run=b": 404,
+    "/?text=%00": 200,
+}
+"""Address with what no database takes in a text -> the same as over a file."""
+
 
 @pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL server named by WATTLOOP_TEST_POSTGRES")
 def test_every_page_opens_over_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,5 +39,10 @@ def test_every_page_opens_over_postgresql(tmp_path: Path, monkeypatch: pytest.Mo
             assert len(curves[0]["times_s"]) == 600
             jobs = client.get("/api/v1/jobs?label=low&sort=energy&host=").json()
             assert jobs["totals"]["runs"] >= 26
+            for path, status in NUL.items():
+                assert client.get(path).status_code == status, path
+            job = {"name": "a\0b", "user": "\0", "comment": "\0", "gpus": 1}
+            question = {"jobs": [job], "placements": [{"gpu": "h100"}], "wait_s": 0}
+            assert client.post("/api/v1/predict", json=question).status_code == 200
             assert "wattloop_energy_joules" in client.get("/metrics").text
         app.state.house.store.close()

@@ -16,6 +16,7 @@ from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
 from wattloop.serve.faults import said_to
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
 from wattloop.serve.refusals import Refusals
+from wattloop.store.text import plain
 
 __all__ = [
     "BEARER",
@@ -85,6 +86,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _without_nul(scope)
         asked = HTTPConnection(scope)
         caller, way = self._caller(asked)
         scope.setdefault("state", {})
@@ -200,6 +202,15 @@ async def _writer(
 
 Writer = Depends(_writer)
 """Put on every call that changes something."""
+
+
+def _without_nul(scope: Scope) -> None:
+    """A NUL in an address as the store keeps it in a text: databases refuse it."""
+    scope["path"] = plain(scope["path"])
+    query: bytes = scope["query_string"]
+    if b"%00" in query or b"\0" in query:
+        shown = quote(plain("\0")).encode()
+        scope["query_string"] = query.replace(b"%00", shown).replace(b"\0", shown)
 
 
 def _headers_of(status: int) -> dict[str, str] | None:

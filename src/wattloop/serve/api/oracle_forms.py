@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.schedule.described.submitted import SubmittedJob
 from wattloop.schedule.oracle_service.service import MOST_PAIRS, AskedJob
 from wattloop.schedule.oracle_service.where import Where
+from wattloop.store.text import plain
 
 __all__ = ["BatchAnswer", "BatchQuestion", "JobQuestion", "SubmitAnswer", "body_schema"]
 
@@ -25,8 +26,9 @@ Sequence = Annotated[int, Field(ge=1, le=1_048_576), BeforeValidator(_whole)]
 Asked = Annotated[int, Field(ge=0, le=4_096), BeforeValidator(_whole)]
 Gpus = Annotated[int, Field(ge=1, le=4_096), BeforeValidator(_whole)]
 Number = Annotated[int, Field(ge=0, le=1_000), BeforeValidator(_whole)]
-Text = Annotated[str, Field(max_length=4_096)]
-Name = Annotated[str, Field(max_length=100)]
+# looked for among runs: a NUL as the store keeps it
+Text = Annotated[str, Field(max_length=4_096), AfterValidator(plain)]
+Name = Annotated[str, Field(max_length=100), AfterValidator(plain)]
 
 
 class _Closed(BaseModel):
@@ -45,7 +47,9 @@ class JobQuestion(_Closed):
     seq: Sequence | None = None
     low_power: bool = False
     deadline_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
-    comment: str = Field("", max_length=65_536, description="Of the job, with a tag `wattloop:`.")
+    comment: Annotated[str, AfterValidator(plain)] = Field(
+        "", max_length=65_536, description="Of the job, with a tag `wattloop:`."
+    )
     name: Text = ""
     user: Text = ""
     account: Text = ""
