@@ -123,6 +123,22 @@ def test_fast_gpus_go_to_the_job_that_loses_most_on_slow_ones() -> None:
     assert done.started_s[3] < done.started_s[2]
 
 
+class _CoolOracle(PlainOracle):
+    """Jobs that draw no more than idle GPUs."""
+
+    def options(self, kind: JobKind) -> Options:
+        found = super().options(kind)
+        return replace(found, power_w=40.0 * found.gpus)
+
+
+def test_jobs_that_cost_nothing_on_any_type_are_started() -> None:
+    """Nothing over nothing is no reason to wait."""
+    cluster = two_types()
+    jobs = jobs_of([(0, 100)] * 3, kind=JobKind("toy", gpus=(4,)))
+    done = Simulation(cluster, jobs, Helios(), truth=_CoolOracle(cluster)).run()
+    assert done.is_done.all()
+
+
 def test_a_user_that_had_more_waits_longer() -> None:
     """Two like jobs wait; the one of the user with less past use goes first."""
     jobs = jobs_of([(0, 1000), (10, 100), (10, 100)], users=[0, 0, 1])

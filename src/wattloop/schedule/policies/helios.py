@@ -125,16 +125,17 @@ def _fit(view: ClusterView, costs: Floats, here: Floats) -> Floats:
     more: others have to have a turn, too.
     """
     types = np.array([shape[0] for shape in view.queue.shapes])
-    if types.min() == types.max():
-        return np.ones_like(here)
+    if len(here) == 1 or types.min() == types.max():
+        return np.ones_like(here)  # nothing to compare
     is_free = np.array([view.free.fits(shape) for shape in view.queue.shapes])
     by_type = [np.flatnonzero(types == each) for each in np.unique(types)]
     least = np.stack([costs[rows].min(axis=0) for rows in by_type])
     free = np.stack([costs[rows[is_free[rows]]].min(axis=0, initial=np.inf) for rows in by_type])
     least[np.argmin(free, axis=0), np.arange(len(here))] = np.inf
-    with np.errstate(invalid="ignore"):  # jobs that find no place now are not looked at
-        fit: Floats = np.maximum(here / least.min(axis=0), LEAST_FIT)
-    return fit
+    elsewhere, fit = least.min(axis=0), np.ones_like(here)
+    # What draws no more than idle costs nothing anywhere; what finds no place now is not looked at.
+    np.divide(here, elsewhere, out=fit, where=(elsewhere > 0) & np.isfinite(here))
+    return np.maximum(fit, LEAST_FIT)
 
 
 def _within_budget(view: ClusterView, actions: Sequence[Action]) -> list[Action]:
