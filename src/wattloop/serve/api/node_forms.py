@@ -1,4 +1,4 @@
-"""What nodes and machines send, as the OpenAPI document has it; who reads it checks it."""
+"""What nodes and machines send and hear, as the OpenAPI document has it; who reads it checks it."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,15 @@ from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, MOST_PIECES
 from wattloop.fleet.delivery.status import HIGHEST_W, MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
 from wattloop.store.ingest import LARGEST_PIECE_B
 
-__all__ = ["DELIVERY", "DELIVERY_BODY", "JOURNAL", "JOURNAL_BODY", "StatusForm"]
+__all__ = [
+    "DELIVERY",
+    "DELIVERY_BODY",
+    "JOURNAL",
+    "JOURNAL_BODY",
+    "DeliveredAnswer",
+    "HeardAnswer",
+    "StatusForm",
+]
 
 JOURNAL = "application/vnd.wattloop.journal"
 DELIVERY = "application/vnd.wattloop.delivery"
@@ -40,6 +48,35 @@ class StatusForm(BaseModel):
         None, description="When the power was read, on the node's own clock."
     )
     version: str | None = Field(None, description="Of the agent.")
+
+
+class HeardAnswer(BaseModel):
+    """The server's time of day, and how far the node's clock is ahead of it."""
+
+    wall_s: float
+    clock_offset_s: float | None
+
+
+class PieceAnswer(BaseModel):
+    """What became of a piece.
+
+    `offset` is where the next one begins, `ended` says that the run is in the store, `complete`
+    that all of it is here and waits, `refused` why it never will be; `tail` is a checksum of the
+    bytes before `offset`, where a piece without bytes asked for it.
+    """
+
+    run_id: str
+    offset: int
+    ended: bool
+    refused: str
+    complete: bool
+    tail: int | None
+
+
+class DeliveredAnswer(HeardAnswer):
+    """A piece each, in their order."""
+
+    pieces: list[PieceAnswer]
 
 
 def _bytes(kind: str, about: str, *, required: bool) -> dict[str, Any]:

@@ -15,7 +15,12 @@ from wattloop.fleet.delivery.options import NODE_NAME
 from wattloop.fleet.delivery.status import NodeStatus
 from wattloop.fleet.nodes import STALE_S, NodeBook, NodeNow
 from wattloop.fleet.tokens import Role
-from wattloop.serve.api.node_forms import DELIVERY_BODY, StatusForm
+from wattloop.serve.api.node_forms import (
+    DELIVERY_BODY,
+    DeliveredAnswer,
+    HeardAnswer,
+    StatusForm,
+)
 from wattloop.serve.api.oracle_forms import body_schema
 from wattloop.serve.body import body_of
 from wattloop.serve.faults import API_ROOT, NotThere, faults
@@ -76,35 +81,6 @@ class PowerAnswer(BaseModel):
     provenance: list[str]
     power_by_node_w: dict[str, float]
     silent: list[str]
-
-
-class HeardAnswer(BaseModel):
-    """The server's time of day, and how far the node's clock is ahead of it."""
-
-    wall_s: float
-    clock_offset_s: float | None
-
-
-class PieceAnswer(BaseModel):
-    """What became of a piece.
-
-    `offset` is where the next one begins, `ended` says that the run is in the store, `complete`
-    that all of it is here and waits, `refused` why it never will be; `tail` is a checksum of the
-    bytes before `offset`, where a piece without bytes asked for it.
-    """
-
-    run_id: str
-    offset: int
-    ended: bool
-    refused: str
-    complete: bool
-    tail: int | None
-
-
-class DeliveredAnswer(HeardAnswer):
-    """A piece each, in their order."""
-
-    pieces: list[PieceAnswer]
 
 
 @router.get("/nodes")
