@@ -26,8 +26,9 @@ one was killed by Slurm: its new start came in the second in which the old one w
 Of earlier runs, with earlier code on a busier machine, three were not clean: of 288 jobs one was
 lost (to the start in the revoked second, above); joules of three cards were off by 0.15 to 0.3% in
 one trial of four, while the sources were changed under the running fleet; and in a run of ten kills
-a job's joules were missing on two cards, as the server that had lost PostgreSQL at its start looked
-again for runs to store only a minute later. The last two were not seen again.
+a job's joules were missing on two cards, probably because they were late: a server that had lost
+PostgreSQL at its start looked again for runs to store only a minute later. The last two were not
+seen again.
 """
 
 import random
