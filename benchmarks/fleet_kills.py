@@ -274,7 +274,7 @@ def runs(fleet: Fleet) -> list[RunRecord]:
 def waiting(fleet: Fleet, node: str) -> list[Path]:
     """Journals that a node still has: that of what no job uses now, and others to be stored."""
     folder = fleet.folder / f"agents/{node}/journals"
-    return [path for path in folder.iterdir() if path.suffix in (".journal", ".died", ".thinned")]
+    return [path for path in folder.glob("*") if path.suffix in (".journal", ".died", ".thinned")]
 
 
 def until(found: Sequence[RunRecord], node: str) -> float:
