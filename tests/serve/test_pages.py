@@ -17,7 +17,18 @@ from wattloop.store.runs import insert_run
 from wattloop.testing.virtual_runs import CardScript, RunScript, Work, write_run
 from wattloop.virtual.physics import IDLE, Activity
 
-PAGES = ("/", "/compare", "/sweeps", "/searches", "/predict", "/simulate", "/study")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs/",
+    "/nodes",
+    "/compare",
+    "/sweeps",
+    "/searches",
+    "/predict",
+    "/simulate",
+    "/study",
+)
 
 
 @pytest.mark.parametrize("path", PAGES)

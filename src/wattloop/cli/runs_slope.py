@@ -24,7 +24,7 @@ def slopes_of(records: Iterable[RunRecord]) -> dict[str, Any]:
     found, missing = slopes(pairs)
     return {
         "slopes": [slope._asdict() for slope in found],
-        "missing": [{"device": m.name, "reason": m.reason} for m in missing],
+        "missing": [{"device": m.name, "reason": m.reason, "remedy": m.remedy} for m in missing],
     }
 
 
@@ -43,6 +43,6 @@ def print_slopes(data: dict[str, Any]) -> None:
     if rows:
         print_table(("device", "slope", "at 0 s", "R2", "runs"), rows)
     for missing in data["missing"]:
-        say(f"{missing['device']}: {missing['reason']}; measure more runs of other lengths")
+        say(f"{missing['device']}: {missing['reason']}; {missing['remedy']}")
     if not rows and not data["missing"]:
         say("no run with a reading yet; try: wattloop run -- python train.py")

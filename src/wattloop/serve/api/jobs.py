@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattloop.measure.accounting.slope import slopes
+from wattloop.serve.api.slopes import SlopesAnswer, slopes_of
 from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.moments import Moment, moment_wall_s
@@ -143,23 +143,6 @@ class JobsAnswer(BaseModel):
     pages: int
 
 
-class DeviceSlope(BaseModel):
-    """Joules that each further second costs on a kind of device."""
-
-    device: str
-    slope_w: float
-    intercept_j: float
-    r2: float
-    runs: int
-
-
-class SlopesAnswer(BaseModel):
-    """Energy against duration, per device, of matching jobs; points for a chart."""
-
-    slopes: list[DeviceSlope]
-    points: list[tuple[str, float, float]]
-
-
 @router.get("/jobs")
 def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
     """One page of jobs, with the totals of all that match."""
@@ -220,17 +203,7 @@ def _listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def slopes_answer(store: Store, query: JobFilters) -> SlopesAnswer:
     """Energy against duration of the newest matching jobs."""
-    rows = job_page(store, _filter(query), limit=SLOPE_RUNS)
-    points = [
-        (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
-        for row in rows
-        if row["energy_j"] is not None and row["duration_s"] is not None and row["in_totals"]
-    ]
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for device, duration_s, energy_j in points:
-        pairs.setdefault(device, []).append((duration_s, energy_j))
-    lines, _ = slopes(pairs)
-    return SlopesAnswer(slopes=[DeviceSlope(**line._asdict()) for line in lines], points=points)
+    return slopes_of(job_page(store, _filter(query), limit=SLOPE_RUNS))
 
 
 def _filter(query: JobFilters) -> JobFilter:

@@ -11,11 +11,11 @@ from wattloop.report.document import Chart
 from wattloop.report.figures.slopes import slope_figure
 from wattloop.serve.api.jobs import (
     JobQuery,
-    SlopesAnswer,
     job_answer,
     jobs_answer,
     slopes_answer,
 )
+from wattloop.serve.api.slopes import SlopesAnswer
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.marks import INSIGHTS, LABELS
@@ -33,6 +33,8 @@ LIVE_SHOWN = 10
 
 
 @router.get("/")
+@router.get("/jobs")
+@router.get("/jobs/")
 def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
     """Totals, filters and a page of jobs."""
     house.tidy()
