@@ -102,7 +102,7 @@ def base(store: Filled) -> Iterator[str]:
     _hear_of_nodes(app.state.house.book)
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
-        settings = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        settings = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
         thread.start()

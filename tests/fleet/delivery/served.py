@@ -53,7 +53,9 @@ def served(folder: Path, store: str = "") -> Iterator[Served]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as place:
         place.bind(("127.0.0.1", 0))
         place.listen(128)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        # To set up logging is to close all handlers that there are, and absl's closes what was
+        # standard error when it was imported: the file in which pytest keeps what tests print.
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
         thread.start()
         yield Served(folder, place.getsockname()[1], app.state.house, secret)
