@@ -1,13 +1,14 @@
 """Work in a thread of its own for as long as a block runs."""
 
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 __all__ = ["Beside"]
 
 
-class Beside:
+class Beside(ABC):
     """`with` one of it: `_work` runs beside the block and ends soon after `_stop` is set.
 
     Args:
@@ -33,5 +34,6 @@ class Beside:
         self._stop.set()
         self._thread.join(self._patience_s)
 
+    @abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """What runs beside the block."""

@@ -1,12 +1,12 @@
 """Power and energy of all nodes of a replay, from their virtual meters."""
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from wattloop.core.beside import Beside
 from wattloop.core.clock import RealClock
 from wattloop.core.records import Gap
 from wattloop.virtual.gpu import VirtualGpu
@@ -29,7 +29,7 @@ class PowerSample(NamedTuple):
     power_w: float
 
 
-class PowerWatch:
+class PowerWatch(Beside):
     """Reads the energy counters of every GPU of every node, ten times a second, while open.
 
     Args:
@@ -37,17 +37,15 @@ class PowerWatch:
     """
 
     def __init__(self, cards: Mapping[str, Sequence[VirtualGpu]]) -> None:
+        super().__init__("power")
         clock = RealClock()
         self._meters = [VirtualEnergy(gpus, clock) for gpus in cards.values()]
         self._readings: list[tuple[float, float]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="power", daemon=True)
         self.gaps = 0
 
     def __enter__(self) -> Self:
         self._read()
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self,
@@ -55,8 +53,7 @@ class PowerWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
         for meter in self._meters:
             meter.close()
 
@@ -75,7 +72,7 @@ class PowerWatch:
             if after_s > before_s
         ]
 
-    def _watch(self) -> None:
+    def _work(self) -> None:
         next_s = time.monotonic()
         while not self._stop.is_set():
             next_s = max(next_s + PERIOD_S, time.monotonic())
