@@ -62,7 +62,7 @@ class CapTuner:
         gpus: such as `0,1`; unless given those of CUDA_VISIBLE_DEVICES where it is set, else all.
         caps: such as `100:250:25`; unless given round numbers up to the present limit.
         rules: how long probes last and when work counts as changed.
-        most_probes: of each search, the reference included.
+        most_probes: of each search, never more, the reference included; as `CapFinder` has it.
         report: told what happens; the `wattloop` log unless given.
         probed: called with the finder after every probe.
         apply: whether to stay at the best cap until the end.
@@ -81,7 +81,7 @@ class CapTuner:
         gpus: str | None = None,
         caps: str | None = None,
         rules: PilotRules | None = None,
-        most_probes: int = 4,
+        most_probes: int | None = None,
         report: Callable[[str], None] | None = None,
         probed: Callable[[CapFinder], None] = lambda finder: None,
         apply: bool = True,

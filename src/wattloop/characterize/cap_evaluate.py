@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Evaluation:
     responsive_curves: int
     within_2pct_share: float | None
     median_probes: float | None
+    mean_probes: float | None
     worst_regret_pct: float | None
     exhaustive_within_2pct_share: float | None
     flat_lowest_share: float | None
@@ -82,6 +83,7 @@ def evaluate(
         responsive_curves=sum(curve.responsive for curve in curves),
         within_2pct_share=share_within([r.regret for r in responsive]),
         median_probes=median(r.probes for r in responsive) if responsive else None,
+        mean_probes=fmean(r.probes for r in responsive) if responsive else None,
         worst_regret_pct=100 * max(r.regret for r in responsive) if responsive else None,
         exhaustive_within_2pct_share=share_within([r.exhaustive_regret for r in responsive]),
         flat_lowest_share=(
@@ -104,6 +106,8 @@ def replays(
         truth = true_values(curve, metric, k)
         for seed in range(seeds if noise else 1):
             draw = np.random.default_rng([number, seed])
+            # Noise of its own, so that it is the same however many probes the finder makes.
+            others = np.random.default_rng([number, seed, 1])
             finder = (
                 CapFinder(curve.caps_w, metric, k, noise=noise) if make is None else make(curve)
             )
@@ -117,7 +121,7 @@ def replays(
                 cap_w,
                 len(finder.probes),
                 truth[curve.caps_w.index(cap_w)] / min(truth) - 1,
-                truth[exhaustive_choice(curve, metric, k, noise, draw)] / min(truth) - 1,
+                truth[exhaustive_choice(curve, metric, k, noise, others)] / min(truth) - 1,
             )
 
 

@@ -20,19 +20,22 @@ from wattloop.characterize.cap_belief import Belief, Reading, believe
 from wattloop.characterize.cap_choice import Choice
 from wattloop.characterize.cap_choice import choose as chosen
 from wattloop.characterize.cap_prior import CurveFamily, physical_curves
-from wattloop.characterize.cap_probe import next_probe
+from wattloop.characterize.cap_probe import further_probe, next_probe
+from wattloop.characterize.cap_stop import (
+    CERTAINTY,
+    FEWEST,
+    USUAL,
+    enough,
+    most_allowed,
+    spent,
+    why_on,
+)
 from wattloop.core.errors import ConfigError
 
 __all__ = ["FINDER_METRICS", "CapFinder", "Choice", "Probe"]
 
 FINDER_METRICS = tuple(name for name in METRICS if name not in ("time", "power"))
 """Time and power alone have their best cap at an end."""
-MOST_PROBES = 4
-CERTAINTY = 0.9999
-"""With this probability to be within 2% of the best cap, more probes would not pay. Real curves
-deviate more than is believed: on measured ones 0.98 was right nine times in ten."""
-FEWEST_PROBES = 3
-"""Fewer only where no cap changes anything."""
 NOISE = 0.01
 
 
@@ -62,7 +65,8 @@ class CapFinder:
         noise: relative standard deviation of a reading of time or of power, where `tell` does not
             say.
         devices: how many devices share the energy, each under the same cap.
-        most_probes: stop after this many, the reference included.
+        most_probes: never more than this, the reference included, nor more than there are caps.
+            Unless given four, and more where noisy readings make them worth it (`cap_stop`).
         certainty: stop when the choice is within 2% of the best cap with this probability.
 
     Raises:
@@ -78,7 +82,7 @@ class CapFinder:
         *,
         noise: float = NOISE,
         devices: int = 1,
-        most_probes: int = MOST_PROBES,
+        most_probes: int | None = None,
         certainty: float = CERTAINTY,
     ) -> None:
         if not all(math.isfinite(cap) and cap > 0 for cap in caps_w):
@@ -96,13 +100,15 @@ class CapFinder:
             raise ConfigError(f"noise is {noise:g}; give a share between 0 and 0.5")
         if not 0 < certainty <= 1:
             raise ConfigError(f"certainty is {certainty:g}; give a probability up to 1")
-        if most_probes < 1 or devices < 1:
+        if (most_probes is not None and most_probes < 1) or devices < 1:
             raise ConfigError("a cap finder needs at least one probe and one device")
         self.metric, self.k, self.noise, self.devices = metric, k, noise, devices
         self.most_probes, self.certainty = most_probes, certainty
         self.probes: list[Probe] = []
         self._belief: Belief | None = None
         self._why = ""
+        self.why_on = ""
+        """Why the cap that was last asked for is one more than the usual four."""
 
     @property
     def reference_w(self) -> float:
@@ -113,24 +119,23 @@ class CapFinder:
         """The cap to try next; None when enough is known. Asking twice changes nothing."""
         if not any(probe.cap_w == self.reference_w for probe in self.probes):
             return self.reference_w
-        if len(self.probes) >= self.most_probes:
-            self._why = f"{len(self.probes)} probes were allowed"
+        if len(self.probes) >= self.limit:
+            self._why = spent(len(self.caps_w), self.most_probes, len(self.probes))
             return None
         choice = self.best()
         if choice.flat:
             self._why = "no cap changes anything"
             return None
-        if len(self.probes) >= FEWEST_PROBES and choice.certainty >= self.certainty:
+        if len(self.probes) >= FEWEST and choice.certainty >= self.certainty:
             self._why = f"within 2% of the best cap with {100 * choice.certainty:.0f}% certainty"
             return None
-        tried = {self.caps_w.index(probe.cap_w) for probe in self.probes}
-        noise = max(probe.noise for probe in self.probes)
-        seed = len(self.probes)
-        index = next_probe(self.belief, tried, self.metric, self.k, noise, seed)
-        if index is None:
-            self._why = "every cap was tried"
-            return None
-        return self.caps_w[index]
+        index = self._next() if len(self.probes) < USUAL else self._further(choice)
+        return None if index is None else self.caps_w[index]
+
+    @property
+    def limit(self) -> int:
+        """Probes at most, as far as the noise is known by now."""
+        return most_allowed(len(self.caps_w), self.most_probes, self._largest_noise)
 
     def tell(
         self, cap_w: float, time_s: float, energy_j: float, noise: float | None = None
@@ -148,7 +153,7 @@ class CapFinder:
                 raise ConfigError(f"{name} at {cap_w:g} W is {value:g}; it must be above 0")
         own = self.noise if noise is None else noise
         self.probes.append(Probe(float(cap_w), float(time_s), float(energy_j), float(own)))
-        self._belief = None
+        self._belief, self.why_on = None, ""
 
     def best(self) -> Choice:
         """The best cap as far as known, with its gains against the reference.
@@ -179,6 +184,29 @@ class CapFinder:
     def family(self) -> CurveFamily:
         """The curves that are possible before anything is told."""
         return physical_curves()
+
+    @property
+    def _largest_noise(self) -> float:
+        return max((probe.noise for probe in self.probes), default=self.noise)
+
+    def _looked_at(self) -> tuple[Belief, set[int], str, float, float, int]:
+        tried = {self.caps_w.index(probe.cap_w) for probe in self.probes}
+        seed = len(self.probes)
+        return self.belief, tried, self.metric, self.k, self._largest_noise, seed
+
+    def _next(self) -> int | None:
+        index = next_probe(*self._looked_at())
+        if index is None:
+            self._why = "every cap was tried"
+        return index
+
+    def _further(self, choice: Choice) -> int | None:
+        further = further_probe(*self._looked_at())
+        self._why = enough(choice, further)
+        if self._why or further is None:
+            return None
+        self.why_on = why_on(choice, self._largest_noise)
+        return further.cap
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `from_dict` needs, as plain data for JSON."""

@@ -140,6 +140,8 @@ class CapPilot:
         if cap_w is None:
             self._found(now_s)
             return
+        if self.finder.why_on:
+            self._report(self.finder.why_on)
         self._change(cap_w, now_s)
 
     def _change(self, cap_w: float, now_s: float) -> None:
@@ -191,13 +193,15 @@ class CapPilot:
 
     def _contradicted(self, cap_w: float, taken: Taken) -> bool:
         """Whether the same work cannot have taken this and what was probed before: at a lower cap
-        nothing is faster or draws more.
+        nothing is faster or draws more, and at the same cap all is as it was.
         """
         for other_w, other in self._taken.items():
             lower, higher = (taken, other) if cap_w < other_w else (other, taken)
             limit = taken.limit(other, self.rules.change)
             faster = math.log(higher.time_s / lower.time_s)
             hungrier = math.log(lower.power_w / higher.power_w)
+            if cap_w == other_w:
+                faster, hungrier = abs(faster), abs(hungrier)
             if max(faster, hungrier) > limit:
                 return True
         return False

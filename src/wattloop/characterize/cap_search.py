@@ -62,6 +62,8 @@ class CapResult:
             "reference_w": self.finder.reference_w,
             **self.plan.to_dict(),
             "choice": self.choice.to_dict(),
+            "probe_count": len(self.finder.probes),
+            "probe_limit": self.finder.limit,
             "probes": self.finder.to_dict()["probes"],
         }
 

@@ -54,7 +54,12 @@ def find_command(  # noqa: PLR0913 - one parameter per option
         str | None,
         typer.Option("--caps", metavar="VALUES", help="100:250:25 or 150,200; W or % of TDP."),
     ] = None,
-    probes: Annotated[int, typer.Option("--probes", help="At most so many, with the first.")] = 4,
+    probes: Annotated[
+        int | None,
+        typer.Option(
+            "--probes", help="Never more (default: 4; one per cap if readings are noisy)."
+        ),
+    ] = None,
     noise: Annotated[
         float, typer.Option("--noise", metavar="PCT", help="How much two equal runs differ, in %.")
     ] = 1.0,

@@ -14,6 +14,7 @@ from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.launch import find_program
 
 if TYPE_CHECKING:
+    from wattloop.characterize.cap_finder import CapFinder
     from wattloop.characterize.cap_levers import CapPlan
     from wattloop.characterize.cap_search import CapJob, CapResult
     from wattloop.store.database import Store
@@ -33,7 +34,7 @@ class FindRequest:
     k: float
     gpus: str | None
     caps: str | None
-    most_probes: int
+    most_probes: int | None
     noise: float
     progress: str | None
     precision: float
@@ -71,7 +72,7 @@ def find(request: FindRequest) -> None:
         most_probes=request.most_probes,
     )
     if request.dry_run:
-        _print_plan(plan, request)
+        _print_plan(plan, finder, request)
         return
     find_program(request.command[0])
     check_metered(request.settings, plan.devices)
@@ -123,7 +124,7 @@ def _check(request: FindRequest) -> None:
         raise ConfigError(
             f"--noise {100 * request.noise:g}: give per cent, from 0 to below {100 * MOST_NOISE:g}"
         )
-    if request.most_probes < 1:
+    if request.most_probes is not None and request.most_probes < 1:
         raise ConfigError(f"--probes {request.most_probes}: at least one is needed")
 
 
@@ -149,18 +150,19 @@ def _searched(request: FindRequest, job: "CapJob") -> "CapResult":
         ).run()
     from wattloop.characterize.cap_search import CapSearch
 
-    most = min(request.most_probes, len(job.plan.caps_w))
     return CapSearch(
         job,
-        began=lambda cap_w, number: _say_begin(cap_w, number, most),
+        began=lambda cap_w, number: _say_begin(cap_w, number, job.finder),
         ended=_say_end,
         outputs=None if request.show_output else _outputs(job.store, job.experiment.experiment_id),
     ).run()
 
 
-def _say_begin(cap_w: float, number: int, most: int) -> None:
+def _say_begin(cap_w: float, number: int, finder: "CapFinder") -> None:
+    if finder.why_on:
+        say(f"wattloop: {finder.why_on}")
     what = "reference" if number == 0 else "probe"
-    say(f"wattloop: {what} {number + 1} of at most {most}: {cap_w:g} W ...")
+    say(f"wattloop: {what} {number + 1} of at most {finder.limit}: {cap_w:g} W ...")
 
 
 def _say_end(cap_w: float, outcome: "Outcome") -> None:
@@ -175,7 +177,7 @@ def _outputs(store: "Store", identity: str) -> Path:
     return journals.with_name(journals.name.replace("journals", "trials")) / identity
 
 
-def _print_plan(plan: "CapPlan", request: FindRequest) -> None:
+def _print_plan(plan: "CapPlan", finder: "CapFinder", request: FindRequest) -> None:
     data: dict[str, Any] = {
         **plan.to_dict(),
         "command": request.command,
@@ -186,7 +188,7 @@ def _print_plan(plan: "CapPlan", request: FindRequest) -> None:
     if request.json_file == "-":
         return
     out = sys.stdout.write
-    out(f"at most {request.most_probes} of these caps, the reference first:\n")
+    out(f"at most {finder.limit} probes of these caps, the reference first:\n")
     for cap_w in reversed(plan.caps_w):
         out(f"\n{cap_w:g} W{' (reference)' if cap_w == plan.caps_w[-1] else ''}\n")
         for line in plan.writes(cap_w):
