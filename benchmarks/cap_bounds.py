@@ -36,9 +36,10 @@ nothing about the belief is wrong; a share has a standard error of about {error:
 them, and with four probes, each chosen one step ahead, has only to tell which of them it is: more
 than any finder can reach on a curve that it has not seen.
 
-EDP counts time twice and so is read 11% off. Where the belief is right, four probes gain about what
-the bar asks for and no rule for choosing the four gained clearly more (ADR 0018); what is missing
-there is in further readings, which is why the search goes on.
+EDP counts time twice and so is read 11% off. Four probes do not hold the 10 points over the
+smallest reading that are asked for, not even where the belief is right, and no rule for choosing
+the four gained clearly more (ADR 0018). Further readings do, more so where they tell most than
+spread over every cap.
 """
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.characterize.cap_evaluate import evaluate, exhaustive_choice, replays
+from wattloop.characterize.cap_finder import CapFinder
 from wattloop.characterize.cap_table import MeasuredCurve, read_curves
 
 SHARED = Path(
@@ -38,6 +39,18 @@ def test_exhaustive_without_noise_is_always_right():
 
     assert exhaustive_choice(CURVE, "energy", 2.0, 0.0, np.random.default_rng(0)) == 0
     assert exhaustive_choice(CURVE, "ed2p", 2.0, 0.0, np.random.default_rng(0)) == 2
+
+
+def test_exhaustive_has_the_same_noise_however_many_probes_are_made():
+    """Promise: finders that stop sooner or later are compared with the same trying of every cap."""
+
+    def tried(most):
+        def make(curve):
+            return CapFinder(curve.caps_w, "edp", noise=0.1, most_probes=most)
+
+        return [r.exhaustive_regret for r in replays([CURVE], "edp", 2.0, 0.1, seeds=9, make=make)]
+
+    assert tried(1) == tried(3)
 
 
 def test_the_same_noise_every_time():

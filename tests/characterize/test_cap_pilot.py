@@ -26,6 +26,7 @@ class Training:
         self.set: list[float | None] = []
         rules = PilotRules(**{"least_s": 3.0, "watch_s": 4.0, "settle_s": 0.5} | options)
         self.messages: list[str] = []
+        self.energy_noise = 0.001
         self.pilot = CapPilot(
             lambda: CapFinder(CAPS, "edp", noise=0.001),
             self.change,
@@ -40,7 +41,7 @@ class Training:
 
     def energy(self, begin_s, end_s):
         spans = ((max(b, begin_s), min(e, end_s), w) for b, e, w in self.powers)
-        return sum((e - b) * w for b, e, w in spans if e > b), 0.001
+        return sum((e - b) * w for b, e, w in spans if e > b), self.energy_noise
 
     def train(self, steps, extra_s=lambda number: 0.0):
         for number in range(steps):
@@ -62,6 +63,34 @@ def test_it_probes_finds_and_stays():
     probe = training.pilot.finder.probes[0]
     assert abs(probe.time_s / 0.1 - 1) < 0.01
     assert abs(probe.energy_j / 22.2 - 1) < 0.01
+
+
+def test_noisy_energy_makes_it_probe_on_and_say_so():
+    """Promise: in a training, too, noise decides how many probes there are, up to one per cap."""
+    training = Training(HEAVY, most_s=3.0)
+    training.energy_noise = 0.05
+    training.train(2_000)
+    assert training.pilot.state is State.HOLDING
+    assert 4 < len(training.pilot.finder.probes) <= len(CAPS)
+    assert any("readings are 5% apart" in message for message in training.messages)
+
+
+def test_a_cap_that_takes_longer_when_read_again_is_other_work():
+    """Promise: a second reading of a cap that differs by far begins the search anew."""
+
+    class ReadsTheReferenceTwice(CapFinder):
+        def ask(self):
+            return self.reference_w if len(self.probes) < 2 else None
+
+    for factor, anew in ((1.6, True), (0.6, True), (1.02, False)):
+        training = Training(HEAVY)
+        training.pilot.finder = ReadsTheReferenceTwice(CAPS, "edp", noise=0.001)
+        while not training.pilot.finder.probes:
+            training.train(1)
+        training.work = {cap: (factor * slow, watt) for cap, (slow, watt) in HEAVY.items()}
+        training.train(80)
+        said = any("changed during the search" in message for message in training.messages)
+        assert said is anew
 
 
 def test_a_probe_begins_when_power_has_settled():

@@ -61,6 +61,7 @@ def test_evaluate_writes_every_field(tmp_path):
     assert 1 <= found["responsive_curves"] <= 4
     assert 0 <= found["within_2pct_share"] <= 1
     assert 1 <= found["median_probes"] <= 4
+    assert 1 <= found["mean_probes"] <= 4
     assert found["worst_regret_pct"] >= 0
     assert 0 <= found["exhaustive_within_2pct_share"] <= 1
 
@@ -119,6 +120,20 @@ def test_find_runs_the_command_per_probe_and_puts_the_caps_back(tmp_path, capsys
     assert "best cap for edp" in said
     assert "wattloop set gpu:0,1/power_limit=" in said
     assert limits() == {700}
+
+
+def test_runs_that_are_stated_noisy_may_be_one_per_cap(tmp_path, capsys):
+    """Promise: with --noise 5 the limit is one run per cap; who goes on after four says why."""
+    job = [*TRAIN, "--steps", "60", "--time-scale", "90"]
+    words = ["--metric", "ed2p", "--caps", "400:700:50", "--noise", "5", "--json", "r.json"]
+    assert main(["cap", "find", *words, "--", *job]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["choice"]["probes"] == found["probe_count"] == len(found["probes"])
+    assert found["probe_count"] <= found["probe_limit"] == 7
+    said = capsys.readouterr().err
+    assert "reference 1 of at most 7" in said
+    # how sure four runs are depends on how long they took on this machine
+    assert ("probing on" in said) is (found["probe_count"] > 4)
 
 
 def test_a_window_of_the_command_may_be_all_that_counts(tmp_path, capsys):

@@ -202,7 +202,7 @@ class CapFinder:
 
     def _further(self, choice: Choice) -> int | None:
         further = further_probe(*self._looked_at())
-        self._why = enough(choice, further)
+        self._why = enough(choice, further, self._largest_noise)
         if self._why or further is None:
             return None
         self.why_on = why_on(choice, self._largest_noise)

@@ -44,12 +44,12 @@ def spent(caps: int, asked: int | None, probes: int) -> str:
     return f"the usual number where readings are within {100 * NOISY:g}%"
 
 
-def enough(choice: Choice, further: Further | None) -> str:
+def enough(choice: Choice, further: Further | None, noise: float) -> str:
     """After the usual probes: why another would not pay; empty where it does."""
     if choice.expected_regret_pct <= 100 * ENOUGH:
         return f"expected within {100 * ENOUGH:g}% of the best cap"
     if further is None or further.gain < PRICE:
-        return "another probe would teach too little"
+        return f"one more reading, {100 * noise:.2g}% off, would teach too little"
     return ""
 
 

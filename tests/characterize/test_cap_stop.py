@@ -1,0 +1,105 @@
+"""When a search for a cap ends: noise decides, between four probes and one per cap."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.characterize.virtual_caps import virtual_curve
+from wattloop.characterize.cap_belief import Reading, believe
+from wattloop.characterize.cap_evaluate import Replayed, replays
+from wattloop.characterize.cap_finder import CapFinder
+from wattloop.characterize.cap_prior import physical_curves
+from wattloop.characterize.cap_stop import most_allowed
+from wattloop.characterize.cap_table import MeasuredCurve
+
+V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
+CURVES = [virtual_curve("v100", intensity, V100_CAPS) for intensity in (150.0, 250.0, 600.0)]
+
+
+def searches(metric, noise, curves=CURVES, seeds=2, **options) -> list[Replayed]:
+    def make(curve):
+        return CapFinder(curve.caps_w, metric, noise=noise, **options)
+
+    return list(replays(curves, metric, 2.0, noise, seeds=seeds, make=make))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.02])
+def test_exact_readings_end_after_four(noise):
+    """Promise: up to 2% of noise no search makes more than four probes."""
+    for metric in ("energy", "edp", "ed2p"):
+        assert max(done.probes for done in searches(metric, noise)) <= 4
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.1])
+def test_noisy_readings_go_on_but_never_beyond_one_per_cap(noise):
+    """Promise: where four noisy readings leave doubt there are more, at most as many as caps."""
+    probes = [done.probes for done in searches("edp", noise, seeds=3)]
+    assert max(probes) > 4
+    assert max(probes) <= len(V100_CAPS)
+
+
+def test_going_on_pays():
+    """Promise: at 5% noise the choice is nearer to the best cap than with four probes, for fewer
+    probes than there are caps, on curves of the kind that is believed in.
+    """
+    reading = Reading(6, 0.0, math.log(225.0), 1e-3)
+    belief = believe(physical_curves(seed=7), np.array(V100_CAPS), [reading])
+    drawn = [
+        MeasuredCurve(("drawn",), tuple(V100_CAPS), tuple(np.exp(time)), tuple(np.exp(power)))
+        for time, power in zip(belief.sampled_time[:40], belief.sampled_power[:40], strict=True)
+    ]
+    curves = [curve for curve in drawn if curve.responsive]
+    on = searches("edp", 0.05, curves=curves, seeds=1)
+    four = searches("edp", 0.05, curves=curves, seeds=1, most_probes=4)
+    assert sum(done.regret for done in on) < sum(done.regret for done in four)
+    assert sum(done.probes for done in on) < len(V100_CAPS) * len(on)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 99])
+def test_a_limit_is_a_limit(most):
+    """Promise: whatever the noise, never more probes than were asked for, nor than caps."""
+    probes = [done.probes for done in searches("ed2p", 0.1, most_probes=most)]
+    assert max(probes) <= min(most, len(V100_CAPS))
+
+
+@pytest.mark.parametrize("caps", [[100.0, 250.0], [100.0, 175.0, 250.0]])
+@pytest.mark.parametrize("noise", [0.01, 0.05])
+def test_few_caps_need_few_probes(caps, noise):
+    """Promise: two or three caps are not read more often than trying each would."""
+    curve = virtual_curve("v100", 250.0, caps)
+    assert next(replays([curve], "edp", 2.0, noise, seeds=1)).probes <= len(caps)
+
+
+def test_it_says_why_it_goes_on_and_why_it_ends():
+    """Promise: the noise and the doubt are named while it goes on; the end has its reason."""
+    curve, finder = CURVES[1], CapFinder(V100_CAPS, "ed2p", noise=0.1)
+    said = []
+    while (cap_w := finder.ask()) is not None:
+        said.append(finder.why_on)
+        at = curve.caps_w.index(cap_w)
+        finder.tell(cap_w, curve.time_s[at], curve.time_s[at] * curve.power_w[at])
+    assert said[:4] == [""] * 4 and len(said) > 4
+    assert all("readings are 10% apart" in why and "probing on" in why for why in said[4:])
+    assert finder.best().why
+    held = CapFinder(V100_CAPS, "ed2p", noise=0.1, most_probes=1)
+    held.tell(250, 10, 2_300)
+    assert held.ask() is None and held.best().why == "1 was allowed"
+
+
+def test_noise_that_was_measured_counts_as_noise_that_was_stated():
+    """Promise: readings that turn out noisy raise the limit, though little noise was expected."""
+    finder = CapFinder(V100_CAPS, "edp", noise=0.01)
+    assert finder.limit == 4
+    finder.tell(250, 10, 2_300, noise=0.06)
+    assert finder.limit == len(V100_CAPS)
+    assert CapFinder(V100_CAPS, "edp", noise=0.06, most_probes=3).limit == 3
+
+
+def test_the_limit_follows_noise_caps_and_what_was_asked():
+    """Promise: the usual four, one per cap when noisy, what was asked for; never above the caps."""
+    assert most_allowed(7, None, 0.02) == 4
+    assert most_allowed(7, None, 0.021) == 7
+    assert most_allowed(3, None, 0.0) == 3
+    assert most_allowed(7, 5, 0.0) == most_allowed(7, 5, 0.2) == 5
+    assert most_allowed(7, 99, 0.2) == 7
