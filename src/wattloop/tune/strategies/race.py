@@ -88,7 +88,7 @@ class Race(Strategy):
         self.standings = Standings(problem, self.configurations, self.runners, past)
         self._busy: dict[str, str] = {}
         self._picked: int | None = None
-        self._segments = Segments(problem)
+        self._segments = Segments(problem, self.runners[0])
 
     # -- the contract ----------------------------------------------------------------------
 

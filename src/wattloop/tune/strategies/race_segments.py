@@ -5,6 +5,7 @@ import math
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.strategies.race_anchor import RateAnchor
 from wattloop.tune.strategies.race_rates import MOST_SWEEPS, first_sweep, picked, usable, widened
 from wattloop.tune.strategies.race_runner import Runner
 from wattloop.tune.strategies.race_stretch import spent_j
@@ -30,8 +31,9 @@ def wants_cap(problem: Problem, runner: Runner) -> bool:
 class Segments:
     """Makes segments, as far as the bench is known to be able to run them."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, default: Runner) -> None:
         self.problem = problem
+        self._anchor = RateAnchor.of(problem, default)
         self._windows = True
         self._sweeps = problem.rate is not None
 
@@ -72,7 +74,10 @@ class Segments:
             self._windows = self._windows and runner.epoch is not None
 
     def swept(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
-        """The rate at which the loss falls fastest; another sweep where that is at the edge."""
+        """The rate at which the loss falls fastest; another sweep where that is at the edge.
+
+        A default that says its own rate keeps it, and the sweep tells how others compare with it.
+        """
         runner.spent_j += spent_j(progress)
         runner.sweeps += 1
         runner.sweep = None
@@ -82,11 +87,14 @@ class Segments:
         assert self.problem.rate is not None
         parameter = self.problem.space.parameters[self.problem.rate]
         found = picked(progress.rates)
-        if found is None:
-            return
-        runner.learning_rate = usable(found.rate, parameter)
-        if found.edge and runner.sweeps < MOST_SWEEPS:
-            runner.sweep = widened(sweep, found.edge, parameter)
+        anchor = self._anchor
+        if anchor is not None and anchor.compares(runner):
+            rate = anchor.compared(runner, progress.rates, found)
+            runner.learning_rate = None if rate is None else usable(rate, parameter)
+        elif found is not None:
+            runner.learning_rate = usable(found.rate, parameter)
+            if found.edge and runner.sweeps < MOST_SWEEPS:
+                runner.sweep = widened(sweep, found.edge, parameter)
 
     def _sweep(self, runner: Runner) -> RateSweep | None:
         """The sweep of learning rates that is due."""
