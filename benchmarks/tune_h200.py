@@ -4,13 +4,15 @@
     python benchmarks/tune_h200.py --from-json FILE ...
     python benchmarks/tune_h200.py --quick
 
-Three trainings (benchmarks/scenarios), each once without a search from several seeds, by `sm2` with
+Trainings (benchmarks/scenarios), each once without a search from several seeds, by `sm2` with
 alpha 1 and 0.75, and by `race` without power caps, all to the same rule of early stopping. The
 GPU is only read: no limit, clock or mode is ever set. Every finished training is written to the
-JSON file at once; what is there already is not run again, and files of several runs make one page.
+JSON file at once; what is there already is not run again, and files of several runs make one page:
+those of docs/benchmarks/tune_h200.md are in benchmarks/data/h200.
 """
 
 import argparse
+import gzip
 import json
 import os
 import sys
@@ -26,13 +28,13 @@ from tune_h200_loader import loader_rows
 from tune_h200_page import page_of
 from tune_h200_runs import scenario_runs
 
-SCENARIOS = ("resnet18", "lstm", "transformer")
+SCENARIOS = ("resnet18", "lstm", "transformer", "transformer-adamw")
 
 
 def main() -> int:
     chosen = parsed()
     if chosen.from_json:
-        page = page_of([json.loads(Path(f).read_text()) for f in chosen.from_json])
+        page = page_of([_measured(Path(f)) for f in chosen.from_json])
         publish(page, chosen)
         if chosen.figures:
             save_figures(page.details, Path(chosen.figures))
@@ -61,6 +63,12 @@ def main() -> int:
         scenario_runs(name, device, chosen, clock, found)
     publish(page_of([found.data]), chosen)
     return 0
+
+
+def _measured(path: Path) -> dict[str, Any]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        return dict(json.load(file))
 
 
 def parsed() -> argparse.Namespace:

@@ -24,6 +24,7 @@ MAKERS: Mapping[str, Callable[..., Scenario]] = {
     "resnet18": resnet18_images.scenario,
     "lstm": lstm_household.scenario,
     "transformer": transformer_text.scenario,
+    "transformer-adamw": transformer_text.scenario_adamw,
 }
 
 
