@@ -1,0 +1,32 @@
+"""Promises of the lists that readers start from: they name what is there, and all of it."""
+
+import re
+from pathlib import Path
+
+import wattloop
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def links_in(page: Path) -> list[str]:
+    """Files that a page of Markdown links to, as it names them."""
+    return re.findall(r"\]\(([^)#:]+\.md)", page.read_text("utf-8"))
+
+
+def test_the_package_docstring_names_every_room() -> None:
+    """The docstring of `wattloop` is the table of contents of the house, and complete."""
+    rooms = {each.parent.name for each in Path(wattloop.__file__).parent.glob("*/__init__.py")}
+    assert set(re.findall(r"^- `(\w+)`", wattloop.__doc__ or "", re.MULTILINE)) == rooms
+
+
+def test_every_decision_is_in_the_list_of_decisions() -> None:
+    """`docs/adr/README.md` lists each decision once, in the order of their numbers."""
+    pages = sorted(each.name for each in (DOCS / "adr").glob("[0-9]*.md"))
+    assert links_in(DOCS / "adr" / "README.md") == pages
+
+
+def test_every_page_is_in_the_list_of_pages() -> None:
+    """`docs/README.md` leads to every page of the documentation."""
+    pages = {each.name for each in DOCS.glob("*.md")} - {"README.md"}
+    assert pages <= set(links_in(DOCS / "README.md"))
