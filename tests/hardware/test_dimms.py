@@ -167,6 +167,9 @@ def test_dmidecode_is_run_on_request(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho '/dev/mem: Permission denied' >&2; exit 1\n")
     with pytest.raises(CommandError, match="Permission denied; run it with sudo"):
         run_dmidecode(str(program))
+    program.write_text("#!/bin/sh\nexit 0\n")
+    with pytest.raises(CommandError, match="lists no memory module"):
+        run_dmidecode(str(program))
     with pytest.raises(CommandError, match="not installed") as caught:
         run_dmidecode(str(tmp_path / "absent"))
     assert caught.value.exit_code == 127

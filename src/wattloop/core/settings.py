@@ -34,7 +34,8 @@ class Settings(NamedTuple):
         currency: what the tariff is in.
         store: path of the SQLite file, or a `postgresql://` URL.
         cpu_tdp_w: TDP of one CPU package, where we do not know it.
-        dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`.
+        dimms: installed memory modules as `COUNTxCAPACITY` in GiB, such as `8x32`; or
+            `dmidecode`, to ask that program.
         node_overhead_w: power of what nobody measures (fans, disks), if the user knows it.
         node_share: the part of the node that is accounted for; below 1 for a job on a shared one.
         psu_efficiency: efficiency of the power supply, if the user knows it.

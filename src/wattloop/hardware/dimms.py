@@ -12,6 +12,7 @@ from wattloop.hardware.host import Host
 from wattloop.hardware.text_file import whole_number
 
 __all__ = [
+    "DMIDECODE",
     "Dimm",
     "describe",
     "dimms_from_dmidecode",
@@ -20,6 +21,8 @@ __all__ = [
     "parse_smbios",
 ]
 
+DMIDECODE = "dmidecode"
+"""What users write for their modules to ask that program for them."""
 TABLE = "firmware/dmi/tables/DMI"
 ENTRIES = "firmware/dmi/entries"
 MIB_PER_GIB = 1024
@@ -111,14 +114,23 @@ def dimms_from_dmidecode(text: str) -> tuple[Dimm, ...]:
 
 
 def dimms_from_setting(text: str) -> tuple[Dimm, ...]:
-    """Modules as a user writes them: `8x32`, or `4x16+2x32`, in GiB."""
+    """Modules as a user writes them: `8x32`, or `4x16+2x32`, in GiB; or asks dmidecode for.
+
+    Raises:
+        ConfigError: it is neither.
+        CommandError: dmidecode was to be asked, and fails.
+    """
+    if text == DMIDECODE:
+        from wattloop.hardware.dmidecode import run_dmidecode
+
+        return run_dmidecode()
     dimms: list[Dimm] = []
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(\d{1,4})\s*[xX*]\s*(\d{1,5}(?:\.\d+)?)\s*(?:Gi?B?)?\s*", part)
         if match is None or int(match.group(1)) == 0 or float(match.group(2)) == 0:
             raise ConfigError(
                 f"dimms is {text!r}; write COUNTxCAPACITY in GiB, such as 8x32, or 4x16+2x32 "
-                "for modules of two sizes"
+                "for modules of two sizes, or dmidecode to ask that program"
             )
         dimms += [Dimm(float(match.group(2)))] * int(match.group(1))
     return tuple(dimms)

@@ -1,4 +1,4 @@
-"""Ask the program dmidecode for the memory modules; only ever on the user's request."""
+"""Ask the program dmidecode for the memory modules; only where the user says `dimms: dmidecode`."""
 
 import subprocess
 
@@ -9,7 +9,11 @@ __all__ = ["run_dmidecode"]
 
 
 def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[Dimm, ...]:
-    """Modules that dmidecode finds. It needs root; its own words are in the error if it fails."""
+    """Modules that dmidecode finds. It needs root; its own words are in the error if it fails.
+
+    Raises:
+        CommandError: it is not there, fails, or lists none.
+    """
     try:
         done = subprocess.run(
             [program, "--type", "17"],
@@ -30,4 +34,7 @@ def run_dmidecode(program: str = "dmidecode", timeout_s: float = 10.0) -> tuple[
         words = (done.stderr or done.stdout).strip().splitlines()
         last = words[-1] if words else "no message"
         raise CommandError(f"{program} failed: {last}; run it with sudo", done.returncode)
-    return dimms_from_dmidecode(done.stdout)
+    dimms = dimms_from_dmidecode(done.stdout)
+    if not dimms:
+        raise CommandError(f"{program} lists no memory module; set 'dimms' (such as 8x32)", 1)
+    return dimms

@@ -79,6 +79,26 @@ def test_users_word_beats_the_firmware(machine: Machine) -> None:
         dram.detect(machine.context(dimms="lots"))
 
 
+def test_dmidecode_is_asked_where_the_user_says_so(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dimms: dmidecode` starts that program, and its failure is the reason for no figure."""
+    program = tmp_path / "bin" / "dmidecode"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nprintf 'Handle 1\\nMemory Device\\n\\tSize: 32 GB\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    (meter,) = dram.detect(machine.context(dimms="dmidecode"))
+    assert meter.domains[0].source == "model of 1 x 32 GiB (from dmidecode)"
+    program.write_text("#!/bin/sh\necho '/dev/mem: Permission denied' >&2; exit 1\n")
+    with pytest.raises(MeterUnavailable, match="Permission denied") as caught:
+        dram.detect(machine.context(dimms="dmidecode"))
+    assert caught.value.parts == ("dram",)
+    (machine.procfs / "cpuinfo").write_text("flags : fpu hypervisor\n")
+    with pytest.raises(MeterUnavailable, match="virtual machine"):
+        dram.detect(machine.context(dimms="dmidecode"))
+
+
 def test_stands_back_for_rapl_but_serves_the_cross_check(machine: Machine) -> None:
     """Memory that RAPL measures is not modelled on top; a package alone changes nothing."""
     tree = PowercapTree(machine.sysfs)

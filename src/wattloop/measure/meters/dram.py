@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from wattloop.core.errors import MeterUnavailable
+from wattloop.core.errors import CommandError, MeterUnavailable
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
-from wattloop.hardware.dimms import Dimm, describe, dimms_from_setting, dimms_from_smbios
+from wattloop.hardware.dimms import (
+    DMIDECODE,
+    Dimm,
+    describe,
+    dimms_from_setting,
+    dimms_from_smbios,
+)
 from wattloop.hardware.dram_power import dram_power_w, is_low_power
 from wattloop.hardware.host import Host
 from wattloop.hardware.memory import MemoryUse
@@ -95,9 +101,9 @@ def _measured_by(context: Context) -> str:
 
 def _modules(context: Context) -> tuple[tuple[Dimm, ...], str]:
     """What the user says, else what the firmware says."""
-    if context.settings.dimms:
-        return dimms_from_setting(context.settings.dimms), "from the setting dimms"
-    host = context.host
+    host, asked = context.host, context.settings.dimms
+    if asked and asked != DMIDECODE:
+        return dimms_from_setting(asked), "from the setting dimms"
     if _is_virtual(host):
         raise MeterUnavailable(
             "dram",
@@ -107,7 +113,11 @@ def _modules(context: Context) -> tuple[tuple[Dimm, ...], str]:
             parts=("dram",),
         )
     try:
+        if asked:
+            return dimms_from_setting(asked), "from dmidecode"
         dimms = dimms_from_smbios(host)
+    except CommandError as error:
+        raise MeterUnavailable("dram", str(error), REMEDY, parts=("dram",)) from None
     except PermissionError as error:
         raise MeterUnavailable(
             "dram",
