@@ -1,6 +1,6 @@
 """Bars, words and figure of docs/benchmarks/predict_h200.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bars import Bar, Table
@@ -12,6 +12,8 @@ from predict_h200_tables import memory_error
 
 __all__ = ["TEXT", "bars_of", "draw", "prototype_table"]
 
+Measure = Callable[[Sequence[Outcome], str], float | None]
+"""An error in percent of the outcomes, for one quantity."""
 PROTOTYPE = {
     "two constants per precision": {"time": (30, 27), "power": (22, 14), "energy": (20, 15)},
     "the thesis's form": {"time": (21, 16), "power": (13, 9), "energy": (22, 17)},
@@ -92,11 +94,11 @@ def bars_of(
     split = {name: parts(found) for name, found in outcomes.items()}
     summed = PROTOTYPE["a sum over operations"]
 
-    def bar(name: str, quantity: str, limit: float, measure: object = mean_error) -> Bar:
+    def bar(name: str, quantity: str, limit: float, measure: Measure = mean_error) -> Bar:
         which = 0 if measure is mean_error else 1
-        beside = {peer: measure(found, quantity) for peer, found in others.items()}  # type: ignore[operator]
+        beside = {peer: measure(found, quantity) for peer, found in others.items()}
         beside["prototype"] = summed[quantity][which]
-        return Bar(name, measure(ours, quantity), "%", limit, beside)  # type: ignore[operator]
+        return Bar(name, measure(ours, quantity), "%", limit, beside)
 
     found = [
         bar("time_mean", "time", 11.0),

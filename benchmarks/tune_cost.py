@@ -126,9 +126,9 @@ def main() -> None:
     args = parser.parse_args()
     way = WAYS[args.way]
     if args.way == "wattloop":  # what a program imports once is no cost of a trial
-        import wattloop.tune.api  # noqa: F401
+        import wattloop.tune.api  # noqa: F401 - to have it loaded
     if args.way == "optuna":
-        import optuna  # noqa: F401
+        import optuna  # noqa: F401 - to have it loaded
     work = Work(args.units, args.epochs)
     begin_s, before_s = time.perf_counter(), cpu_s(resource.RUSAGE_SELF)
     way(work, args.folder, args.trials)

@@ -157,9 +157,8 @@ class SamplerProcess:
                 if signals:
                     feed.arrive_signals(time_s, values)
                 else:
-                    # Only a NaN differs from itself.
                     readings = [
-                        v if v == v else self._gap(number, k)  # noqa: PLR0124
+                        v if v == v else self._gap(number, k)  # noqa: PLR0124 - NaN is not itself
                         for k, v in enumerate(values)
                     ]
                     feed.arrive(time_s, readings)

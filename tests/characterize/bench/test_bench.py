@@ -50,7 +50,7 @@ def bench(session: Session, sizes: str = "triad=1e5", **facts: object) -> Bench:
         kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=0.3
     )
     idle = Idle(LINES, "known")
-    return Bench(planned(choice, Host()), session, idle, **facts)  # type: ignore[arg-type]
+    return Bench(planned(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
 
 
 def test_energy_is_that_of_the_measured_stretch(session: Session) -> None:
@@ -63,7 +63,7 @@ def test_energy_is_that_of_the_measured_stretch(session: Session) -> None:
     )
     assert result.scopes["cpu"].provenance == "measured"
     assert result.scopes["cpu"].domains == ("cpu:0/package",)
-    assert result.gb_s == pytest.approx(1.2e6 / result.time_s / 1e9)  # type: ignore[operator]
+    assert result.gb_s == pytest.approx(1.2e6 / result.time_s / 1e9)  # type: ignore[operator] - is ok, has times
     assert result.method
     assert result.peak_memory_b
 

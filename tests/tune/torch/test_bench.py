@@ -8,17 +8,17 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
 import numpy as np  # noqa: E402 - after the check for torch
 
-from wattloop.core.errors import ConfigError  # noqa: E402
-from wattloop.tune.bench import Past  # noqa: E402
-from wattloop.tune.early_stopping import EarlyStopping  # noqa: E402
-from wattloop.tune.metering import Joules  # noqa: E402
-from wattloop.tune.problem import Quality  # noqa: E402
-from wattloop.tune.progress import Status  # noqa: E402
-from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402
-from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402
-from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402
-from wattloop.tune.torch.training import Training  # noqa: E402
+from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
+from wattloop.tune.bench import Past  # noqa: E402 - after the skip
+from wattloop.tune.early_stopping import EarlyStopping  # noqa: E402 - after the skip
+from wattloop.tune.metering import Joules  # noqa: E402 - after the skip
+from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
+from wattloop.tune.progress import Status  # noqa: E402 - after the skip
+from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402 - after the skip
+from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
+from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402 - after the skip
+from wattloop.tune.torch.training import Training  # noqa: E402 - after the skip
 
 WATTS = 50.0
 QUALITY = Quality(metric="accuracy", target=0.97)

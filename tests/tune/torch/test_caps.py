@@ -7,20 +7,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
 from tests.characterize.virtual_caps import settle  # noqa: E402 - after the check for torch
-from tests.tune.test_levers_and_caps import CAPS, QUICK, SETTINGS, limits  # noqa: E402
+from tests.tune.test_levers_and_caps import CAPS, QUICK, SETTINGS, limits  # noqa: E402 - after the skip
 
-from wattloop.characterize.cap_prior import physical_curves  # noqa: E402
-from wattloop.tune.levers import LeverBoard  # noqa: E402
-from wattloop.tune.parameters import Choice  # noqa: E402
-from wattloop.tune.problem import Quality  # noqa: E402
-from wattloop.tune.progress import Status  # noqa: E402
-from wattloop.tune.segment import Segment, Until  # noqa: E402
-from wattloop.tune.space import Space  # noqa: E402
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402
-from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402
-from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402
-from wattloop.tune.torch.training import Training  # noqa: E402
-from wattloop.virtual.machine import shared_gpus  # noqa: E402
+from wattloop.characterize.cap_prior import physical_curves  # noqa: E402 - after the skip
+from wattloop.tune.levers import LeverBoard  # noqa: E402 - after the skip
+from wattloop.tune.parameters import Choice  # noqa: E402 - after the skip
+from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
+from wattloop.tune.progress import Status  # noqa: E402 - after the skip
+from wattloop.tune.segment import Segment, Until  # noqa: E402 - after the skip
+from wattloop.tune.space import Space  # noqa: E402 - after the skip
+from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
+from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402 - after the skip
+from wattloop.tune.torch.training import Training  # noqa: E402 - after the skip
+from wattloop.virtual.machine import shared_gpus  # noqa: E402 - after the skip
 
 SPACE = Space(
     {

@@ -8,14 +8,14 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
 from tests.tune.torch.test_bench import Sensor, training  # noqa: E402 - after the check for torch
 
-from wattloop.store.trial_records import read_trials  # noqa: E402
-from wattloop.tune.parameters import Choice, Real  # noqa: E402
-from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402
-from wattloop.tune.search_loop import Search  # noqa: E402
-from wattloop.tune.search_record import SearchRecord, open_search  # noqa: E402
-from wattloop.tune.space import Space  # noqa: E402
-from wattloop.tune.strategies.sm2 import Sm2  # noqa: E402
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402
+from wattloop.store.trial_records import read_trials  # noqa: E402 - after the skip
+from wattloop.tune.parameters import Choice, Real  # noqa: E402 - after the skip
+from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402 - after the skip
+from wattloop.tune.search_loop import Search  # noqa: E402 - after the skip
+from wattloop.tune.search_record import SearchRecord, open_search  # noqa: E402 - after the skip
+from wattloop.tune.space import Space  # noqa: E402 - after the skip
+from wattloop.tune.strategies.sm2 import Sm2  # noqa: E402 - after the skip
+from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
 
 PROBLEM = Problem(
     space=Space(

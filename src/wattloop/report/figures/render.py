@@ -158,8 +158,10 @@ def vega_bundle() -> str:
     """The scripts that draw charts, to be put into a page."""
     import vl_convert
 
-    # its stub demands a snippet; None is the documented default
-    bundle = vl_convert.javascript_bundle(None, vl_version=_version())  # type: ignore[arg-type]
+    bundle = vl_convert.javascript_bundle(
+        None,  # type: ignore[arg-type]  # its stub demands a snippet; None is the documented default
+        vl_version=_version(),
+    )
     return str(bundle).replace("</script", "<\\/script")
 
 
