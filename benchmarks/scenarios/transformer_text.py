@@ -24,7 +24,6 @@ from wattloop.tune.torch.training import Training
 __all__ = ["scenario", "scenario_adamw", "words_of_the_library"]
 
 WORDS = re.compile(r"\n[ \t]*|[A-Za-z_]\w*|\d+|[^\w\s]")
-MOST_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, kw_only=True)

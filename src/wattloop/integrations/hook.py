@@ -235,11 +235,6 @@ class TrainingMeter:
         return () if self._resolver is None else tuple(self._resolver.steps)
 
     @property
-    def last_step(self) -> StepRecord | None:
-        """The last step whose energy is known; it may be a few seconds old."""
-        return self._resolver.steps[-1] if self._resolver and self._resolver.steps else None
-
-    @property
     def result(self) -> WindowResult | None:
         """Energies from `begin` to `end`, or so far; None when nothing could be measured."""
         return None if self._session is None else self._measurement.result

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.measure.feeds import MeterFeed
 from wattloop.version import __version__
 
@@ -68,11 +68,6 @@ def domain_from_dict(data: Mapping[str, Any]) -> Domain:
             "provenance": Provenance(values["provenance"]),
         }
     )
-
-
-def signal_from_dict(data: Mapping[str, Any]) -> Signal:
-    """Inverse of `signal._asdict()`."""
-    return Signal(data["name"], data["unit"])
 
 
 def _user() -> str:
