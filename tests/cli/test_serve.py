@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from wattloop.cli.serve import _listening
+from wattloop.cli.serve import listening
 
 from .conftest import Machine
 
@@ -95,7 +95,7 @@ def test_small_answers_are_sent_at_once() -> None:
     """Promise: a reader that keeps its connection does not wait 40 ms for its own ACK."""
 
     async def nodelay() -> int:
-        with _listening("127.0.0.1", 0) as (place, _):
+        with listening("127.0.0.1", 0) as (place, _):
             found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
             def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -221,10 +221,10 @@ def test_every_setting_survives_the_way_there() -> None:
     """What the process is told is what the program was told."""
     import json
 
-    from wattloop.measure.sampler_child import _settings
+    from wattloop.measure.sampler_child import settings_from
 
     given = Settings(devices=("cpu",), gauges=({"name": "a", "path": "/x"},), cpu_tdp_w=65.0)
-    assert _settings(json.loads(json.dumps(given._asdict()))) == given
+    assert settings_from(json.loads(json.dumps(given._asdict()))) == given
 
 
 def test_nonsense_from_the_process_ends_it_and_not_the_program(machine: Machine) -> None:

@@ -95,7 +95,7 @@ def filled(folder: Path, place: str = "") -> Iterator[Filled]:
         study = StudyRecord(store, StudySpec.model_validate(STUDY))
         study.keep("characterize", {"best": [], "note": "no sweep was named"})
         live = JournalWriter(store.journals / f"{LIVE}.journal", _header(LIVE, "goes on"))
-        _power(live, 0, 50)
+        more_power(live, 0, 50)
         live.sync()
         yield Filled(
             path,
@@ -136,7 +136,7 @@ def _header(run_id: str, name: str) -> dict[str, Any]:
     }
 
 
-def _power(journal: JournalWriter, begin: int, end: int) -> None:
+def more_power(journal: JournalWriter, begin: int, end: int) -> None:
     times_s = array("d", [n / 10 for n in range(begin, end)])
     values = array("d")
     for time_s in times_s:
@@ -149,7 +149,7 @@ def _power(journal: JournalWriter, begin: int, end: int) -> None:
 def _run(store: Store) -> None:
     path = store.journals / f"{RUN}.journal"
     journal = JournalWriter(path, _header(RUN, "training"))
-    _power(journal, 0, SAMPLES)
+    more_power(journal, 0, SAMPLES)
     for number, name in enumerate(("load", "train")):
         begin_s = 30.0 * number
         window = WindowResult(name, number + 1, 0, begin_s, begin_s + 28)

@@ -217,12 +217,12 @@ def test_a_page_opens_draws_and_can_be_used_by_everybody(visit: Visit, name: str
 
 def test_a_run_that_goes_on_is_followed(visit: Visit) -> None:
     """What is written while one looks appears without a click."""
-    from tests.serve.filled import _power
+    from tests.serve.filled import more_power
 
     page = visit.open("live")
     line = page.locator("[data-curves] svg .mark-line path").first
     before = line.get_attribute("d")
-    _power(visit.store.live, 100, 130)
+    more_power(visit.store.live, 100, 130)
     page.wait_for_function(
         "(before) => document.querySelector('[data-curves] svg .mark-line path')"
         ".getAttribute('d') !== before",

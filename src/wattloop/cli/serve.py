@@ -16,7 +16,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.version import __version__
 
-__all__ = ["app"]
+__all__ = ["app", "listening"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -89,7 +89,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         retain=retention_of(chosen),
     )
     dashboard = create_app(options)
-    with _listening(host, port) as (place, at):
+    with listening(host, port) as (place, at):
         if json_file is not None:
             # it listens: whoever waits for this file may connect
             write_json(_whereabouts(dashboard.state.house.store.where, host, at), json_file)
@@ -116,7 +116,7 @@ def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+def listening(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
     """A socket that listens, so that a port in use is said before anything starts; its address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # named as TCP: asyncio sends at once only then, else a page waits 40 ms for the reader's ACK

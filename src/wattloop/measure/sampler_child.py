@@ -28,7 +28,7 @@ from wattloop.measure.sampler_launch import ALIVE_FRAME, DATA_FD, STOP
 from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
 from wattloop.version import __version__
 
-__all__ = ["main"]
+__all__ = ["main", "settings_from"]
 
 TOGETHER_S = 0.09
 """Readings are sent at most this often: each message costs both sides more than a reading."""
@@ -100,7 +100,7 @@ class _Work:
 
     def __init__(self, order: dict[str, Any]) -> None:
         sysfs, procfs = order["roots"]
-        context = Context(Host(Path(sysfs), Path(procfs)), _settings(order["settings"]))
+        context = Context(Host(Path(sysfs), Path(procfs)), settings_from(order["settings"]))
         self._feeds = _feeds(context, order["feeds"])
         # What shapes what, and which beat belongs to which sensor, is found as in the program.
         channels_of([feed for feed, _ in self._feeds], context.settings.devices)
@@ -182,7 +182,8 @@ class _Work:
         self._events.append(json_frame(EVENT, {"type": "fault", "text": text}))
 
 
-def _settings(values: dict[str, Any]) -> Settings:
+def settings_from(values: dict[str, Any]) -> Settings:
+    """Settings as they came through JSON, which has lists for tuples."""
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return Settings(**plain)
 

@@ -11,7 +11,7 @@ from tests.control.daemon.conftest import DaemonRig
 from wattloop.fleet.agent import desk as desk_module
 from wattloop.fleet.agent.config import AgentConfig, ControlConfig
 from wattloop.fleet.agent.desk import Desk
-from wattloop.fleet.agent.job_facts import _COLUMNS
+from wattloop.fleet.agent.job_facts import COLUMNS
 
 DEFAULT_W = 700.0
 
@@ -24,7 +24,7 @@ class Controller:
         folder.mkdir()
 
     def says(self, admin_comment: str) -> None:
-        row = "".join(f"{'7' if name == 'id' else 'x':<{width}}" for name, _, width in _COLUMNS)
+        row = "".join(f"{'7' if name == 'id' else 'x':<{width}}" for name, _, width in COLUMNS)
         lines = ["JobId=7 JobName=x", "WorkDir=/", f"AdminComment={admin_comment} ", "StdErr=/x"]
         self._write("squeue", f"cat <<'END'\n{row}\nEND\n")
         one, many = " ".join(lines), "\n   ".join(lines)

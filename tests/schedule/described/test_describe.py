@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schedule.described.test_history import _run
+from tests.schedule.described.stored_runs import job_run
 from tests.schedule.small_world import PlainOracle, small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
@@ -49,7 +49,7 @@ def test_a_comment_overrules_rules_and_rules_overrule_history(tmp_path: Path) ->
     rules = Rules((Rule({"name": ("tr*",)}, Stated(model="toy-large", batches=(4,), work=5.0)),))
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
-            insert_run(store, _run(number, 100.0, 250.0))
+            insert_run(store, job_run(number, 100.0, 250.0))
         whole = Describer(_oracle(), rules=rules, history=History(store))
         assert whole.describe(_job(comment=TAG)).source is EstimateSource.COMMENT
         ruled = whole.describe(_job(comment="wattloop:low-power,deadline=1h"))

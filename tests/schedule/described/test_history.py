@@ -5,24 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.store.test_job_list import record
-from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, RunStatus, Scope, WindowResult
+from tests.schedule.described.stored_runs import job_run
+from wattloop.core.records import RunStatus
 from wattloop.schedule.described.history import History
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import insert_run
-
-
-def _run(number: int, seconds: float, watts: float, gpus: int = 2, **changes: Any) -> Any:
-    domains = tuple(
-        DomainEnergy(
-            f"gpu:{i}", Scope.GPU, watts * seconds, 1.0, Provenance.SIMULATED, "virtual"
-        )
-        for i in range(gpus)
-    )  # fmt: skip
-    result = WindowResult("run", 0, None, 0.0, seconds, domains)
-    usual = {"name": "train", "user": "ada", "result": result, "ended_s": seconds}
-    return record(number, **{**usual, **changes})
 
 
 @pytest.fixture
@@ -34,8 +21,8 @@ def store(tmp_path: Path) -> Any:
 def test_median_time_and_mean_power_with_their_spread(store: Store) -> None:
     """Of the jobs on as many GPUs; how many they were is told."""
     for number, (seconds, watts) in enumerate([(100, 200), (110, 220), (400, 240)], start=1):
-        insert_run(store, _run(number, seconds, watts))
-    insert_run(store, _run(9, 7.0, 100.0, gpus=1))
+        insert_run(store, job_run(number, seconds, watts))
+    insert_run(store, job_run(9, 7.0, 100.0, gpus=1))
     past = History(store).of("ada", "train", 2)
     assert past is not None
     assert (past.jobs, past.gpus, past.time_s, past.provenance) == (3, 2, 110.0, "simulated")
@@ -46,13 +33,13 @@ def test_median_time_and_mean_power_with_their_spread(store: Store) -> None:
 
 def test_two_runs_are_an_anecdote(store: Store) -> None:
     """So are the runs of others, those that failed, and those on other counts of GPUs."""
-    insert_run(store, _run(1, 100, 200))
-    insert_run(store, _run(2, 100, 200))
-    insert_run(store, _run(3, 100, 200, user="bob"))
-    insert_run(store, _run(4, 100, 200, name="train%"))
-    insert_run(store, _run(5, 100, 200, status=RunStatus.FAILED))
-    insert_run(store, _run(6, 100, 200, counted=False))
-    insert_run(store, _run(7, 100, 200, gpus=4))
+    insert_run(store, job_run(1, 100, 200))
+    insert_run(store, job_run(2, 100, 200))
+    insert_run(store, job_run(3, 100, 200, user="bob"))
+    insert_run(store, job_run(4, 100, 200, name="train%"))
+    insert_run(store, job_run(5, 100, 200, status=RunStatus.FAILED))
+    insert_run(store, job_run(6, 100, 200, counted=False))
+    insert_run(store, job_run(7, 100, 200, gpus=4))
     assert History(store).of("ada", "train", 2) is None
 
 
@@ -60,8 +47,8 @@ def test_the_nodes_of_a_job_are_one_job(store: Store) -> None:
     """Two runs with one GPU each and the same job are a job on two GPUs."""
     for number in range(1, 4):
         job = {"id": str(number)}
-        insert_run(store, _run(2 * number, 50.0, 100.0, gpus=1, job=job, host="n1"))
-        insert_run(store, _run(2 * number + 1, 60.0, 100.0, gpus=1, job=job, host="n2"))
+        insert_run(store, job_run(2 * number, 50.0, 100.0, gpus=1, job=job, host="n1"))
+        insert_run(store, job_run(2 * number + 1, 60.0, 100.0, gpus=1, job=job, host="n2"))
     past = History(store).of("ada", "train", 2)
     assert past is not None and past.jobs == 3 and past.time_s == 60.0
 
@@ -70,8 +57,8 @@ def test_a_job_that_ran_again_counts_as_it_ran_last(store: Store) -> None:
     """Requeued, it has two runs on a node; its GPUs are not twice as many."""
     for number in range(1, 4):
         job = {"id": str(number)}
-        insert_run(store, _run(2 * number, 9.0, 100.0, job=job, host="n1"))
-        insert_run(store, _run(2 * number + 1, 60.0, 100.0, job=job, host="n1"))
+        insert_run(store, job_run(2 * number, 9.0, 100.0, job=job, host="n1"))
+        insert_run(store, job_run(2 * number + 1, 60.0, 100.0, job=job, host="n1"))
     past = History(store).of("ada", "train", 2)
     assert past is not None and past.jobs == 3 and past.time_s == 60.0
 
@@ -82,7 +69,7 @@ def test_asked_again_within_a_minute_the_store_is_left_alone(store: Store) -> No
     history = History(store, now_s=lambda: now[0])
     assert history.of("ada", "train", 2) is None
     for number in range(1, 4):
-        insert_run(store, _run(number, 100, 200))
+        insert_run(store, job_run(number, 100, 200))
     assert history.of("ada", "train", 2) is None
     now[0] = 61.0
     assert history.of("ada", "train", 2) is not None

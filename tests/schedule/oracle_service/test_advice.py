@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedule.described.test_history import _run
+from tests.schedule.described.stored_runs import job_run
 from tests.schedule.small_world import small_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.described.fleet_file import Fleet, load_fleet
@@ -89,7 +89,7 @@ def test_history_is_told_as_such(tmp_path: Path) -> None:
     """Energy of earlier jobs, from the store."""
     with open_store(tmp_path / "runs.db") as store:
         for number in range(1, 5):
-            insert_run(store, _run(number, 3600.0, 250.0))
+            insert_run(store, job_run(number, 3600.0, 250.0))
         service = OracleService(load_fleet("thesis"), History(store))
         found = submit_advice(service, SubmittedJob(user="ada", name="train", gpus=2), wait_s=0.0)
     assert found.source == "history" and found.energy_j == pytest.approx(1.8e6, rel=0.02)

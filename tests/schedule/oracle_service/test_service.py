@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedule.described.test_history import _run
+from tests.schedule.described.stored_runs import job_run
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
 from wattloop.hardware.gpus import gpu_named
@@ -112,7 +112,7 @@ def test_unknown_jobs_are_priced_by_history_or_limit(tmp_path: Path) -> None:
     """Measured with its spread, or the most that it may use; provenance says which."""
     with open_store(tmp_path / "runs.db") as store:
         for number, seconds in enumerate((90.0, 100.0, 120.0), start=1):
-            insert_run(store, _run(number, seconds, 250.0))
+            insert_run(store, job_run(number, seconds, 250.0))
         service = OracleService(history=History(store))
         known = SubmittedJob(user="ada", name="train", gpus=2)
         unknown = SubmittedJob(user="ada", name="other", gpus=2, time_limit_s=600.0)

@@ -3,7 +3,7 @@
 from tests.schedule.small_world import small_cluster
 from wattloop.schedule.slurm.job_record import SlurmJob
 from wattloop.schedule.slurm.known_nodes import KnownNodes
-from wattloop.schedule.slurm.live_view import _seated
+from wattloop.schedule.slurm.late_starts import seat_coming
 from wattloop.schedule.slurm.opened import Opened
 from wattloop.schedule.slurm.seats import Seats
 
@@ -26,7 +26,7 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
     seats.take([("n1", 1)])
     seated = {}
     opened = {"7": start("7", "n1"), "8": start("8", "n2")}
-    coming, late = _seated([waiting("7"), waiting("8")], opened, seats, seated)
+    coming, late = seat_coming([waiting("7"), waiting("8")], opened, seats, seated)
     assert [job.key for job in coming] == ["8"]
     assert [job.key for job in late] == ["7"]
     assert list(seated) == ["8"]
@@ -35,6 +35,6 @@ def test_a_job_whose_gpus_are_gone_waits_again() -> None:
 
 def test_a_job_that_was_taken_back_in_this_round_waits_again() -> None:
     """It was seen as coming, and is in the notes no more."""
-    coming, late = _seated([waiting("7")], {}, Seats(KNOWN), {})
+    coming, late = seat_coming([waiting("7")], {}, Seats(KNOWN), {})
     assert not coming
     assert [job.key for job in late] == ["7"]

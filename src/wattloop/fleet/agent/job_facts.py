@@ -17,6 +17,7 @@ from typing import Any
 from wattloop.fleet.job_tag.comment import read_comment
 
 __all__ = [
+    "COLUMNS",
     "JobFacts",
     "ask_slurm",
     "cpus_of_node",
@@ -51,7 +52,7 @@ class JobFacts:
     tampered: bool = False
 
 
-_COLUMNS = (
+COLUMNS = (
     *(("id", "JobID", 20), ("array_job", "ArrayJobID", 20), ("array_task", "ArrayTaskID", 20)),
     *(("nodes", "NumNodes", 12), ("user", "UserName", 64), ("partition", "Partition", 64)),
     *(("project", "Account", 64), ("name", "Name", 256), ("comment", "Comment", 1100)),
@@ -69,7 +70,7 @@ def ask_slurm(job: str, *, folder: str = "", caps: bool = False) -> tuple[JobFac
         folder: where Slurm's commands are; found in the path unless given.
         caps: whether AdminComment is wanted as well.
     """
-    form = ",".join(f"{name}:{width}" for _, name, width in _COLUMNS)
+    form = ",".join(f"{name}:{width}" for _, name, width in COLUMNS)
     listed, reason = _asked(folder, "squeue", "-h", "-a", "-t", "all", "-j", job, "-O", form)
     values = _row(listed, job)
     if values is None:
@@ -215,7 +216,7 @@ def _row(listed: str, job: str) -> dict[str, str] | None:
     if begin is None:
         return None
     values, at = {}, begin.start()
-    for name, _, width in _COLUMNS:
+    for name, _, width in COLUMNS:
         values[name] = data[at : at + width].decode("utf-8", "replace").strip(" ")
         at += width
     return values

@@ -15,6 +15,7 @@ from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.queue import Queue
 from wattloop.schedule.running import Running
 from wattloop.schedule.slurm.job_record import SlurmJob
+from wattloop.schedule.slurm.late_starts import seat_coming
 from wattloop.schedule.slurm.live_running import loss_of, noted_cap_w, running_of
 from wattloop.schedule.slurm.occupied import occupied
 from wattloop.schedule.slurm.opened import Opened
@@ -92,7 +93,7 @@ def live_view(
     known, believed, oracle = site.known, site.believed, site.oracle
     seats = Seats(known)
     seated = {job.key: seats.take(job.placed) for job in (*snapshot.running, *snapshot.ending)}
-    coming_jobs, late = _seated(snapshot.coming, opened, seats, seated)
+    coming_jobs, late = seat_coming(snapshot.coming, opened, seats, seated)
     waiting = [job for job in (*snapshot.waiting, *late) if set_aside.get(job.key, 0.0) <= now_s]
     listed = sorted(
         [*waiting, *coming_jobs, *snapshot.running], key=lambda job: (job.submit_s, _id(job))
@@ -170,30 +171,6 @@ def live_view(
         now_s=now_s,
     )
     return LiveView(view, listed, machines, frozenset(coming), untouchable)
-
-
-def _seated(
-    jobs: Sequence[SlurmJob],
-    opened: Mapping[str, Opened],
-    seats: Seats,
-    seated: dict[str, Nodes],
-) -> tuple[list[SlurmJob], list[SlurmJob]]:
-    """Jobs about to start that have their GPUs, and those whose GPUs another got before them.
-
-    The latter wait again: Slurm would start older jobs on those GPUs for ever.
-    """
-    coming: list[SlurmJob] = []
-    late: list[SlurmJob] = []
-    for job in jobs:
-        wanted = opened.get(job.key)
-        nodes = seats.reserve(wanted.nodes, wanted.gpus) if wanted is not None else ()
-        if wanted is not None and sum(mask.bit_count() for _, mask in nodes) == wanted.gpus:
-            seated[job.key] = nodes
-            coming.append(job)
-        else:
-            seats.give(nodes)
-            late.append(job)
-    return coming, late
 
 
 def _offered(

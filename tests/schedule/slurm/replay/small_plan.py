@@ -10,7 +10,7 @@ from wattloop.schedule.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.engine import Settings
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.spec import OracleSpec
-from wattloop.schedule.slurm.replay.plan import Plan, _opened
+from wattloop.schedule.slurm.replay.plan import Plan, opened
 from wattloop.schedule.steps import Steps
 
 IDLE_W = 50.0
@@ -33,7 +33,7 @@ def small_plan(
         speedup=10.0,
         cluster=cluster,
         asked=asked,
-        open=_opened(asked, could, 2),
+        open=opened(asked, could, 2),
         oracle=OracleSpec(),
         truth=PlainOracle(cluster),
         settings=Settings(budget_w=Steps.constant(budget_w)),

@@ -21,7 +21,7 @@ from wattloop.schedule.oracle.spec import OracleSpec
 from wattloop.schedule.scenarios.scenario import Scenario
 from wattloop.schedule.steps import Steps
 
-__all__ = ["Plan", "check_speedup", "plan_of"]
+__all__ = ["Plan", "check_speedup", "opened", "plan_of"]
 
 LEAST_SPEEDUP, MOST_SPEEDUP = 1.0, 100_000.0
 
@@ -108,7 +108,7 @@ def plan_of(
         speedup=speedup,
         cluster=world.cluster,
         asked=asked,
-        open=_opened(asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)),
+        open=opened(asked, jobs, max(group.gpus_per_node for group in world.cluster.groups)),
         oracle=scenario.oracle,
         truth=world.truth,
         settings=settings,
@@ -139,7 +139,7 @@ def _faster(jobs: JobTable, speedup: float) -> JobTable:
     return replace(jobs, arrival_s=arrival_s, deadline_s=deadline_s, work=jobs.work / speedup)
 
 
-def _opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
+def opened(asked: JobTable, jobs: JobTable, widest: int) -> JobTable:
     """What Slurm lets a driver change: GPU counts within a node.
 
     The batch stays the user's, as only a job's own code could change it; a job of several nodes

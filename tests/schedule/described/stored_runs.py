@@ -1,0 +1,20 @@
+"""Runs of jobs as a fleet's store has them."""
+
+from typing import Any
+
+from tests.store.test_job_list import record
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import DomainEnergy, Scope, WindowResult
+
+
+def job_run(number: int, seconds: float, watts: float, gpus: int = 2, **changes: Any) -> Any:
+    """A run of a job by its number: so long, and so many watts on each of its GPUs."""
+    domains = tuple(
+        DomainEnergy(
+            f"gpu:{i}", Scope.GPU, watts * seconds, 1.0, Provenance.SIMULATED, "virtual"
+        )
+        for i in range(gpus)
+    )  # fmt: skip
+    result = WindowResult("run", 0, None, 0.0, seconds, domains)
+    usual = {"name": "train", "user": "ada", "result": result, "ended_s": seconds}
+    return record(number, **{**usual, **changes})
