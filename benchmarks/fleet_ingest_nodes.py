@@ -20,7 +20,7 @@ from typing import Any
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
 from wattloop.fleet.delivery import Delivery, DeliveryOptions, NodeStatus
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 
 GPUS = 4
 NODES_A_JOB = 4

@@ -25,7 +25,8 @@ from wattloop.store.chunks import pack_samples, read_samples
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store
 from wattloop.store.fold import fold
-from wattloop.store.journal import JournalWriter, SampleBlock
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.runs import RunRecord, find_run, insert_run_in, list_runs
 from wattloop.store.series import find_series, series_of
 from wattloop.testing.journals import ended, header, root_window

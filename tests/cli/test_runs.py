@@ -12,7 +12,8 @@ import pytest
 import wattloop
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
-from wattloop.store.journal import JournalWriter, journal_directory
+from wattloop.store.journal import journal_directory
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.runs import list_runs
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
@@ -203,7 +204,7 @@ def test_running_and_dead_runs_are_listed(two: Path, capsys: pytest.CaptureFixtu
     folder = journal_directory(str(two))
     code = (
         "import sys, time; from pathlib import Path; from array import array\n"
-        "from wattloop.store.journal import JournalWriter\n"
+        "from wattloop.store.journal_writer import JournalWriter\n"
         "from wattloop.testing.journals import header\n"
         "w = JournalWriter(Path(sys.argv[1]) / 'live.journal', header('live', name='now',"
         " started_wall_s=time.time()))\n"

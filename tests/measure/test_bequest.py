@@ -9,7 +9,8 @@ import pytest
 from wattloop.measure.bequest import bequeath, complete_journal
 from wattloop.measure.claims import Claim
 from wattloop.store.frames import EVENT, json_frame, samples_frame
-from wattloop.store.journal import JournalWriter, read_journal
+from wattloop.store.journal import read_journal
+from wattloop.store.journal_writer import JournalWriter
 
 
 def samples(*times_s: float) -> bytes:

@@ -12,7 +12,9 @@ from wattloop.core.clock import VirtualClock
 from wattloop.measure.closing import close_journal
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict, feed_to_dict
-from wattloop.store.journal import Journal, JournalWriter, SampleBlock, read_journal
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import Journal, read_journal
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 from .conftest import Machine

@@ -18,7 +18,7 @@ from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.followers import Role
 from wattloop.measure.header import feed_to_dict
 from wattloop.measure.job import Job
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 from .conftest import Machine

@@ -9,7 +9,8 @@ import pytest
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.measure.live import JournalView, find_live_journal
-from wattloop.store.journal import JournalWriter, journal_directory
+from wattloop.store.journal import journal_directory
+from wattloop.store.journal_writer import JournalWriter
 
 
 def header(run_id: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import pytest
 
 from wattloop.measure.closing import recorded_feeds
 from wattloop.measure.merging import merged_journal
-from wattloop.store.journal import Journal, SampleBlock
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import Journal
 
 POWER_W = 100.0
 

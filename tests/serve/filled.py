@@ -20,7 +20,7 @@ from wattloop.schedule.campaigns.running import run_campaign
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import create_experiment
 from wattloop.store.fold import Outcome, fold
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.runs import insert_run
 from wattloop.store.series import SIGNALS_FROM
 from wattloop.store.trial_records import begin_trial, end_trial

@@ -20,7 +20,8 @@ from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import Outcome, fold, recover
 from wattloop.store.frames import EVENT, json_frame
-from wattloop.store.journal import FORMAT, JournalWriter
+from wattloop.store.journal import FORMAT
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.place import Place
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series

@@ -1,27 +1,16 @@
 """Promises of `journal`: what was written is read back whole, whatever killed the writer."""
 
-import errno
 import os
-import resource
-import signal
 import subprocess
 import sys
-import time
 from array import array
 from pathlib import Path
 
 import pytest
 
-from wattloop.store.journal import (
-    EVENT,
-    HEADER,
-    SAMPLES,
-    JournalTail,
-    JournalWriter,
-    journal_directory,
-    journal_is_live,
-    read_journal,
-)
+from wattloop.store.frames import EVENT, HEADER, SAMPLES
+from wattloop.store.journal import JournalTail, journal_directory, journal_is_live, read_journal
+from wattloop.store.journal_writer import JournalWriter
 
 
 def written(path: Path) -> bytes:
@@ -81,96 +70,12 @@ def test_flipped_byte_never_yields_a_wrong_record(tmp_path: Path) -> None:
             assert all(event in good.events for event in journal.events)
 
 
-def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
-    """Two writers cannot share a name."""
-    data = written(tmp_path / "a.journal")
-    with pytest.raises(FileExistsError):
-        JournalWriter(tmp_path / "a.journal", {})
-    assert (tmp_path / "a.journal").read_bytes() == data
-
-
-def test_full_disk_keeps_frames_in_memory_and_writes_them_later(tmp_path: Path) -> None:
-    """A disk that fills up and is freed again loses nothing and leaves no torn frame."""
-    path = tmp_path / "a.journal"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    writer = JournalWriter(path, {"run_id": "r"})
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
-        for i in range(20):
-            writer.event({"type": "note", "text": f"{i} " + "x" * 60})
-        during = read_journal(path)
-        assert writer.fault is not None
-        assert during is not None
-        assert len(during.events) < 20
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, old)
-    writer.end({"status": "finished"})
-    writer.close()
-    journal = read_journal(path)
-    assert journal is not None
-    assert [int(e["text"].split()[0]) for e in journal.events] == list(range(20))
-    assert journal.end == {"status": "finished"}
-    assert journal.torn_bytes == 0
-    assert writer.fault is None
-
-
-def test_disk_without_room_for_the_header_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    """A run that cannot be kept says so at once."""
-    path = tmp_path / "a.journal"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-        with pytest.raises(OSError, match=r"a\.journal"):
-            JournalWriter(path, {"run_id": "r"})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, old)
-    assert not path.exists()
-
-
-def test_disk_that_stays_full_bounds_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest frames are dropped, and counted, rather than filling the memory."""
-    from wattloop.store import journal as module
-
-    monkeypatch.setattr(module, "BACKLOG_LIMIT_B", 4_000)
-    writer = JournalWriter(tmp_path / "a.journal", {})
-    full = os.open("/dev/full", os.O_WRONLY)
-    kept, writer._fd = writer._fd, full
-    for _ in range(100):
-        writer.event({"text": "x" * 100})
-    assert writer.fault is not None
-    assert os.strerror(errno.ENOSPC) in writer.fault
-    assert writer.dropped_frames > 50
-    os.close(kept)
-    writer.close()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only folders")
-def test_read_only_folder_is_an_oserror_for_ordinary_users(tmp_path: Path) -> None:
-    """The session turns it into a note."""
-    tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError):
-        JournalWriter(tmp_path / "a.journal", {})
-
-
-def test_folder_that_is_a_file_is_an_oserror(tmp_path: Path) -> None:
-    """A store below a file cannot be made."""
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        JournalWriter(tmp_path / "file" / "a.journal", {})
-
-
 def test_journal_is_live_exactly_while_its_writer_lives(tmp_path: Path) -> None:
     """The kernel frees the lock of a killed writer: no stale lock, no waiting."""
     path = tmp_path / "a.journal"
     code = (
         "import sys, time; from pathlib import Path;"
-        "from wattloop.store.journal import JournalWriter;"
+        "from wattloop.store.journal_writer import JournalWriter;"
         "w = JournalWriter(Path(sys.argv[1]), {'run_id': 'r'}); print('ready', flush=True);"
         "time.sleep(60)"
     )
@@ -214,22 +119,6 @@ def test_tail_sees_frames_as_they_arrive_and_waits_for_half_ones(tmp_path: Path)
     assert len(kinds) == 4
 
 
-def test_forked_child_lets_go_without_writing(tmp_path: Path) -> None:
-    """`abandon` in a child neither writes nor ends the parent's lock."""
-    writer = JournalWriter(tmp_path / "a.journal", {})
-    pid = os.fork()
-    if pid == 0:
-        writer.abandon()
-        writer.event({"type": "note", "text": "from the child"})
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert journal_is_live(tmp_path / "a.journal")
-    writer.close()
-    journal = read_journal(tmp_path / "a.journal")
-    assert journal is not None
-    assert journal.events == []
-
-
 @pytest.mark.parametrize(
     ("store", "expected"),
     [
@@ -247,12 +136,3 @@ def test_journals_lie_beside_a_file_store_and_at_home_for_a_server(
     monkeypatch.setenv("XDG_DATA_HOME", "/home/x")
     monkeypatch.setenv("HOME", "/home/ada")
     assert journal_directory(store) == Path(expected)
-
-
-def test_record_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
-    """Nothing waits in a buffer of ours: a killed writer loses only what it had not recorded."""
-    writer = JournalWriter(tmp_path / "a.journal", {})
-    before = (tmp_path / "a.journal").stat().st_size
-    writer.event({"type": "note", "time_s": time.monotonic()})
-    assert (tmp_path / "a.journal").stat().st_size > before
-    writer.close()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from wattloop.store.database import open_store
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.live import live_runs
 from wattloop.testing.journals import header, write_journal
 

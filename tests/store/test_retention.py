@@ -18,7 +18,7 @@ from wattloop.store.details import read_windows
 from wattloop.store.fold import recover
 from wattloop.store.job_list import job_totals
 from wattloop.store.jobs import find_job_members, stored_journal
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series

@@ -16,7 +16,8 @@ from wattloop.measure.claims import Claim
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.job import Job
 from wattloop.measure.merging import OWN_ZERO
-from wattloop.store.journal import HEADER, SAMPLES, JournalTail, read_journal
+from wattloop.store.frames import HEADER, SAMPLES
+from wattloop.store.journal import JournalTail, read_journal
 
 __all__ = ["Role"]
 

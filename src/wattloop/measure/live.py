@@ -18,15 +18,8 @@ from wattloop.measure.header import domain_from_dict
 from wattloop.measure.resolve import resolve_window
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.session import Session
-from wattloop.store.journal import (
-    END,
-    EVENT,
-    HEADER,
-    SAMPLES,
-    JournalTail,
-    journal_directory,
-    journal_is_live,
-)
+from wattloop.store.frames import END, EVENT, HEADER, SAMPLES
+from wattloop.store.journal import JournalTail, journal_directory, journal_is_live
 
 __all__ = ["DeviceView", "JournalView", "LiveView", "Snapshot", "find_live_journal"]
 

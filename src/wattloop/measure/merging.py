@@ -13,7 +13,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from wattloop.store.journal import Journal, SampleBlock
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import Journal
 
 __all__ = ["merged_journal"]
 

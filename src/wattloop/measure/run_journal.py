@@ -10,7 +10,7 @@ from typing import Any
 from wattloop.core.records import Gap
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.windows import Window
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 
 __all__ = ["SIGNALS_FEED_OFFSET", "RunJournal"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, insert, select
 
 from wattloop.store.database import Store
-from wattloop.store.journal import SampleBlock
+from wattloop.store.frames import SampleBlock
 from wattloop.store.levels import (
     LEVELS_S,
     Curve,

@@ -10,26 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, select
 
 from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.records import RunStatus
 from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
 from wattloop.store.details import sort_events
 from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
+from wattloop.store.journal_record import Close, record_of
 from wattloop.store.place import Place
 from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_record
 from wattloop.store.schema import runs
 
-__all__ = ["Arriving", "Close", "Folded", "Outcome", "fold", "keep_journal", "recover"]
-
-Close = Callable[[Journal], dict[str, Any]]
-"""Computes the end of a run that has none, from what its journal holds."""
-
+__all__ = ["Arriving", "Folded", "Outcome", "fold", "keep_journal", "recover"]
 
 Arriving = Callable[[RunRecord], None]
 """Looks at a record before it is kept."""
@@ -131,7 +127,7 @@ def _keep(store: Store, journal: Journal, close: Close, arriving: Arriving | Non
     with store.reading() as connection:
         if _is_kept(connection, run_id):
             return Outcome.ALREADY
-    record = _record(journal, close)
+    record = record_of(journal, close)
     if arriving is not None:
         arriving(record)
     samples = pack_samples(record.run_id, record.feeds, journal.blocks)
@@ -158,86 +154,6 @@ def _is_kept(connection: Connection, run_id: str) -> bool | None:
     if row is None:
         return None
     return row[0] != RunStatus.DIED or not read_record(row[1]).provisional
-
-
-def _record(journal: Journal, close: Close) -> RunRecord:
-    header, notes = journal.header, []
-    if journal.torn_bytes:
-        notes.append(f"the last {journal.torn_bytes} bytes of its journal were torn and left out")
-    end = journal.end
-    result = _result(end)
-    if end is None or (result is None and end.get("result") is not None):
-        end, result = _closed(journal, close, notes)
-    fields = {
-        **{key: value for key, value in header.items() if key in _FROM_HEADER},
-        "feeds": _feeds(journal),
-        "status": _status(end),
-        "ended_s": end.get("time_s"),
-        "ended_wall_s": end.get("wall_s"),
-        "exit_code": end.get("exit_code"),
-        "signal": end.get("signal"),
-        "accounting": end.get("accounting"),
-        "counted": bool(end.get("counted", True)),
-        "counted_by": end.get("counted_by"),
-        "notes": notes,
-    }
-    record = RunRecord(run_id=header["run_id"])
-    for name, value in fields.items():
-        if value is not None:
-            setattr(record, name, value)
-    record.result = result
-    return record
-
-
-_FROM_HEADER = frozenset(
-    (
-        *("name", "command", "kind", "started_wall_s", "started_s", "boot_id", "host"),
-        *("machine_id", "pid", "user", "cwd", "python", "version", "settings", "tags"),
-        *("job", "parent_run_id", "missing"),
-    )
-)
-
-
-def _closed(
-    journal: Journal, close: Close, notes: list[str]
-) -> tuple[dict[str, Any], WindowResult | None]:
-    """The end that `close` computes; a run is kept even when it cannot."""
-    try:
-        end = close(journal)
-        result = _result(end)
-    except Exception as error:  # noqa: BLE001 - a run with an odd journal is kept, not lost
-        notes.append(f"its energy could not be computed: {type(error).__name__}: {error}")
-        end, result = {}, None
-    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
-    last_s = max(times_s, default=journal.header.get("started_s", 0.0))
-    lived_s = last_s - journal.header.get("started_s", last_s)
-    wall_s = journal.header.get("started_wall_s", 0.0) + lived_s
-    return {"status": RunStatus.DIED, "time_s": last_s, "wall_s": wall_s, **end}, result
-
-
-def _result(end: dict[str, Any] | None) -> WindowResult | None:
-    try:
-        data = None if end is None else end.get("result")
-        return None if data is None else WindowResult.from_dict(data)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _status(end: dict[str, Any]) -> RunStatus:
-    try:
-        return RunStatus(end.get("status", RunStatus.DIED))
-    except ValueError:
-        return RunStatus.DIED
-
-
-def _feeds(journal: Journal) -> list[dict[str, Any]]:
-    """The feeds of the header, and those added while the run went on."""
-    feeds = list(journal.header.get("feeds") or ())
-    for event in journal.events:
-        if isinstance(event, dict) and event.get("type") == "feeds":
-            first = int(event.get("first", len(feeds)))
-            feeds[first : first + len(event["feeds"])] = event["feeds"]
-    return feeds
 
 
 def _names_a_run(journal: Journal) -> bool:

@@ -17,9 +17,10 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
 from wattloop.store.arriving import Source, received_run
 from wattloop.store.database import Store
-from wattloop.store.fold import Close, keep_journal
+from wattloop.store.fold import keep_journal
 from wattloop.store.incoming import Incoming, Part
 from wattloop.store.journal import FORMAT, read_journal
+from wattloop.store.journal_record import Close
 from wattloop.store.live import INCOMING
 from wattloop.store.ownership import NotYours, check_owner, check_record
 from wattloop.store.part_book import PartBook

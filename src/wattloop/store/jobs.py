@@ -11,7 +11,8 @@ from pathlib import Path
 from wattloop.core.errors import RunNotFound
 from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store
-from wattloop.store.journal import Journal, SampleBlock
+from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import Journal
 from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
 from wattloop.store.series import series_of
 

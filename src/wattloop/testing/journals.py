@@ -7,7 +7,8 @@ from typing import Any
 
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainEnergy, Scope, WindowResult
-from wattloop.store.journal import Journal, JournalWriter
+from wattloop.store.journal import Journal
+from wattloop.store.journal_writer import JournalWriter
 
 __all__ = ["FEEDS", "close_journal", "ended", "header", "root_window", "write_journal"]
 

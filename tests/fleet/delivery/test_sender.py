@@ -15,7 +15,7 @@ from wattloop.fleet.delivery import DeliveryOptions, deliver
 from wattloop.fleet.delivery.link import ServerAway, ServerRefuses
 from wattloop.fleet.delivery.sender import Sender
 from wattloop.store.chunks import read_samples
-from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_writer import JournalWriter
 from wattloop.store.runs import find_run, list_runs
 from wattloop.store.series import find_series
 

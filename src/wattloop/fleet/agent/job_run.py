@@ -17,7 +17,8 @@ from wattloop.measure.channels import channels_of
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.resolve import resolve_window
 from wattloop.measure.run_journal import RunJournal
-from wattloop.store.journal import JournalWriter, read_journal
+from wattloop.store.journal import read_journal
+from wattloop.store.journal_writer import JournalWriter
 
 __all__ = ["JobRun", "RunPlan"]
 

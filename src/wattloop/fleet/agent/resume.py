@@ -13,7 +13,8 @@ from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.state import AgentState, KeptRun
 from wattloop.measure.closing import close_journal
 from wattloop.measure.run_id import new_run_id
-from wattloop.store.journal import JournalWriter, read_journal
+from wattloop.store.journal import read_journal
+from wattloop.store.journal_writer import JournalWriter
 
 __all__ = ["end_as_died", "resumed", "to_keep"]
 

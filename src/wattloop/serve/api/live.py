@@ -13,8 +13,8 @@ from fastapi.responses import StreamingResponse
 from wattloop.core.errors import RunNotFound
 from wattloop.serve.faults import faults
 from wattloop.serve.house import InHouse
-from wattloop.store.frames import SampleBlock
-from wattloop.store.journal import END, SAMPLES, JournalTail
+from wattloop.store.frames import END, SAMPLES, SampleBlock
+from wattloop.store.journal import JournalTail
 from wattloop.store.live import live_journal, still_live
 from wattloop.store.runs import RunRecord
 from wattloop.store.series import series_of
