@@ -10,12 +10,12 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
+from wattloop.core.beside import Beside
 from wattloop.core.clock import RealClock
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.tokens import Role, add_token
@@ -109,6 +109,19 @@ class Part:
             )
 
 
+class Keeping(Beside):
+    """Has every part that ended come back, while a block runs."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        super().__init__("keeping")
+        self._parts = parts
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.2):
+            for part in self._parts.values():
+                part.look_after()
+
+
 class Fleet:
     """Everything; use it as a context manager.
 
@@ -142,31 +155,22 @@ class Fleet:
         self._ports = PortBlock()
         self._port = self._ports.take()
         self.parts: dict[str, Part] = {}
-        self._ending = threading.Event()
 
     def __enter__(self) -> "Fleet":
-        self.postgres.__enter__()
-        self.lab.__enter__()
-        self._write()
-        for part in self.parts.values():
-            part.start()
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
+        with ExitStack() as stack:
+            stack.callback(self._ports.close)
+            stack.enter_context(self.postgres)
+            stack.enter_context(self.lab)
+            stack.callback(self._stop_parts)
+            self._write()
+            for part in self.parts.values():
+                part.start()
+            stack.enter_context(Keeping(self.parts))
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ending.set()
-        self._keeper.join()
-        for name in sorted(self.parts, key=lambda name: name != "driver"):
-            self.parts[name].stop()
-        self.lab.__exit__(kind, error, trace)
-        self.postgres.__exit__(kind, error, trace)
-        self._ports.close()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def targets(self) -> list[str]:
         """What can be killed, each kind as often as the others."""
@@ -191,7 +195,7 @@ class Fleet:
         elif name == "postgres":
             self.postgres.start()
         else:
-            self.lab._spawn(name.partition(" ")[2] or name)
+            self.lab.spawn(name.partition(" ")[2] or name)
 
     def submit(self, name: str, rng: random.Random) -> int:
         """A job that loads one to four GPUs for a few seconds."""
@@ -265,7 +269,6 @@ class Fleet:
         log = self.folder / "log" / name.replace(" ", "-")
         self.parts[name] = Part(name, words, environment, log)
 
-    def _keep(self) -> None:
-        while not self._ending.wait(0.2):
-            for part in self.parts.values():
-                part.look_after()
+    def _stop_parts(self) -> None:
+        for name in sorted(self.parts, key=lambda name: name != "driver"):
+            self.parts[name].stop()

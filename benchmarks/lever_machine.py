@@ -34,7 +34,7 @@ class LeverMachine:
         self.stub.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stub.__exit__(None, None, None)
 
     @property

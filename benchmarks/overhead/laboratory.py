@@ -47,7 +47,7 @@ class Laboratory:
         self._cover = _cover(self.root / "sys")
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._driver.terminate()
         self._driver.wait()
         self._folder.cleanup()

@@ -1,7 +1,6 @@
 """What a block of this process used."""
 
 import time
-from types import TracebackType
 
 from wattloop.check.counting import OwnCounters
 from wattloop.check.figures import SENSED, Execution, Kind, Reading, energy_reading
@@ -70,12 +69,7 @@ class Probe:
     def __enter__(self) -> "Probe":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, settings: Settings) -> None:

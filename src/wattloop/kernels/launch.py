@@ -137,7 +137,7 @@ class Worker:
     def __enter__(self) -> "Worker":
         return self
 
-    def __exit__(self, *ended: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from wattloop.measure.launch import launch
 from wattloop.measure.processes import Orphans, descends_from, is_stopped
@@ -74,13 +73,7 @@ class Supervisor:
         self._old_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # What arrived too late for the program must not kill us before we have reported.
+    def __exit__(self, *_: object) -> None:
         while signal.sigtimedwait(WAITED_FOR, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-from types import TracebackType
 from typing import Protocol
 
 from wattloop.core.records import WindowResult
@@ -111,12 +110,7 @@ class Window:
         self._token = _current.set(self)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
         self.end()
 

@@ -116,7 +116,7 @@ class SlurmLab(SlurmCommands):
         self.start("munged")
         self.start("slurmctld")
         for node in self.node_names:
-            self._spawn(node)
+            self.spawn(node)
         self.wait_until_idle()
 
     @property
@@ -140,7 +140,7 @@ class SlurmLab(SlurmCommands):
 
     def start(self, name: str) -> None:
         """Start `slurmctld`, `munged` or a node, and wait until it answers."""
-        self._spawn(name)
+        self.spawn(name)
         if name == "munged":
             self.wait((self.folder / "munge.socket").exists, "munged does not start")
         elif name == "slurmctld":
@@ -150,6 +150,16 @@ class SlurmLab(SlurmCommands):
             )
         else:
             self.wait_until_idle(name)
+
+    def spawn(self, name: str) -> None:
+        """Start it as `start` does, and wait for nothing."""
+        is_node = name in self.node_names
+        program, *options = daemon_command(self.folder, name, is_node=is_node)
+        self._started(
+            name,
+            [_find(program) or program, *options],
+            self.environment_of(name) if is_node else self.environment,
+        )
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """End `slurmctld` or a node's slurmd at once; running jobs go on.
@@ -175,15 +185,6 @@ class SlurmLab(SlurmCommands):
         }
         given = {**ours, **self._given}
         return {k: v.format(node=node, folder=self.folder) for k, v in given.items()}
-
-    def _spawn(self, name: str) -> None:
-        is_node = name in self.node_names
-        program, *options = daemon_command(self.folder, name, is_node=is_node)
-        self._started(
-            name,
-            [_find(program) or program, *options],
-            self.environment_of(name) if is_node else self.environment,
-        )
 
 
 def _find(program: str) -> str | None:

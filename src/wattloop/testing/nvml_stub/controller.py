@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from wattloop.testing.nvml_stub.attached import LIBRARY_VARIABLE, STATE_VARIABLE, StubCards
@@ -59,12 +58,7 @@ class StubNvml(StubCards):
         _point_nvidia_ml_py_at(self._library)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name, value in self._saved_environment.items():
             if value is None:
                 os.environ.pop(name, None)

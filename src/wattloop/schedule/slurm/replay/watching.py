@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from wattloop.core.beside import Beside
@@ -47,13 +46,8 @@ class PowerWatch(Beside):
         self._read()
         return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         for meter in self._meters:
             meter.close()
 
