@@ -7,32 +7,22 @@ costs a few passes over arrays, however many placements each job has.
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattloop.schedule.beliefs import Beliefs
 from wattloop.schedule.jobs.table import JobTable
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.oracle.options import Options, Shape
 from wattloop.schedule.oracle.oracle import Oracle
 from wattloop.schedule.rows import Columns, Rows
-from wattloop.schedule.unit_costs import OwnPlaced, Placed, UnitCosts
+from wattloop.schedule.unit_costs import OwnPlaced, Placed
 
 __all__ = ["Columns", "Queue"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class _Kind(NamedTuple):
-    """What is kept of a kind: its options, and where each shape begins among them."""
-
-    options: Options
-    idle_w: Floats
-    begins: Ints
-    shapes: Ints
-    shape_of: Ints
 
 
 class Queue:
@@ -51,24 +41,14 @@ class Queue:
     """
 
     def __init__(self, jobs: JobTable, oracle: Oracle, idle_w: Sequence[float]) -> None:
-        self._jobs = jobs
-        self._oracle = oracle
-        options = [oracle.options(kind) for kind in jobs.kinds]
-        found = {shape for each in options for shape in each.shapes()}
-        self.shapes: tuple[Shape, ...] = tuple(sorted(found))
-        self._shape_number = {shape: number for number, shape in enumerate(self.shapes)}
-        self._kinds = [self._kept(each, np.asarray(idle_w, dtype=float)) for each in options]
-        self.kind_of: list[int] = jobs.kind.tolist()
-        # Without errors of their own, jobs of one kind differ by nothing but their work.
-        self.is_exact = oracle.time_error == 0.0 == oracle.power_error and all(
-            oracle.factors(0, kind) is None for kind in jobs.kinds
-        )
+        self._beliefs = beliefs = Beliefs(jobs, oracle, idle_w)
+        self._kinds, self.kind_of = beliefs.kinds, beliefs.kind_of
+        self.shapes, self.is_exact = beliefs.shapes, beliefs.is_exact
         self.waiting: dict[int, float] = {}
         self._unread: dict[int, float] = {}
         self._heads: list[int] = []
         self._rows = Rows(jobs, len(self.shapes))
         self._objectives: list[Objective] = []
-        self._units: dict[str, UnitCosts | None] = {}
         self._orders: dict[str, dict[int, list[int]]] = {}
         self._asked: tuple[int, float, str] | None = None
         self._answer: Floats = np.empty(0)
@@ -144,13 +124,7 @@ class Queue:
 
     def estimates_for(self, job: int, work: float) -> Estimates:
         """What is believed of any job, with so many samples to go, on each of its options."""
-        kind = self.kind_of[job]
-        kept = self._kinds[kind]
-        time_s, power_w = work * kept.options.sample_s, kept.options.power_w
-        factors = self._oracle.factors(job, self._jobs.kinds[kind])
-        if factors is not None:
-            time_s, power_w = time_s * factors.time, power_w * factors.power
-        return _estimates(kept, time_s, power_w)
+        return self._beliefs.of(job, work)
 
     def options(self, job: int) -> Options:
         """The placements of a job."""
@@ -158,15 +132,15 @@ class Queue:
 
     def shape_of(self, job: int) -> Ints:
         """The shape of each option of a job, as an index into `shapes`."""
-        return self._kinds[int(self._jobs.kind[job])].shape_of
+        return self._kinds[self.kind_of[job]].shape_of
 
     def best_option(self, objective: Objective, job: int, shape: Shape) -> int:
         """The option of least cost within a shape; the first of equals."""
-        unit = self._unit(objective)
+        unit = self._beliefs.unit_costs(objective)
         if unit is not None:
             return unit.best[self.kind_of[job]][shape]
         kept = self._kinds[self.kind_of[job]]
-        number = self._shape_number[shape]
+        number = self._beliefs.shape_number[shape]
         place = int(np.searchsorted(kept.shapes, number))
         begin = int(kept.begins[place])
         end = int(kept.begins[place + 1]) if place + 1 < len(kept.begins) else len(kept.options)
@@ -187,7 +161,7 @@ class Queue:
 
     def placed_by(self, objective: Objective, job: int) -> Iterable[Placed] | None:
         """The best option of each shape, least cost first; None where a cost is no number."""
-        unit = self._unit(objective)
+        unit = self._beliefs.unit_costs(objective)
         if unit is not None:
             return unit.ranked[self.kind_of[job]]
         kept = self._kinds[self.kind_of[job]]
@@ -201,13 +175,8 @@ class Queue:
 
     def cost_of(self, objective: Objective, job: int, placed: Placed) -> float:
         """What that costs this job."""
-        unit = self._unit(objective)
+        unit = self._beliefs.unit_costs(objective)
         return placed.cost if unit is None else placed.cost * unit.scale(self.waiting[job])
-
-    def _kept(self, options: Options, idle_w: Floats) -> _Kind:
-        numbers = np.array([self._shape_number[shape] for shape in options.shapes()], dtype=int)
-        shapes, begins = np.unique(numbers, return_index=True)
-        return _Kind(options, idle_w[options.type_index] * options.gpus, begins, shapes, numbers)
 
     def _read(self) -> None:
         """Give rows to jobs that came since the last look."""
@@ -221,7 +190,7 @@ class Queue:
         """Compute the costs of some rows."""
         costs, columns = self._rows.costs[objective.name], self._rows.columns()
         kinds = columns.kind[rows]
-        unit = self._unit(objective)
+        unit = self._beliefs.unit_costs(objective)
         if unit is not None:
             costs[:, rows] = unit.of(kinds, columns.work[rows])
             return
@@ -233,7 +202,9 @@ class Queue:
             mine = rows[kinds == kind]
             costs[:, mine] = np.inf
             if len(kept.options):
-                estimates = self._estimates(kind, columns.job[mine].tolist(), columns.work[mine])
+                estimates = self._beliefs.of_many(
+                    kind, columns.job[mine].tolist(), columns.work[mine]
+                )
                 least = np.minimum.reduceat(objective.cost(estimates), kept.begins, axis=1)
                 costs[np.ix_(kept.shapes, mine)] = least.T
 
@@ -254,31 +225,3 @@ class Queue:
         if self._asked != asked:
             self._asked, self._answer = asked, objective.cost(self.estimates(job))
         return self._answer
-
-    def _unit(self, objective: Objective) -> UnitCosts | None:
-        """Costs of one sample; None where those of a job do not follow from them."""
-        if objective.name not in self._units:
-            found = None
-            if self.is_exact and objective.degree is not None:
-                estimates = [
-                    _estimates(k, k.options.sample_s, k.options.power_w) for k in self._kinds
-                ]
-                numbers = [
-                    [self._shape_number[shape] for shape in k.options.shapes()] for k in self._kinds
-                ]
-                found = UnitCosts(objective, estimates, numbers, self.shapes)
-            self._units[objective.name] = found
-        return self._units[objective.name]
-
-    def _estimates(self, kind: int, jobs: Sequence[int], work: Floats) -> Estimates:
-        kept = self._kinds[kind]
-        time_s = work[:, None] * kept.options.sample_s
-        power_w = np.broadcast_to(kept.options.power_w, time_s.shape)
-        factors = self._oracle.factors_of(jobs, self._jobs.kinds[kind])
-        if factors is not None:
-            time_s, power_w = time_s * factors.time, power_w * factors.power
-        return _estimates(kept, time_s, power_w)
-
-
-def _estimates(kept: _Kind, time_s: Floats, power_w: Floats) -> Estimates:
-    return Estimates(time_s, power_w, kept.idle_w, kept.options.gpus, kept.options)
