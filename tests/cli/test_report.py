@@ -62,3 +62,6 @@ def test_a_missing_library_is_named_with_its_remedy(
     monkeypatch.setitem(sys.modules, "altair", None)
     assert main(["report", "last", "--html"]) == 2
     assert "pip install 'wattloop[figures]'" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "typst", None)
+    assert main(["report", "last", "--pdf"]) == 2
+    assert "pip install 'wattloop[report]'" in capsys.readouterr().err, "it brings altair as well"

@@ -40,9 +40,12 @@ def report(
     """Write a report as one HTML file that opens offline, or as a PDF."""
     from wattloop.cli.runs_store import opened
     from wattloop.report.figures.render import needs_libraries
+    from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
 
     kinds = _kinds(output, html=html, pdf=pdf)
+    if "pdf" in kinds:
+        needs_typesetter()  # its extra brings what figures need as well
     needs_libraries()
     check_target(output, "--output")
     check_target(json_file, "--json")

@@ -30,7 +30,7 @@ def callback_class() -> Any:
             return importlib.import_module(name).Callback
         except ImportError:
             continue
-    raise ImportError("Lightning is not installed; run 'pip install wattloop[lightning]'")
+    raise ImportError("Lightning is not installed; run pip install 'wattloop[lightning]'")
 
 
 class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chosen when imported

@@ -21,7 +21,7 @@ from wattloop.report.document import (
 )
 from wattloop.report.figures.render import image_of, needs_libraries
 
-__all__ = ["document_pdf"]
+__all__ = ["document_pdf", "needs_typesetter"]
 
 REMEDY = "pip install 'wattloop[report]'"
 PAGE_PT = 482.0
@@ -35,10 +35,9 @@ def document_pdf(document: Document) -> bytes:
     Raises:
         ConfigError: what typesets it, or what draws its charts, is not installed.
     """
-    try:
-        import typst
-    except ImportError:
-        raise ConfigError(f"PDF reports need typst, which is not installed: {REMEDY}") from None
+    needs_typesetter()
+    import typst
+
     if document.charts():
         needs_libraries()
     with tempfile.TemporaryDirectory(prefix="wattloop-report-") as folder:
@@ -47,6 +46,14 @@ def document_pdf(document: Document) -> bytes:
         template = resources.files("wattloop.report").joinpath("report.typ").read_text("utf-8")
         (place / "report.typ").write_text(template, "utf-8")
         return bytes(typst.compile(place / "report.typ", root=place))
+
+
+def needs_typesetter() -> None:
+    """Raise ConfigError with the command that installs what is missing."""
+    try:
+        import typst  # noqa: F401 - only whether it is there
+    except ImportError:
+        raise ConfigError(f"PDF reports need typst, which is not installed: {REMEDY}") from None
 
 
 def _data(document: Document, folder: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ __all__ = ["AmdCard", "detect", "find_cards", "nvidia_count"]
 
 AMD_VENDOR = "0x1002"
 INSTALL_AMDSMI = (
-    "install ROCm's amdsmi ('pip install wattloop[amd]' where ROCm is, or "
-    "'pip install /opt/rocm/share/amd_smi')"
+    "install ROCm's amdsmi: pip install 'wattloop[amd]' where ROCm is, or "
+    "pip install /opt/rocm/share/amd_smi"
 )
 
 
