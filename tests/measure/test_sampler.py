@@ -7,13 +7,8 @@ import pytest
 
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.sampler import (
-    DUTY_ALONE,
-    DUTY_IN_PROCESS,
-    Sampler,
-    _Chores,
-    feed_interval_s,
-)
+from wattloop.measure.sampler import DUTY_ALONE, DUTY_IN_PROCESS, Sampler
+from wattloop.measure.sampling_plan import Chores, feed_interval_s
 from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 
@@ -140,12 +135,12 @@ def test_counters_are_read_less_often_when_the_thread_takes_too_much_cpu() -> No
     (plan,) = sampler._new_plans(0.0)
     assert plan.interval_s == 0.01
     for _ in range(8):
-        chores = _Chores(0.0)
+        chores = Chores(0.0)
         chores.cpu_s = time.thread_time() - 0.008 * 0.01 / plan.interval_s
         sampler._keep_budget(chores, 1.0)
         sampler._set_interval(plan)
     assert plan.interval_s == pytest.approx(0.02, rel=0.1)  # 0.8% asked for, 0.4% allowed
     for _ in range(8):
-        sampler._keep_budget(_Chores(0.0), 1.0)
+        sampler._keep_budget(Chores(0.0), 1.0)
     sampler._set_interval(plan)
     assert plan.interval_s == pytest.approx(0.01)

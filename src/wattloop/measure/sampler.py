@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import DomainKind
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.pace import Pace
+from wattloop.measure.sampling_plan import FLUSH_S, Chores, Plan, feed_interval_s
 
-__all__ = ["Sampler", "feed_interval_s"]
+__all__ = ["Sampler"]
 
-FLUSH_S = 0.5
-"""Buffered readings reach the journal this often: what a crash can lose."""
 SIGNALS_S = 1.0
 SIGNALS_IN_PROCESS_S = 2.0
 """Utilisation and the like cost more than all counters; inside a program they are read less."""
@@ -30,9 +28,6 @@ FAULT_PAUSE_S = 0.1
 """After a fault of our own the thread goes on, but does not spin."""
 CHORES_SLACK_S = 0.02
 """Chores are done up to this much early, together with a reading, to save waking up for them."""
-WRAP_GUARD_W = 4_000.0
-"""A counter is read often enough not to wrap unseen at this power."""
-TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
 TICK_SEARCH_EVERY_S = 60.0
 TICK_SEARCH_LIMIT_S = 0.3
 
@@ -62,7 +57,7 @@ class Sampler:
         self._tick_feeds = [feed for feed in tick_feeds or feeds if any(feed.tick_clocks)]
         self._in_process = in_process
         self._stretch = 1.0
-        self._plans: list[_Plan] = []
+        self._plans: list[Plan] = []
         self._on_flush = on_flush
         self._on_fault = on_fault
         self.on_readings: Callable[[float], None] | None = None
@@ -133,7 +128,7 @@ class Sampler:
         now_s = self._clock.now_s
         start_s = now_s()
         self._plans = self._new_plans(start_s)
-        chores = _Chores(start_s)
+        chores = Chores(start_s)
         waiting = select.poll()
         waiting.register(self._wake_fd, select.POLLIN)
         while True:
@@ -163,7 +158,7 @@ class Sampler:
                 if self._stopped:
                     return
 
-    def _read_now(self, plan: "_Plan", time_s: float, chores: "_Chores") -> None:
+    def _read_now(self, plan: Plan, time_s: float, chores: Chores) -> None:
         """Read a sensor whose next time depends on what it says; it has a budget of its own."""
         cpu_s = time.thread_time()
         plan.feed.read()
@@ -172,7 +167,7 @@ class Sampler:
         plan.due_s = plan.feed.quiet_time_s(plan.due_s)
         chores.cpu_s += time.thread_time() - cpu_s
 
-    def _do(self, chores: "_Chores", time_s: float) -> None:
+    def _do(self, chores: Chores, time_s: float) -> None:
         """What is done once in a while."""
         if time_s >= chores.searches_s[0]:
             cpu_s = time.thread_time()
@@ -191,7 +186,7 @@ class Sampler:
                 self._set_interval(plan)
         chores.due_s = min(chores.searches_s[0], chores.signals_s, chores.flush_s)
 
-    def _keep_budget(self, chores: "_Chores", time_s: float) -> None:
+    def _keep_budget(self, chores: Chores, time_s: float) -> None:
         """Read counters less often when that takes too much of the user's processor.
 
         Nothing of their energy is lost by it: the curve between two windows gets coarser.
@@ -204,11 +199,11 @@ class Sampler:
             # Half way each time: one slow round is no reason to change the pace.
             self._stretch = min(MOST_STRETCH, max(1.0, (self._stretch + wanted) / 2))
 
-    def _new_plans(self, now_s: float) -> list["_Plan"]:
+    def _new_plans(self, now_s: float) -> list[Plan]:
         old = {plan.feed: plan for plan in self._plans}
         plans = []
         for feed in self._feeds:
-            plan = old.get(feed) or _Plan(feed, now_s)
+            plan = old.get(feed) or Plan(feed, now_s)
             if self._adaptive and plan.pace is None:
                 plan.pace = Pace(feed)
                 feed.after_take = plan.pace.after_read
@@ -216,7 +211,7 @@ class Sampler:
             plans.append(plan)
         return plans
 
-    def _set_interval(self, plan: "_Plan") -> None:
+    def _set_interval(self, plan: Plan) -> None:
         wished_s = self._interval_s * (plan.pace.factor if plan.pace is not None else 1)
         if plan.settles_later:
             wished_s *= self._stretch
@@ -228,51 +223,3 @@ class Sampler:
         last_s = searches.pop(0)
         if not searches:
             searches.append(last_s + TICK_SEARCH_EVERY_S)
-
-
-class _Plan:
-    """When a feed is read next."""
-
-    __slots__ = ("due_s", "feed", "interval_s", "pace", "settles_later")
-
-    def __init__(self, feed: MeterFeed, due_s: float) -> None:
-        self.feed = feed
-        self.due_s = due_s
-        self.interval_s = 0.0
-        self.pace: Pace | None = None
-        # Slow sensors are settled at once: when to read them next depends on what they said.
-        self.settles_later = feed.cheap_at_edges
-
-    def next(self, time_s: float) -> None:
-        """One interval on; after a pause go on from now instead of catching up."""
-        self.due_s += self.interval_s
-        if self.due_s <= time_s:
-            self.due_s = time_s + self.interval_s
-
-
-class _Chores:
-    """When the things beside reading are due."""
-
-    __slots__ = ("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s", "signals_s")
-
-    def __init__(self, start_s: float) -> None:
-        self.searches_s = [start_s + after_s for after_s in TICK_SEARCH_AT_S]
-        self.signals_s = start_s
-        self.flush_s = start_s + FLUSH_S
-        self.due_s = start_s
-        self.cpu_s = time.thread_time()
-        self.cpu_at_s = start_s
-
-
-def feed_interval_s(feed: MeterFeed, wished_s: float, duty: float) -> float:
-    """How often to read a feed: as wished, but no more often than it changes or than its cost
-    allows, and often enough that no counter wraps unseen.
-    """
-    if not feed.domains:
-        return 3_600.0
-    period_s = min(d.update_period_s for d in feed.domains)
-    interval_s = max(wished_s, period_s, feed.cost_s / duty)
-    for domain in feed.domains:
-        if domain.kind is DomainKind.COUNTER and domain.wrap_j is not None:
-            interval_s = min(interval_s, max(0.02, domain.wrap_j / WRAP_GUARD_W))
-    return interval_s
