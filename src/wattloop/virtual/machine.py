@@ -10,11 +10,11 @@ from wattloop.core.clock import Clock
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host
 from wattloop.virtual.cards import CARDS
+from wattloop.virtual.file_timeline import FileTimeline
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.nodes import NODES
 from wattloop.virtual.physics import CardModel
-from wattloop.virtual.timeline import FileTimeline
 
 __all__ = ["MODEL_VARIABLE", "STATE_VARIABLE", "VirtualMachine", "shared_gpus", "shared_machine"]
 
