@@ -24,7 +24,8 @@ from bars import Bar, Page, Table, arguments, publish
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.testing.nvml_stub import StubNvml
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 CARDS = JOBS = 8
 WARM_S = 5.0

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave, Sum
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 PACKAGES: tuple[PowerCurve, ...] = (

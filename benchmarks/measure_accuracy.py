@@ -32,7 +32,8 @@ from wattloop.measure.registry import detect
 from wattloop.measure.session import Session
 from wattloop.testing.nvml_stub import Call, StubNvml
 from wattloop.testing.power_curves import PowerCurve, Ramp, SineWave, Spikes, SquareWave, Steps
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 LOST_SHARE = 0.03
 WRAP_J = 600.0

@@ -19,7 +19,8 @@ from tune_overhead_page import EPOCHS, REPEATS, TRIAL_S, Cost, Read, page_of
 from tune_stores import fill, many_trials_spec
 from wattloop.store.database import Store, open_store
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 HERE = Path(__file__).resolve().parent
 READS = {

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from wattloop.core.settings import ENVIRONMENT
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

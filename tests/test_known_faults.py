@@ -27,7 +27,8 @@ from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
 from wattloop.testing.nvml_stub import Call, StubNvml
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, TreeZone
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, TreeZone
 
 CPU_W, DRAM_W, GPU_W = 60.0, 8.0, 300.0
 needs_compiler = pytest.mark.skipif(

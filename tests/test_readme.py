@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from wattloop.testing.power_curves import Constant, PowerCurve, SquareWave
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 __all__ = ["package_curve"]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 pytest_plugins = ["pytester"]
 

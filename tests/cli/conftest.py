@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 SRC = Path(__file__).parents[2] / "src"
 POWER_W = 50.0

@@ -14,7 +14,8 @@ import pytest
 from tests.cli.conftest import Machine, machine_in
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 EXIT_CODE = 7
 

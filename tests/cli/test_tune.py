@@ -15,7 +15,8 @@ import pytest
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 TRAIN = """\
 import sys, time

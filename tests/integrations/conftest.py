@@ -8,7 +8,8 @@ import pytest
 
 from wattloop.store.journal import Journal, journal_directory, read_journal
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 PACKAGE_W, DRAM_W = 50.0, 5.0
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, TreeZone
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, TreeZone
 
 PACKAGE_W, DRAM_W = 50.0, 5.0
 

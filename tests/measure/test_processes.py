@@ -15,7 +15,8 @@ import wattloop
 from wattloop.measure.api import active_session
 from wattloop.store.journal import Journal, journal_directory, read_journal
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 POWER_W = 80.0
 

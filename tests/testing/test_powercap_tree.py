@@ -18,7 +18,8 @@ from wattloop.testing.power_curves import (
     Steps,
     Sum,
 )
-from wattloop.testing.powercap_tree import Driver, Layout, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import Layout, PowercapTree, Writing
 
 CURVES: list[PowerCurve] = [
     Constant(100.0),

@@ -9,7 +9,8 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, create_experiment
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 
 @pytest.fixture

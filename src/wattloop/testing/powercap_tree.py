@@ -1,30 +1,14 @@
-"""A powercap tree of real files, and a thread that makes its counters run and wrap.
+"""A powercap tree of real files. A `Driver` makes its counters run."""
 
-What a driver's counter gained between two moments is known exactly: `true_energy_j` is the
-closed-form integral of the power, on the same CLOCK_MONOTONIC line as `RealClock.now_s`. The
-file itself holds the value of the last update, as the hardware's register does.
-"""
-
-import gc
 import os
-import random
-import shutil
-import tempfile
-import threading
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from wattloop.testing.power_curves import PowerCurve
-
-__all__ = ["Driver", "Layout", "PowercapTree", "TreeZone", "Writing"]
+__all__ = ["Layout", "PowercapTree", "TreeZone", "Writing", "write_counter"]
 
 DEFAULT_RANGE_UJ = 262_143_328_850
 """What a Xeon shows: 2^32 units of 61 uJ."""
-MEMORY = Path("/dev/shm")
-"""A file system without a disk, where there is one."""
 
 
 class Layout(StrEnum):
@@ -63,7 +47,7 @@ class TreeZone:
 
     def set_energy_uj(self, value: int, writing: Writing = Writing.REPLACE) -> None:
         """Write the counter as it stands (the caller wraps it)."""
-        _write(self.energy_file, f"{value}\n".encode(), writing)
+        write_counter(self.energy_file, f"{value}\n".encode(), writing)
 
 
 class PowercapTree:
@@ -164,120 +148,6 @@ class PowercapTree:
             link.symlink_to(target, target_is_directory=True)
 
 
-class Driver:
-    """A thread that lets zones follow their power curves, from the moment it is made.
-
-    Args:
-        curves: the power of each zone.
-        update_period_s: how often the files change.
-        writing: how a new value gets into the file.
-        resolution_uj: the register counts in steps of this; the file shows whole steps.
-        lost_share: share of updates that leave the file empty until the next one.
-        seed: which updates those are.
-    """
-
-    def __init__(
-        self,
-        curves: Mapping[TreeZone, PowerCurve],
-        *,
-        update_period_s: float = 0.001,
-        writing: Writing = Writing.REPLACE,
-        resolution_uj: float = 61.03515625,
-        lost_share: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        self._curves = dict(curves)
-        self._period_s = update_period_s
-        self._writing = writing
-        self._resolution_uj = resolution_uj
-        self._lost_share = lost_share
-        self._random = random.Random(seed)
-        self._offsets_uj = {zone: int(zone.energy_file.read_text()) for zone in self._curves}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="powercap-driver", daemon=True)
-        self._memory: Path | None = None
-        self._shown: dict[TreeZone, Path] = {}
-        self.updates = 0
-        self.start_s = time.monotonic()
-        """The curves' 0 s."""
-
-    def __enter__(self) -> "Driver":
-        # A collection in a big test process would hold the thread up for a tenth of a second.
-        gc.freeze()
-        self._move_into_memory()
-        self.update()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End the thread; the files keep their last value."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._move_back()
-        gc.unfreeze()
-
-    def true_energy_j(self, zone: TreeZone, begin_s: float, end_s: float) -> float:
-        """Joules between two moments of CLOCK_MONOTONIC: exact, whatever the file showed."""
-        if begin_s < self.start_s:
-            raise ValueError(f"the driver started at {self.start_s}, after {begin_s}")
-        curve = self._curves[zone]
-        return curve.energy_j(end_s - self.start_s) - curve.energy_j(begin_s - self.start_s)
-
-    def counter_uj(self, zone: TreeZone, at_s: float) -> int:
-        """What the counter stands at, wrapped and in whole steps of the register."""
-        gained_uj = self._curves[zone].energy_j(at_s - self.start_s) * 1e6
-        steps = int(gained_uj / self._resolution_uj)
-        return (self._offsets_uj[zone] + int(steps * self._resolution_uj)) % zone.range_uj
-
-    def update(self, at_s: float | None = None) -> None:
-        """Write every counter as it stands now (or stood at `at_s`)."""
-        for zone in self._curves:
-            lost = self._lost_share > 0 and self._random.random() < self._lost_share
-            value = self.counter_uj(zone, time.monotonic() if at_s is None else at_s)
-            data = b"" if lost else f"{value}\n".encode()
-            _write(self._shown.get(zone, zone.energy_file), data, self._writing)
-        self.updates += 1
-
-    def _move_into_memory(self) -> None:
-        """A busy disk holds a write up for a tenth of a second; a register never is."""
-        if not os.access(MEMORY, os.W_OK):
-            return
-        self._memory = Path(tempfile.mkdtemp(prefix="wattloop-counters-", dir=MEMORY))
-        self._memory.chmod(0o755)
-        for number, zone in enumerate(self._curves):
-            shown = self._shown[zone] = self._memory / str(number)
-            shutil.copy(zone.energy_file, shown)
-            zone.energy_file.unlink()
-            zone.energy_file.symlink_to(shown)
-
-    def _move_back(self) -> None:
-        if self._memory is None:
-            return
-        for zone, shown in self._shown.items():
-            if zone.energy_file.is_symlink():  # else a test has put something in its place
-                fresh = zone.directory / ".energy_uj.new"
-                shutil.copy(shown, fresh)
-                fresh.replace(zone.energy_file)
-        shutil.rmtree(self._memory)
-        self._shown.clear()
-        self._memory = None
-
-    def _run(self) -> None:
-        # Ticks lie on a fixed grid, so that lateness of one does not move the others.
-        tick = 1
-        while not self._ended.is_set():
-            due_s = self.start_s + tick * self._period_s
-            wait_s = due_s - time.monotonic()
-            if wait_s > 0 and self._ended.wait(wait_s):
-                return
-            self.update()
-            tick = max(tick + 1, int((time.monotonic() - self.start_s) / self._period_s) + 1)
-
-
 _WIDTH = 24
 
 
@@ -285,7 +155,8 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text + "\n")
 
 
-def _write(path: Path, data: bytes, writing: Writing) -> None:
+def write_counter(path: Path, data: bytes, writing: Writing) -> None:
+    """Put a new value into a counter's file."""
     if writing is Writing.REPLACE:
         fresh = path.with_name(f".{path.name}.new")
         fresh.write_bytes(data)

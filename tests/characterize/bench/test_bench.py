@@ -25,7 +25,8 @@ from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
 from wattloop.store.database import open_store
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree
 
 POWER_W, IDLE_W = 60.0, 20.0
 LINE = Line(intercept=0.0, slope=IDLE_W, r2=1.0, rmse=0.0, points=5, mean_x=4.0, sum_squares_x=9.0)

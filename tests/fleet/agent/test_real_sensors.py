@@ -11,7 +11,8 @@ from wattloop.hardware.host import Host
 from wattloop.measure.closing import close_journal
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 from wattloop.testing.power_curves import Constant
-from wattloop.testing.powercap_tree import Driver, PowercapTree, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, Writing
 
 PACKAGES = ("cpu:0/package", "cpu:1/package")
 

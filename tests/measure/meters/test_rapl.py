@@ -16,7 +16,8 @@ from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.meters import rapl
 from wattloop.testing.power_curves import SquareWave
-from wattloop.testing.powercap_tree import Driver, Layout, PowercapTree, TreeZone, Writing
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import Layout, PowercapTree, TreeZone, Writing
 
 
 def open_meter(root: Path) -> rapl.Rapl:
