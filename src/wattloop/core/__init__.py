@@ -5,5 +5,9 @@
 - `errors`      the exception tree
 - `provenance`  where a number comes from
 - `records`     domains, readings, energies, windows and runs as plain data
+- `labels`      when work near a power limit is called low, medium or high
 - `settings`    what a user may configure, and where each value came from
+- `user_code`, `user_path`, `user_sources`   programs and paths as the user names them
+- `entry_points`  what installed packages offer, read from their files
+- `beside`      work in a thread of its own while a block runs
 """

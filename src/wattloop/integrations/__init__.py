@@ -8,7 +8,8 @@
   synchronising
 - `torch_loop`, `huggingface`, `lightning`, `keras_callback`, `sklearn_fit`   the ways in
 - `loggers`, `reporting`   MLflow, Weights & Biases, TensorBoard
-- `distributed`     ranks of one job: start and stop together, one table for all nodes
+- `step_energy`, `step_events`   joules of steps, and steps in the journal
+- `distributed`, `ranks`, `job_table`   processes of one job: start and stop together, one table
 
 Nothing here imports a framework before it is used.
 """

@@ -1,8 +1,12 @@
 """The dashboard: pages made on the server, their data as JSON, one process, no other host.
 
-- `app`       puts it together
-- `house`     what every page needs: the store, the templates
-- `security`  headers, the token, who may write
-- `pages/`    one file per page
-- `api/`      the same data under /api/v1
+- `app`, `options`   puts it together, as it was told to
+- `house`      what every page needs: the store, the templates
+- `security`   headers, the token, who may write; `refusals` is the book of who may not
+- `pages/`     one file per page; `blocks` and `marks` are parts of them
+- `api/`       the same data under /api/v1; `described` is its OpenAPI document
+- `body`, `moments`, `faults`   what a request holds, and what is wrong with it
+- `door`       a short way in for deliveries of nodes
+- `folding`, `settling`, `steward`   runs into the store, while pages are served
+- `cache`, `kept`, `kept_pages`, `warm`   what takes long is made once, or before somebody asks
 """

@@ -1,9 +1,17 @@
 """The guided six steps, from a need to a proven saving (thesis chapter 6).
 
-1. objective: a need as figures with goals (`spec`, `goals`)
-2. baseline: the system as it is, and its symptoms (`baseline`, `symptoms`)
-3. characterize: what levers do, from sweeps (`characterize`)
-4. simulate: candidates on a twin that was checked against the baseline (`candidates`, `twin`)
-5. decide: the decision tree, and what the figures say (`decision`)
-6. validate: the figures again, each goal met or not (`validation`)
+1. objective: a need as figures with goals
+2. baseline: the system as it is, and its symptoms
+3. characterize: what levers do, from sweeps
+4. simulate: candidates on a twin that was checked against the baseline
+5. decide: the decision tree, and what the figures say
+6. validate: the figures again, each goal met or not
+
+- `spec`        `study.yaml` as people write it
+- `steps`       the steps carried out
+- `goals`       whether a goal is met beyond chance
+- `figures_of`  figures of a source: per seed of a simulation, or per measured run
+- `symptoms`    what a baseline shows at a glance
+- `decision`    step 5
+- `record`      what is known of a study, in the store
 """

@@ -1,13 +1,24 @@
-"""Contracts of meters, stores, strategies and policies, and what they are tested on.
+"""Contracts of meters, levers, stores, strategies and policies, and what they are tested on.
 
-- `meter_contract`  what every meter must keep
-- `powercap_tree`   a powercap tree of files whose counters follow a given power
+Contracts:
+
+- `meter_contract`, `lever_contract`   what every meter and every lever must keep
+- `store_contract`, `experiment_contract`   what every store must keep
+- `strategy_contract`, `policy_contract`    what every strategy and every policy must keep
+
+Machines:
+
+- `powercap_tree`, `powercap_driver`, `power_curves`   a powercap tree of files whose counters
+  follow a given power
+- `amdgpu_tree`, `cpufreq_tree`, `smbios`   trees and tables of others
 - `nvml_stub`       a `libnvidia-ml.so.1` whose power is known
-- `store_contract`  what every store must keep
-- `strategy_contract`, `synthetic_bench`   what every strategy must keep, and trainings to try it on
-- `policy_contract`, `synthetic_cluster`   what every policy must keep, and clusters to try it on
-- `slurm_lab`, `slurm_files`, `slurm_conf`   a real Slurm with several nodes and fake GPUs
-- `postgres_lab`    a PostgreSQL that can be killed and started again
+- `scripted_meter`  a meter whose readings a test decides
+- `synthetic_bench`, `synthetic_cluster`    trainings and clusters that are formulas
+- `journals`, `virtual_runs`   runs and their journals without a live run
+
+Servers of a test's own (`lab`):
+
+- `slurm_lab`, `slurm_files`, `slurm_conf`, `slurm_commands`   a real Slurm with fake GPUs
+- `postgres_lab`, `fleet_server`   a PostgreSQL and a `wattloop serve` that can be killed
 - `process_keeper`, `free_ports`   no process of a lab outlives it; labs do not meet on a port
-- `virtual_runs`    stored runs of virtual cards that follow a script, in no time
 """
