@@ -1,8 +1,11 @@
 """Promises of the lists that readers start from: they name what is there, and all of it."""
 
 import ast
+import importlib
 import re
 from pathlib import Path
+
+import pytest
 
 import wattloop
 
@@ -41,3 +44,14 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     """`docs/README.md` leads to every page of the documentation."""
     pages = {each.name for each in DOCS.glob("*.md")} - {"README.md"}
     assert pages <= set(links_in(DOCS / "README.md"))
+
+
+@pytest.mark.parametrize(
+    "package", ["wattloop", "wattloop.predict", "wattloop.tune", "wattloop.kernels"]
+)
+def test_every_public_name_is_in_the_documentation(package: str) -> None:
+    """What a package offers to programs stands on a page, in code type."""
+    pages = "".join(each.read_text("utf-8") for each in DOCS.glob("*.md"))
+    code = " ".join(re.findall(r"```.*?```|`[^`\n]+`|^    .*$", pages, re.DOTALL | re.MULTILINE))
+    names = importlib.import_module(package).__all__
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []

@@ -107,7 +107,13 @@ class Gap(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A part of the node whose energy is not in the total, and why."""
+    """A part of the node whose energy is not in the total, and why.
+
+    Attributes:
+        name: of the part, such as `gpu:1` or `dram`.
+        reason: what stands in the way.
+        remedy: what the user can do about it; empty where nothing is known to help.
+    """
 
     name: str
     reason: str
@@ -124,6 +130,9 @@ class DomainEnergy(NamedTuple):
             added for modelled and estimated domains; for measured ones it is `known_error`.
         covered: share of the window's time for which readings exist, 0 to 1.
         in_total: whether the window's total contains this domain (overlapping ones are left out).
+        known_error: systematic error of the source, as a share of the energy.
+        tdp_w: its thermal design power, or the limit it is under; `tdp_note` says which.
+        device: what it is, such as the name of a GPU.
     """
 
     name: str
@@ -141,7 +150,17 @@ class DomainEnergy(NamedTuple):
 
 
 class WindowResult(NamedTuple):
-    """What was found for one window: an energy per domain, what is missing, and warnings."""
+    """What was found for one window: an energy per domain, what is missing, and warnings.
+
+    Attributes:
+        name: as the program calls it.
+        window_id, parent_id: its number within the run, and that of the window around it.
+        begin_s, end_s: seconds on the machine's monotonic clock.
+        domains: energy of each, overlapping ones included; `counted` are those of the total.
+        missing: parts of the node that somebody expected and nobody read.
+        warnings: for people, such as that it was too short for a sensor.
+        metrics: numbers that the program gave with it.
+    """
 
     name: str
     window_id: int
