@@ -9,27 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.testing.nvml_stub import NoCompiler, StubNvml, build
+from wattloop.testing.nvml_stub import StubNvml, build
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        StubNvml(folder)
-    except NoCompiler as reason:
-        pytest.skip(str(reason))
-    return folder
-
-
-@pytest.fixture
-def stub(folder):
-    with StubNvml(folder, gpus=2) as stub:
-        pynvml.nvmlInit()
-        yield stub
-        pynvml.nvmlShutdown()
 
 
 WAVES = {

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from wattloop.testing.nvml_stub import Call, CardSettings, NoCompiler, StubCards, StubNvml
+from wattloop.testing.nvml_stub import Call, CardSettings, StubCards, StubNvml
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 
@@ -20,24 +20,6 @@ SETTERS = {
     "reset memory": pynvml.nvmlDeviceResetMemoryLockedClocks,
 }
 UNTOUCHED = CardSettings(700, None, None)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        StubNvml(folder)
-    except NoCompiler as reason:
-        pytest.skip(str(reason))
-    return folder
-
-
-@pytest.fixture
-def stub(folder):
-    with StubNvml(folder, gpus=2) as stub:
-        pynvml.nvmlInit()
-        yield stub
-        pynvml.nvmlShutdown()
 
 
 @pytest.fixture

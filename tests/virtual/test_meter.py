@@ -2,7 +2,6 @@
 
 import pytest
 
-from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Gap
@@ -20,11 +19,6 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setenv("WATTLOOP_VIRTUAL_STATE", str(tmp_path / "cards"))
     host = Host(sysfs=tmp_path / "sys", procfs=tmp_path / "proc")
     return Context(host=host, settings=Settings(virtual_gpus=2))
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock(start_s=1_000.0)
 
 
 @pytest.fixture

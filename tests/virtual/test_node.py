@@ -2,7 +2,6 @@
 
 import pytest
 
-from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Scope
@@ -10,27 +9,14 @@ from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.testing.meter_contract import check_meter
-from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.job import JOBS, job_named
 from wattloop.virtual.meter import detect
 from wattloop.virtual.node import GOLD, Setting, steady_outcome
 from wattloop.virtual.node_meter import NodeEnergy, NodePower, node_energy_j
 from wattloop.virtual.nodes import NODES, node_named
 from wattloop.virtual.physics import Activity
-from wattloop.virtual.timeline import MemoryTimeline
 
 NODE = node_named("node004")
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock(start_s=1_000.0)
-
-
-@pytest.fixture
-def gpus(clock):
-    timeline = MemoryTimeline()
-    return [VirtualGpu(index, NODE.card, timeline, clock) for index in range(8)]
 
 
 @pytest.fixture

@@ -9,29 +9,15 @@ import time
 
 import pytest
 
-from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError
-from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.job import job_named
 from wattloop.virtual.machine import shared_gpus
 from wattloop.virtual.node import Setting, steady_outcome
 from wattloop.virtual.nodes import node_named
-from wattloop.virtual.timeline import MemoryTimeline
 from wattloop.virtual.training import TrainingRun
 
 NODE = node_named("node004")
 COMMAND = [sys.executable, "-m", "wattloop.virtual.train"]
-
-
-@pytest.fixture
-def clock():
-    return VirtualClock(start_s=1_000.0)
-
-
-@pytest.fixture
-def gpus(clock):
-    timeline = MemoryTimeline()
-    return [VirtualGpu(index, NODE.card, timeline, clock) for index in range(8)]
 
 
 @pytest.fixture
