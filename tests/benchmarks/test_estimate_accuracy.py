@@ -1,16 +1,11 @@
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "estimate_accuracy.py"
+from tests.benchmarks.running import run_benchmark
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[1] / "src"), **environment}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    return run_benchmark("estimate_accuracy", *arguments, **environment)
 
 
 def test_other_and_unknown_processors_can_be_tried(tmp_path) -> None:

@@ -2,21 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.running import run_benchmark
 from tests.characterize.bench.made import energy, made
 
 from wattloop.characterize.bench.session_record import BenchRecord
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SCRIPT = REPOSITORY / "benchmarks" / "kernels.py"
-
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    return run_benchmark("kernels", *words)
 
 
 def gpu_findings(path: Path) -> Path:

@@ -2,27 +2,19 @@
 
 import csv
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.benchmarks.running import run_benchmark
 
 from wattloop.predict.communication import Ring, exchange
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "predict_scaling.py"
 PARAMETERS = {"bert": 109_483_778, "vgg16": 138_357_544}
 
 
 def _run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(SCRIPT.parents[1] / "src"),
-        "WATTLOOP_SHARED_DATA": str(folder),
-    }
-    command = [sys.executable, str(SCRIPT), "--quick", *options]
-    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    return run_benchmark("predict_scaling", "--quick", *options, WATTLOOP_SHARED_DATA=str(folder))
 
 
 def test_without_data_it_says_what_to_set(tmp_path: Path) -> None:

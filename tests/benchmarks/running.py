@@ -1,0 +1,33 @@
+"""Benchmarks run as people run them: as programs, from the repository."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run_benchmark(
+    name: str, *words: str, cwd: Path = REPOSITORY, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`benchmarks/NAME.py` with these words, and variables beside those of the environment."""
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **variables},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def quick_bars(name: str, folder: Path, *words: str, **variables: str) -> dict[str, dict[str, Any]]:
+    """The bars of a quick run that went well, by name."""
+    target = folder / "bars.json"
+    done = run_benchmark(name, "--quick", "--json", str(target), *words, **variables)
+    assert done.returncode == 0, done.stderr
+    return {bar["name"]: bar for bar in json.loads(target.read_text())["bars"]}
