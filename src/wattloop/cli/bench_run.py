@@ -14,6 +14,7 @@ from wattloop.characterize.bench.processors import usable_cpus
 from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.session_record import BenchRecord
 from wattloop.cli.bench_view import machine_facts
+from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.output import is_terminal, say
 from wattloop.core.errors import StoreError
 from wattloop.core.records import RunStatus
@@ -24,8 +25,6 @@ from wattloop.store.database import open_store
 
 __all__ = ["Manner", "measured"]
 
-BUSY_LOAD = 0.5
-"""Runnable processes, mean of the last minute, above which others are measured too."""
 
 Tell = Callable[[str, KernelResult | None], None]
 
@@ -52,7 +51,9 @@ def measured(choice: Choice, settings: Settings, manner: Manner) -> BenchRecord:
 def _watched(plan: Plan, session: Session, manner: Manner) -> BenchRecord:
     for item in plan.left_out:
         say(f"wattloop: left out: {item.what}: {item.reason}")
-    _warn_if_busy(session)
+    warn_if_busy(
+        session, "times will be longer, and energy that others use is counted; stop what else runs"
+    )
     with _keeper(plan, session) as keeper, _progress(plan) as tell:
         rows, idle = _idle(plan, session, manner.idle, tell)
 
@@ -105,19 +106,6 @@ def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
         except BaseException:
             keeper.end("interrupted")
             raise
-
-
-def _warn_if_busy(session: Session) -> None:
-    text = session.host.read_text("proc", "loadavg") or ""
-    try:
-        load = float(text.split()[0])
-    except (IndexError, ValueError):
-        return
-    if load > BUSY_LOAD:
-        say(
-            f"wattloop: warning: the machine is not quiet (load {load:g}): times will be longer, "
-            "and energy that others use is counted; stop what else runs"
-        )
 
 
 @contextmanager

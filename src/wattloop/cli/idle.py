@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
@@ -24,8 +25,6 @@ __all__ = ["app"]
 MIN_WINDOWS = 3
 SETTLE_S = 0.25
 """A slow sensor shows the end of a window only some time after it."""
-BUSY_LOAD = 0.5
-"""Runnable processes, mean of the last minute, above which a machine is hardly idle."""
 
 app = typer.Typer(add_completion=False)
 
@@ -59,7 +58,7 @@ def idle(
             raise MeterUnavailable(
                 "idle", f"nothing can be read here ({reasons})", "see 'wattloop devices'"
             )
-        _warn_if_busy(session)
+        warn_if_busy(session, "the idle line will be too high; stop what runs")
         fit = _fit(session, durations_s)
         record = IdleRecord(
             machine_id=session.host.machine_id,
@@ -114,19 +113,6 @@ def _progress(total_s: float) -> Iterator[Callable[[float], None]]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("idling; leave the machine alone", total=total_s)
         yield lambda passed_s: progress.advance(task, passed_s)
-
-
-def _warn_if_busy(session: Session) -> None:
-    text = session.host.read_text("proc", "loadavg") or ""
-    try:
-        load = float(text.split()[0])
-    except (IndexError, ValueError):
-        return
-    if load > BUSY_LOAD:
-        say(
-            f"wattloop: warning: the machine is not idle (load {load:g}); stop what runs, or the "
-            "idle line will be too high"
-        )
 
 
 def _report(fit: IdleFit, *, quiet: bool) -> None:

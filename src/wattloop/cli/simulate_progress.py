@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from wattloop.cli.counted_bar import counted_bar
 from wattloop.cli.output import is_terminal, say
 from wattloop.core.units import format_duration
 from wattloop.schedule.campaigns.cell import Cell
@@ -20,17 +21,7 @@ def progress() -> Iterator[Listener]:
     if not is_terminal(sys.stderr):
         yield _Lines()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with counted_bar() as bar:
         yield _OnTerminal(bar)
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize.sweep_progress import Listener, Progress
+from wattloop.cli.counted_bar import counted_bar
 from wattloop.cli.output import is_terminal, say
 from wattloop.core.units import format_duration, format_energy
 from wattloop.trials.outcome import Outcome
@@ -29,18 +30,7 @@ def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener
     if not is_terminal(sys.stderr):
         yield _Lines()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        TextColumn("{task.description}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with counted_bar() as bar:
         yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
 
 

@@ -5,6 +5,7 @@
 - `errors`      the exception tree
 - `provenance`  where a number comes from
 - `records`     domains, readings, energies, windows and runs as plain data
+- `resolved`    the figures of whatever has a result
 - `labels`      when work near a power limit is called low, medium or high
 - `settings`    what a user may configure, and where each value came from
 - `user_code`, `user_path`, `user_sources`   programs and paths as the user names them

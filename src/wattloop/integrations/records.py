@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from wattloop.core.records import WindowResult
+from wattloop.core.resolved import Resolved
 from wattloop.integrations.timelines import Edge
 
 __all__ = ["EpochRecord", "PendingStep", "StepRecord"]
@@ -61,7 +62,7 @@ class StepRecord:
         return self.metrics.get("loss")
 
 
-class EpochRecord:
+class EpochRecord(Resolved):
     """One epoch. Its energy may be asked for at any time; while `final` is false it is that of
     the readings so far, and its uncertainty is larger.
 
@@ -96,26 +97,6 @@ class EpochRecord:
         """From now on this is its result."""
         self._result = result
         self.final = True
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of everything that could be read, each device once; None when nothing could."""
-        return self.result.energy_j
-
-    @property
-    def uncertainty_j(self) -> float:
-        """Half-width of the 95% interval of `energy_j`."""
-        return self.result.uncertainty_j
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power."""
-        return self.result.power_w
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds."""
-        return self.result.duration_s
 
     @property
     def loss(self) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.resolved import Resolved
 from wattloop.core.settings import Settings
 from wattloop.measure.decorating import decorated
 from wattloop.measure.session import Session
@@ -57,7 +58,7 @@ def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
     return Measurement(name or "", options)
 
 
-class Measurement:
+class Measurement(Resolved):
     """One use of `measure()`."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
@@ -91,26 +92,6 @@ class Measurement:
         if self._window is None:
             raise RuntimeError("measure(): nothing measured yet; use 'with' or begin()")
         return self._window.result
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of everything that could be read, each device once; None when nothing could."""
-        return self.result.energy_j
-
-    @property
-    def uncertainty_j(self) -> float:
-        """Half-width of the 95% interval of `energy_j`."""
-        return self.result.uncertainty_j
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from beginning to end (or to now)."""
-        return self.result.duration_s
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power in watts."""
-        return self.result.power_w
 
     def live_power_w(self) -> dict[str, float]:
         """Power of every domain now, readable inside the loop."""

@@ -6,6 +6,7 @@ import contextvars
 from typing import Protocol
 
 from wattloop.core.records import WindowResult
+from wattloop.core.resolved import Resolved
 
 __all__ = ["Window", "WindowKeeper", "current_window"]
 
@@ -35,7 +36,7 @@ class WindowKeeper(Protocol):
         ...
 
 
-class Window:
+class Window(Resolved):
     """A region being measured. Windows may nest, overlap, and live in any thread or task.
 
     Beginning and ending only take readings and times; energy is computed when it is asked for,
@@ -85,26 +86,6 @@ class Window:
         if self.end_s is not None and self._keeper.settled(self.end_s):
             self._result = result
         return result
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of everything that could be read, each device once; None when nothing could."""
-        return self.result.energy_j
-
-    @property
-    def uncertainty_j(self) -> float:
-        """Half-width of the 95% interval of `energy_j`."""
-        return self.result.uncertainty_j
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds from beginning to end (or to now)."""
-        return self.result.duration_s
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power in watts."""
-        return self.result.power_w
 
     def __enter__(self) -> Window:
         self._token = _current.set(self)
