@@ -35,7 +35,7 @@ format: $(STAMP)  ## rewrite the code in the house's format
 	$(BIN)/ruff format $(FOUND_SOURCES)
 	$(BIN)/ruff check --fix $(FOUND_SOURCES)
 
-format-check: $(STAMP)
+format-check: $(STAMP)  ## whether the code is in the house's format
 	$(BIN)/ruff format --check $(FOUND_SOURCES)
 
 lint: $(STAMP)  ## ruff
