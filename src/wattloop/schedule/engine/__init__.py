@@ -2,7 +2,7 @@
 
 - `simulation`  the heap of events; `decisions` asks the policy
 - `execution`   jobs on machines, the only place that changes what is true; `stretch` is one of them
-- `machines`, `neighbours`   which GPUs are free, and who shares a node
+- `machines`, `neighbours`, `outages`   which GPUs are free, who shares a node, which are away
 - `ledger`, `accounts`       every watt of the cluster, and what each job has had
 - `choices`, `runnable`      what jobs of a kind take on each option, and which can never run
 - `settings`, `input`        how this world behaves, and what cannot be simulated

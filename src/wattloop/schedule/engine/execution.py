@@ -9,6 +9,7 @@ from wattloop.schedule.engine.ledger import Ledger
 from wattloop.schedule.engine.log import EventLog, What
 from wattloop.schedule.engine.machines import Machines, Nodes
 from wattloop.schedule.engine.neighbours import Neighbours
+from wattloop.schedule.engine.outages import Outages
 from wattloop.schedule.engine.settings import Settings
 from wattloop.schedule.engine.stretch import Stretch
 from wattloop.schedule.jobs.table import JobTable
@@ -47,6 +48,7 @@ class Execution:
         self.choices = [choices_of(kind, truth, oracle, cluster) for kind in jobs.kinds]
         self.machines = Machines(cluster)
         self.ledger = Ledger(cluster, settings)
+        self.outages = Outages(cluster, self.machines, self.ledger)
         self.log = EventLog()
         self.use = Use(len(jobs.users))
         self.accounts = Accounts(len(jobs), len(cluster.types))
@@ -54,8 +56,6 @@ class Execution:
         self.running: dict[int, Stretch] = {}
         self.heap: list[Entry] = []
         self._versions: dict[int, int] = {}
-        self.down_gpu_s = [0.0] * len(cluster.types)
-        self.down_since_s: dict[int, float] = {}
         self.kind = self.queue.kind_of
         self._user: list[int] = jobs.user.tolist()
         self._rules = settings.preemption
@@ -200,16 +200,10 @@ class Execution:
 
     def move_node(self, now_s: float, node: int, *, is_up: bool) -> bool:
         """A node dies, or is back; False when it already was."""
-        machines, ledger = self.machines, self.ledger
-        if machines.is_up[node] == is_up:
+        if self.machines.is_up[node] == is_up:
             return False
-        group, type_index = self.cluster.node_groups[node], machines.node_type[node]
-        gpus_w = group.gpus_per_node * self.cluster.types[type_index].idle_w
         if is_up:
-            machines.put_up(node)
-            since_s = self.down_since_s.pop(node)
-            self.down_gpu_s[type_index] += group.gpus_per_node * (now_s - since_s)
-            ledger.add_node_w(group.host_w, gpus_w)
+            self.outages.end(now_s, node)
         else:
             for job in self._neighbours.on(node) if self._neighbours is not None else ():
                 stretch = self.running[job]
@@ -217,9 +211,7 @@ class Execution:
                     self.finish(now_s, stretch)
                 else:
                     self.stop(now_s, stretch, What.INTERRUPT)
-            machines.put_down(node)
-            self.down_since_s[node] = now_s
-            ledger.add_node_w(-group.host_w, -gpus_w)
+            self.outages.begin(now_s, node)
         self.log.add(now_s, What.NODE_UP if is_up else What.NODE_DOWN, -1, node)
         return True
 

@@ -18,15 +18,12 @@ def result_of(simulation: "Simulation") -> Result:
     world, decisions = simulation.world, simulation.decisions
     ledger, accounts, now_s = world.ledger, world.accounts, world.ledger.now_s
     energy_j, gpu_s = np.array(accounts.energy_j), np.array(accounts.gpu_s)
-    busy_gpu_s, down_gpu_s = accounts.busy_gpu_s.copy(), world.down_gpu_s.copy()
+    busy_gpu_s = accounts.busy_gpu_s.copy()
     for job, stretch in world.running.items():
         had_gpu_s = stretch.gpus * (now_s - stretch.started_s)
         energy_j[job] += stretch.energy_at_j(now_s)
         gpu_s[job] += had_gpu_s
         busy_gpu_s[stretch.type_index] += had_gpu_s
-    for node, since_s in world.down_since_s.items():
-        machines = world.machines
-        down_gpu_s[machines.node_type[node]] += machines.sizes[node] * (now_s - since_s)
     active_j = float(energy_j.sum())
     return Result(
         policy=decisions.policy.name,
@@ -53,7 +50,7 @@ def result_of(simulation: "Simulation") -> Result:
         power_times_s=np.array(ledger.times_s),
         power_w=np.array(ledger.powers_w),
         busy_gpu_s=tuple(busy_gpu_s),
-        down_gpu_s=tuple(down_gpu_s),
+        down_gpu_s=tuple(world.outages.gpu_s(now_s)),
         never=dict(simulation.never),
         refused=tuple(decisions.refused),
         refusals=decisions.refusals,
@@ -80,7 +77,7 @@ def _why_left(world: Execution, kind: int, policy: str) -> str:
     free = world.machines.free
     fitting = [choice for choice in world.choices[kind] if free.fits(choice.shape)]
     if not fitting:
-        down = [world.cluster.node_names[node] for node in sorted(world.down_since_s)]
+        down = [world.cluster.node_names[node] for node in sorted(world.outages.since_s)]
         why = f"; down: {', '.join(down)}" if down else ""
         return f"{label}: its GPUs are not free{why}"
     ledger = world.ledger
