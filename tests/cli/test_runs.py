@@ -156,7 +156,7 @@ def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]
 def test_export_writes_files_and_stdout(
     two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """CSV to standard output by default; other tables and formats to files."""
+    """CSV by default, else what the file's name says, else what is asked for."""
     assert main(["runs", "export", "--all"]) == 0
     assert capsys.readouterr().out.startswith("run_id,name,status")
     target = str(tmp_path / "s.csv")
@@ -165,6 +165,10 @@ def test_export_writes_files_and_stdout(
     done = data_of(capsys, "export", "last", "-f", "prometheus", "-o", str(tmp_path / "w.prom"))
     assert done["runs"] == ["20270116-080000-bbbbbb"]
     assert "wattloop_run_energy_joules{" in (tmp_path / "w.prom").read_text()
+    assert data_of(capsys, "export", "last", "-o", str(tmp_path / "r.json"))["format"] == "json"
+    assert json.loads((tmp_path / "r.json").read_text())[0]["run_id"] == "20270116-080000-bbbbbb"
+    done = data_of(capsys, "export", "last", "-f", "csv", "-o", str(tmp_path / "r.json"))
+    assert done["format"] == "csv", "what is asked for beats the name"
 
 
 def test_import_names_bad_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,9 +149,14 @@ def export_command(
     ] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="All runs.")] = False,
-    file_format: Annotated[
-        str, typer.Option("--format", "-f", help="csv, json, parquet or prometheus.")
-    ] = "csv",
+    asked_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="csv, json, parquet or prometheus; else as FILE ends, or csv.",
+        ),
+    ] = None,
     what: Annotated[
         str, typer.Option("--what", "-w", help="runs, samples, signals, windows or steps.")
     ] = "runs",
@@ -163,10 +168,11 @@ def export_command(
     config: Config = None,
 ) -> None:
     """Write runs to a file for other programs."""
-    from wattloop.store.export import export
+    from wattloop.store.export import export, format_for
     from wattloop.store.runs import list_runs
 
     check_target(json_file, "--json")
+    file_format = format_for(output, asked_format)
     if not runs and not every:
         raise ConfigError("name the runs to export, such as 'last', or give --all")
     if runs and every:
@@ -177,7 +183,7 @@ def export_command(
         records = list_runs(place) if every else chosen(place, runs or [])
         export(place, records, what=what, file_format=file_format, target=output)
     if output != "-":
-        say(f"{what} of {len(records)} run(s) written to {output}")
+        say(f"{what} of {len(records)} run(s) written to {output} as {file_format}")
     if json_file is not None:
         ids = [record.run_id for record in records]
         done = {"runs": ids, "what": what, "format": file_format, "file": output}

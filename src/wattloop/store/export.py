@@ -1,6 +1,7 @@
 """Ways out: any table of any runs, in any format, to a file that is whole or not there."""
 
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from wattloop.core.errors import ConfigError
@@ -10,9 +11,10 @@ from wattloop.store.formats.target import Target
 from wattloop.store.runs import RunRecord
 from wattloop.store.tables import TABLES, table_of
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "export", "format_for"]
 
 FORMATS = ("csv", "json", "parquet", "prometheus")
+_ENDINGS = {".json": "json", ".parquet": "parquet", ".prom": "prometheus"}
 
 
 def export(
@@ -40,6 +42,11 @@ def export(
         place.write_text(json_file.text_of_runs(records))
     else:
         _WRITERS[file_format](table_of(what, store, records), place)
+
+
+def format_for(target: str, asked: str | None) -> str:
+    """The format that was asked for, else the one that the file's name says, else CSV."""
+    return asked or _ENDINGS.get(PurePath(target).suffix.lower(), "csv")
 
 
 _WRITERS: dict[str, Callable[[Any, Target], None]] = {
