@@ -46,9 +46,11 @@ def session(tmp_path: Path) -> Iterator[Session]:
         session.close()
 
 
-def bench(session: Session, sizes: str = "triad=1e5", **facts: object) -> Bench:
+def bench(
+    session: Session, sizes: str = "triad=1e5", seconds: float = 0.3, **facts: object
+) -> Bench:
     choice = Choice.of(
-        kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=0.3
+        kernels="triad", backends="numpy", sizes=sizes, threads="1", device="cpu", seconds=seconds
     )
     idle = Idle(LINES, "known")
     return Bench(planned(choice, Host()), session, idle, **facts)  # type: ignore[arg-type] - facts of any kind
@@ -56,7 +58,8 @@ def bench(session: Session, sizes: str = "triad=1e5", **facts: object) -> Bench:
 
 def test_energy_is_that_of_the_measured_stretch(session: Session) -> None:
     """60 W of which 20 W are idling, over the batches only; rates from the median."""
-    (result,) = bench(session).run()
+    # on a busy machine the counter may be written a tenth of a second late: a long stretch
+    (result,) = bench(session, seconds=1.5).run()
     assert result.ok, result.reason
     assert result.power_w() == pytest.approx(POWER_W, rel=0.1)
     assert result.scopes["cpu"].application_j == pytest.approx(
