@@ -115,12 +115,53 @@ def test_fast_gpus_go_to_the_job_that_loses_most_on_slow_ones() -> None:
     cluster = two_types()
     jobs = replace(
         jobs_of([(0, 400), (0, 40_000), (1, 1000), (1, 4000)]),
-        kinds=(JobKind("easy", gpus=(4,)), JobKind("picky", gpus=(4,))),
-        kind=np.array([0, 0, 0, 1]),
+        kinds=(
+            JobKind("easy", gpus=(4,)),
+            JobKind("picky", gpus=(4,)),
+            JobKind("easy", gpus=(4,), types=("a100",)),
+        ),
+        kind=np.array([0, 2, 0, 1]),
     )
     done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
     assert done.started_s[1] == 0  # the A100s are taken all the time
     assert done.started_s[3] < done.started_s[2]
+
+
+def test_a_job_waits_for_gpus_that_gain_it_more_than_the_wait_costs() -> None:
+    """Five times as fast on H100s, it lets A100s idle for a minute but not for hours."""
+    cluster = two_types()
+    for busy_s, waits in ((60.0, True), (40_000.0, False)):
+        jobs = replace(
+            jobs_of([(0, busy_s * 4 * 1.5), (1, 4000)]),
+            kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+            kind=np.array([0, 1]),
+        )
+        done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
+        assert (done.started_s[1] > 30.0) == waits
+
+
+class _HopefulOracle(_PickyOracle):
+    """Believes that work on the H100s takes a hundredth of its time."""
+
+    def options(self, kind: JobKind) -> Options:
+        found = super().options(kind)
+        if kind.types != ("h100",):
+            return found
+        return replace(found, sample_s=found.sample_s / 100)
+
+
+def test_nobody_waits_for_ever_for_a_job_that_does_not_end_when_it_was_believed_to() -> None:
+    """What is overdue is believed to take as long again: the A100s are taken in the end."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 240_000.0), (1, 4000)]),
+        kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1]),
+    )
+    done = Simulation(
+        cluster, jobs, Helios(), truth=_PickyOracle(cluster), oracle=_HopefulOracle(cluster)
+    ).run()
+    assert done.started_s[1] < 0.1 * done.finished_s[0]
 
 
 class _CoolOracle(PlainOracle):

@@ -5,12 +5,14 @@ from typing import cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.schedule.policies.two_types import MALLEABLE, WrongOracle, two_types
 from wattloop.schedule.objectives import Estimates
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
     joule_price,
+    reference_w,
     time_value,
     waiting_level,
 )
@@ -50,13 +52,32 @@ def test_a_long_queue_takes_fewer_gpus_per_job() -> None:
 
 
 def test_seconds_on_gpus_of_more_worth_are_dearer() -> None:
-    """In proportion; joules are not."""
-    joules, plain, weighed = (
-        time_value(value, 1.0, 8, worth=worth, exact=True).cost(ESTIMATES)
-        for value, worth in ((0.0, ()), (1.0, ()), (1.0, (0.5, 1.5)))
+    """By the root of it while nobody waits, in proportion for each who does; joules are not."""
+    worth, of_option = (0.5, 1.5), np.where(OPTIONS.type_index == 0, 0.5, 1.5)
+
+    def cost(value: float, waiting: float, worth: tuple[float, ...] = ()) -> NDArray[np.float64]:
+        return time_value(value, waiting, 8, worth=worth, exact=True).cost(ESTIMATES)
+
+    joules, alone, plain = cost(0.0, 0.0), cost(1.0, 0.0, worth), cost(1.0, 0.0)
+    assert alone - joules == pytest.approx(np.sqrt(of_option) * (plain - joules))
+    others = cost(1.0, 1.0) - plain
+    assert cost(1.0, 1.0, worth) - alone == pytest.approx(of_option * others)
+
+
+def test_the_last_of_a_long_queue_adds_less_than_the_first() -> None:
+    """It waits for those before it anyway."""
+    alone, one, two = (
+        time_value(1.0, waiting, 8, exact=True).cost(ESTIMATES) for waiting in (0.0, 1.0, 2.0)
     )
-    worth = np.where(OPTIONS.type_index == 0, 0.5, 1.5)
-    assert weighed - joules == pytest.approx(worth * (plain - joules))
+    assert np.all(two - one > 0)
+    assert np.all(two - one < one - alone)
+
+
+def test_the_reference_is_the_power_above_idle_of_the_fastest_placement() -> None:
+    """What v is in units of."""
+    fastest = int(np.argmin(OPTIONS.sample_s))
+    found = reference_w(ESTIMATES, exact=True)
+    assert found == pytest.approx(OPTIONS.power_w[fastest] - IDLE_W[fastest])
 
 
 def test_a_gpu_is_worth_its_power_limit_over_the_mean() -> None:
@@ -85,6 +106,6 @@ def test_prices_are_over_their_mean_and_carbon_goes_before_money() -> None:
 
 def test_queues_of_like_length_are_one_level() -> None:
     """Costs are kept per level, so there are few."""
-    assert [waiting_level(n) for n in (0, 1, 2)] == [0, 1, 2]
+    assert [waiting_level(n) for n in range(5)] == [0, 1, 2, 3, 4]
     assert len({waiting_level(n) for n in range(10_000)}) < 20
     assert waiting_level(1000) == pytest.approx(1000, rel=0.42)

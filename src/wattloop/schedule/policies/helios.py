@@ -13,6 +13,7 @@ from wattloop.schedule.policies.aurachronos import REACTION_S, AuraChronos, opti
 from wattloop.schedule.policies.budget_packing import packed
 from wattloop.schedule.policies.charon import stopped_for_budget
 from wattloop.schedule.policies.headroom import Headroom
+from wattloop.schedule.policies.patience import Patience
 from wattloop.schedule.policies.recaps import lowered, recapped
 from wattloop.schedule.policies.time_value import (
     gpu_worth,
@@ -33,15 +34,16 @@ Floats = NDArray[np.float64]
 
 
 class Helios(AuraChronos):
-    """cost = (p (P - P_idle) + v w P_ref (1 + c n k / K)) T.
+    """cost = (p (P - P_idle) + v P_ref (w^(1/2) + c w n^(3/4) k / K)) T.
 
     score = cost x (cost / cost on other GPU types)^4 x fairness / (1 + W_age age).
 
     Every job has the placement and the cap of least cost (see `time_value`), chosen among those
     that keep the power budget even if the estimate is off; caps of running jobs follow the queue,
     the price of electricity and the budget. GPUs go first to jobs that would lose most on those of
-    another type. Deadlines are kept as in AuraChronos, on the cheapest placement that keeps them.
-    Users that had more than others wait longer.
+    another type; who gains more by them than the wait costs waits for them (see `patience`).
+    Deadlines are kept as in AuraChronos, on the cheapest placement that keeps them. Users that had
+    more than others wait longer.
 
     Args:
         time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
@@ -56,7 +58,7 @@ class Helios(AuraChronos):
 
     def __init__(
         self,
-        time_value: float = 0.52,
+        time_value: float = 0.37,
         age_weight_per_s: float = 1 / 1000,
         fairness: float = 0.25,
         most_preemptions: int = 2,
@@ -82,15 +84,17 @@ class Helios(AuraChronos):
         """Start what is worth it; else let the caps of what runs follow the queue."""
         headroom, waiting = Headroom(view), len(view.queue)
         objective = self._objective(view, waiting - 1)
-        starts, is_short = packed(view, objective, self.rank, headroom)
+        patience = Patience(view, objective, self.time_value)
+        starts, is_short = packed(view, objective, patience.after(self.rank), headroom)
         if starts:
-            return starts
+            return [*starts, *patience.wakes]
         value = self.time_value * (SCARCE if is_short else 1.0)
         # While jobs wait beside free GPUs, power is what they wait for: nobody takes more of it.
         has_budget = math.isfinite(view.budget_w.at(view.now_s))
         may_raise = not (has_budget and waiting and view.free.total)
         objective = self._objective(view, waiting, value)
-        return recapped(view, objective, headroom, may_raise=may_raise)
+        recaps = recapped(view, objective, headroom, may_raise=may_raise)
+        return [*recaps, *patience.wakes]
 
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
         """Options that keep deadline and budget, best first: the cheapest."""

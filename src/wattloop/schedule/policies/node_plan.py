@@ -57,6 +57,34 @@ class NodePlan:
                 return end_s
         return float("inf")
 
+    def soonest_s(self, shape: Shape) -> float:
+        """When running jobs leave room for a placement, whoever else waits for it.
+
+        What is overdue by so many seconds is believed to take as many more.
+        """
+        type_index, gpus, spread = shape
+        view = self._view
+        is_whole = spread or gpus > view.cluster.gpus_per_node(type_index)
+        free: dict[int, int] = {}
+        for node, kind in enumerate(view.cluster.node_types):
+            if kind == type_index:
+                place = -1 if is_whole else node  # all nodes together, or each by itself
+                free[place] = free.get(place, 0) + self._free[node]
+        ends = sorted(
+            (view.now_s + abs(each.expected_end_s - view.now_s), node, mask.bit_count())
+            for each in view.running.values()
+            if each.type_index == type_index
+            for node, mask in each.nodes
+        )
+        if max(free.values(), default=0) >= gpus:
+            return view.now_s
+        for end_s, node, ended in ends:
+            place = -1 if is_whole else node
+            free[place] += ended
+            if free[place] >= gpus:
+                return end_s
+        return float("inf")
+
     def hold(self, free: FreeGpus, shape: Shape) -> None:
         """Take GPUs that are kept for a placement to come out of what is free.
 

@@ -1,15 +1,15 @@
 """What Helios minimises: joules above idle, and a price for the time of jobs and of GPUs.
 
-    cost = (p (P - P_idle) + v w P_ref (1 + c n k / K)) T
+    cost = (p (P - P_idle) + v P_ref (w^(1/2) + c w n^(3/4) k / K)) T
 
 P - P_idle is what a placement adds to the cluster's power: idle GPUs draw theirs anyway. p is the
 price of a joule now over its mean, 1 without prices. v P_ref is what a second of a job's time is
 worth, P_ref being the power above idle of its own fastest placement: at v = 1 as much again as the
 energy it then uses. w is what a GPU of that type is worth, its power limit over the mean of all:
-who takes a fast one leaves a slow one to those who come next, though nobody waits yet. A second on
-k of the cluster's K GPUs also keeps the n jobs that wait from them, of which a share c counts, as
-others may go before them: with a long queue GPU seconds count more than joules, with none only the
-job's own time does.
+who takes a fast one leaves a slow one to those who come next. Nobody may come, so that without a
+queue only its root counts. A second on k of the cluster's K GPUs also keeps the n jobs that wait
+from them; less than each, as the last of many wait for those before them anyway: with a long queue
+GPU seconds count more than joules, with none only the job's own time does.
 """
 
 import math
@@ -23,12 +23,12 @@ from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.policies.smoothing import full_batch, smoothed
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["gpu_worth", "joule_price", "time_value", "waiting_level"]
+__all__ = ["gpu_worth", "joule_price", "reference_w", "time_value", "waiting_level"]
 
 Floats = NDArray[np.float64]
-WAITING_SHARE = 0.25
-"""c: how much of the jobs that wait a GPU second is charged for (ADR 0033)."""
-LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 1, 4
+WAITING_PRICE, WAITING_EXPONENT = 1.1, 0.75
+"""c, and the exponent of n: what a GPU second is charged for jobs that wait (ADR 0033)."""
+EACH_UP_TO, LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 4, 1, 4
 """How finely queues and prices are told apart: costs are kept for each level."""
 
 
@@ -57,11 +57,9 @@ def time_value(
         seen = estimates if exact else smoothed(estimates)
         full = full_batch(estimates.options)
         above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
-        fastest = np.argmin(np.where(full, seen.time_s, np.inf), axis=-1)
-        reference_w = np.take_along_axis(above_w, np.expand_dims(fastest, -1), axis=-1)
-        second_w = value * reference_w * (1 + WAITING_SHARE * waiting * seen.gpus / gpus)
-        if worth:
-            second_w *= np.array(worth)[estimates.options.type_index]
+        w = np.array(worth)[estimates.options.type_index] if worth else 1.0
+        others = WAITING_PRICE * w * waiting**WAITING_EXPONENT * seen.gpus / gpus
+        second_w = value * _fastest_w(seen, above_w, full) * (np.sqrt(w) + others)
         # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
         return np.where(full, (price * above_w + second_w) * seen.time_s, np.inf)
 
@@ -70,6 +68,13 @@ def time_value(
         f"exact {exact}"
     )
     return Objective(name, cost, degree=1)
+
+
+def reference_w(estimates: Estimates, *, exact: bool = False) -> float:
+    """P_ref of one job: power above idle of its fastest placement."""
+    seen = estimates if exact else smoothed(estimates)
+    above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
+    return float(_fastest_w(seen, above_w, full_batch(estimates.options))[0])
 
 
 def gpu_worth(cluster: Cluster) -> tuple[float, ...]:
@@ -81,7 +86,7 @@ def gpu_worth(cluster: Cluster) -> tuple[float, ...]:
 
 def waiting_level(waiting: float) -> float:
     """The number of waiting jobs, rounded to one of few levels."""
-    return float(waiting) if waiting <= 2 else _level(waiting, LEVELS_PER_DOUBLING)
+    return float(waiting) if waiting <= EACH_UP_TO else _level(waiting, LEVELS_PER_DOUBLING)
 
 
 def joule_price(view: ClusterView) -> float:
@@ -97,3 +102,9 @@ def joule_price(view: ClusterView) -> float:
 
 def _level(value: float, per_doubling: int) -> float:
     return float(2 ** (round(per_doubling * math.log2(value)) / per_doubling))
+
+
+def _fastest_w(seen: Estimates, above_w: Floats, full: NDArray[np.bool_]) -> Floats:
+    fastest = np.argmin(np.where(full, seen.time_s, np.inf), axis=-1)
+    found: Floats = np.take_along_axis(above_w, np.expand_dims(fastest, -1), axis=-1)
+    return found
