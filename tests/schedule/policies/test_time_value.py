@@ -76,8 +76,8 @@ def test_the_last_of_a_long_queue_adds_less_than_the_first() -> None:
 def test_the_reference_is_the_power_above_idle_of_the_fastest_placement() -> None:
     """What v is in units of."""
     fastest = int(np.argmin(OPTIONS.sample_s))
-    found = reference_w(ESTIMATES, exact=True)
-    assert found == pytest.approx(OPTIONS.power_w[fastest] - IDLE_W[fastest])
+    found = reference_w(exact=True).cost(ESTIMATES)
+    assert found == pytest.approx(np.full(len(OPTIONS), OPTIONS.power_w[fastest] - IDLE_W[fastest]))
 
 
 def test_a_gpu_is_worth_its_power_limit_over_the_mean() -> None:

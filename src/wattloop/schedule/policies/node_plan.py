@@ -33,6 +33,7 @@ class NodePlan:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
+        self._ends: dict[int, tuple[dict[int, int], list[tuple[float, int, int]]]] = {}
         cluster = view.cluster
         self._free = [
             group.gpus_per_node if up else 0
@@ -64,24 +65,27 @@ class NodePlan:
         """
         type_index, gpus, spread = shape
         view = self._view
+        if type_index not in self._ends:
+            types = view.cluster.node_types
+            free = {node: self._free[node] for node, kind in enumerate(types) if kind == type_index}
+            self._ends[type_index] = (
+                free,
+                sorted(
+                    (view.now_s + abs(each.expected_end_s - view.now_s), node, mask.bit_count())
+                    for each in view.running.values()
+                    if each.type_index == type_index
+                    for node, mask in each.nodes
+                ),
+            )
+        found, ends = self._ends[type_index]
+        free, together = found.copy(), sum(found.values())
         is_whole = spread or gpus > view.cluster.gpus_per_node(type_index)
-        free: dict[int, int] = {}
-        for node, kind in enumerate(view.cluster.node_types):
-            if kind == type_index:
-                place = -1 if is_whole else node  # all nodes together, or each by itself
-                free[place] = free.get(place, 0) + self._free[node]
-        ends = sorted(
-            (view.now_s + abs(each.expected_end_s - view.now_s), node, mask.bit_count())
-            for each in view.running.values()
-            if each.type_index == type_index
-            for node, mask in each.nodes
-        )
-        if max(free.values(), default=0) >= gpus:
+        if (together if is_whole else max(free.values(), default=0)) >= gpus:
             return view.now_s
         for end_s, node, ended in ends:
-            place = -1 if is_whole else node
-            free[place] += ended
-            if free[place] >= gpus:
+            free[node] += ended
+            together += ended
+            if (together if is_whole else free[node]) >= gpus:
                 return end_s
         return float("inf")
 

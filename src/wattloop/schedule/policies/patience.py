@@ -56,33 +56,34 @@ class Patience:
             taken = np.flatnonzero(~fits)
             if not len(taken):
                 return scores
-            there = taken[np.argmin(costs[taken], axis=0)]
-            least = costs[there, np.arange(len(cost))]
+            there, rows = taken[np.argmin(costs[taken], axis=0)], np.arange(len(cost))
+            least = costs[there, rows]
             rows = np.flatnonzero(np.isfinite(scores) & np.isfinite(cost) & (least < cost))
+            reference = view.queue.cost(reference_w(exact=view.time_error == 0))
             scores = scores.copy()
             for row in rows[np.lexsort((waiting.job[rows], scores[rows]))][:LOOKS].tolist():
-                if self._stays(
-                    int(waiting.job[row]), int(there[row]), float(cost[row] - least[row])
-                ):
+                gain_j = float(cost[row] - least[row])
+                second_j = self._value * float(reference[there[row], row])
+                if self._stays(int(waiting.job[row]), int(there[row]), gain_j, second_j):
                     scores[row] = np.inf
             return scores
 
         return ranked
 
-    def _stays(self, job: int, shape_number: int, gain: float) -> bool:
+    def _stays(self, job: int, shape_number: int, gain_j: float, second_j: float) -> bool:
         """Whether a place that is taken now gains this job more than the wait for it costs."""
         queue, now_s = self._view.queue, self._view.now_s
         type_index, gpus, _ = shape = queue.shapes[shape_number]
+        if self._ahead_s[type_index] * second_j >= gain_j:
+            return False
         free_s = self._free_at_s(shape_number)
-        estimates = queue.estimates(job)
-        second_j = self._value * reference_w(estimates, exact=self._view.time_error == 0)
-        if free_s == math.inf or (free_s + self._ahead_s[type_index] - now_s) * second_j >= gain:
+        if free_s == math.inf or (free_s + self._ahead_s[type_index] - now_s) * second_j >= gain_j:
             return False
         option = queue.best_option(self._objective, job, shape)
         of_type = self._view.cluster.gpus_by_type[type_index]
-        self._ahead_s[type_index] += float(estimates.time_s[option]) * gpus / of_type
+        self._ahead_s[type_index] += float(queue.estimates(job).time_s[option]) * gpus / of_type
         if second_j > 0:
-            self.wakes.append(Wake(free_s + gain / second_j))
+            self.wakes.append(Wake(free_s + gain_j / second_j))
         return True
 
     def _free_at_s(self, shape_number: int) -> float:

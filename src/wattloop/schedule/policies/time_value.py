@@ -70,11 +70,17 @@ def time_value(
     return Objective(name, cost, degree=1)
 
 
-def reference_w(estimates: Estimates, *, exact: bool = False) -> float:
-    """P_ref of one job: power above idle of its fastest placement."""
-    seen = estimates if exact else smoothed(estimates)
-    above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
-    return float(_fastest_w(seen, above_w, full_batch(estimates.options))[0])
+@lru_cache(maxsize=2)
+def reference_w(*, exact: bool) -> Objective:
+    """P_ref, alike on all placements of a job: power above idle of its fastest one."""
+
+    def found(estimates: Estimates) -> Floats:
+        seen = estimates if exact else smoothed(estimates)
+        above_w = np.maximum(seen.power_w - seen.idle_w, 0.0)
+        fastest_w = _fastest_w(seen, above_w, full_batch(estimates.options))
+        return np.broadcast_to(fastest_w, above_w.shape)
+
+    return Objective(f"reference power exact {exact}", found, degree=0)
 
 
 def gpu_worth(cluster: Cluster) -> tuple[float, ...]:
