@@ -38,7 +38,9 @@ def collect_command(
     ] = None,
     sections: Annotated[
         str,
-        typer.Option("--sections", metavar="LIST", help="Of host,kernels,power,steps,profile."),
+        typer.Option(
+            "--sections", metavar="LIST", help="Of host,kernels,power,steps,waiting,profile."
+        ),
     ] = "",
     minutes: Annotated[
         float, typer.Option("--minutes", min=0.01, help="Stop after so long; more is better.")

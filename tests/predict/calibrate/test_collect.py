@@ -52,7 +52,7 @@ def test_every_kind_of_case_runs(collected):
 def test_a_step_has_the_columns_of_the_first_measurements(collected):
     """Rows of both kinds go into one table; what cannot be read is null, not zero."""
     path, _ = collected
-    (step,) = [row for row in records(path) if row["record"] == "step"]
+    step, _ = [row for row in records(path) if row["record"] == "step"]
     assert (step["model"], step["batch"], step["precision"]) == ("gru@10", 2, "bf16")
     assert step["step_s"] > 0
     assert step["params"] == 1_027_363
@@ -123,7 +123,7 @@ def test_a_file_of_another_gpu_is_not_gone_on_with(bench, tmp_path):
 
 def test_sections_are_checked():
     """A misspelt section is told, not left out."""
-    assert chosen_sections("") == ["host", "kernels", "power", "steps", "profile"]
+    assert chosen_sections("") == ["host", "kernels", "power", "steps", "waiting", "profile"]
     assert chosen_sections("power, host") == ["host", "power"]
     with pytest.raises(ConfigError, match="kernel: known are"):
         chosen_sections("kernel")

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the zoo is made of torch modules")
 
 from wattloop.predict.calibrate.grid.steps import STEPS  # noqa: E402 - after the skip
+from wattloop.predict.calibrate.grid.waiting import WAITING  # noqa: E402 - after the skip
 from wattloop.predict.calibrate.zoo import NAMES, subject  # noqa: E402 - after the skip
 
 PUBLISHED = {
@@ -18,18 +19,40 @@ PUBLISHED = {
     "resnext50@224": 25_028_904,
     "regnet_x_400mf@224": 5_495_976,
     "densenet121@224": 7_978_856,
+    "alexnet@224": 61_100_840,
+    "squeezenet@224": 1_235_496,
+    "googlenet@224": 6_624_904,
+    "darknet53@256": 41_609_928,
+    "xception@299": 22_855_952,
 }
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_networks_are_the_published_ones(name, parameters):
-    """Parameter counts of torchvision's models of these names (MobileNet V1: of its paper)."""
+    """Parameter counts of torchvision's models of these names (MobileNet V1: of its paper).
+
+    Of Darknet-53 and Xception, which torchvision lacks: timm's.
+    """
     with torch.device("meta"):
         model = subject(name).model
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
-@pytest.mark.parametrize("name", ["unet@32", "shufflenet_v2@32", "lstm_lm@5", "mixer_s16@224"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unet@32",
+        "shufflenet_v2@32",
+        "lstm_lm@5",
+        "mixer_s16@224",
+        "wide_resnet28_4@32",
+        "bilstm_tagger@5",
+        "lstm_text@5",
+        "gru_speech@20",
+        "dlrm@3",
+        "tabular_resnet@8",
+    ],
+)
 def test_a_call_gives_the_loss(name):
     """All inputs in, a number with a gradient out: what a step and a trace need."""
     with torch.device("meta"):
@@ -41,7 +64,7 @@ def test_a_call_gives_the_loss(name):
 
 def test_every_step_names_a_model_of_the_zoo():
     """A case whose model is missing would fail on the GPU, after it was paid for."""
-    assert {step.partition("@")[0] for step in STEPS} <= set(NAMES)
+    assert {step.partition("@")[0] for step in (*STEPS, *WAITING)} <= set(NAMES)
 
 
 def test_the_optimizer_follows_the_name():
@@ -54,4 +77,4 @@ def test_the_optimizer_follows_the_name():
 def test_an_unknown_model_is_refused():
     """And not taken for another one."""
     with pytest.raises(KeyError):
-        subject("alexnet@224")
+        subject("inception_v4@299")

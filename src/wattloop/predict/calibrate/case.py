@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["SECTIONS", "Case"]
 
-SECTIONS = ("host", "kernels", "power", "steps", "profile")
+SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")
 
 
 @dataclass(frozen=True, slots=True)

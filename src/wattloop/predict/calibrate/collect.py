@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int, float], None]
 """Section, cases done, cases of the section, seconds of its budget left."""
 
 RECORDS = {"kernels": "kernel", "host": "host", "power": "power", "steps": "step",
-           "profile": "profile"}  # fmt: skip
+           "waiting": "step", "profile": "profile"}  # fmt: skip
 
 
 class Collection:
@@ -41,7 +41,7 @@ class Collection:
     Args:
         bench, sensor, file: where they run, what reads the energy, where they are written.
         hold_s: settling time and window of a power run.
-        step_s: warm-up and window of a training step.
+        step_s: warm-up and window of a training step; one of several rounds takes half of it.
     """
 
     def __init__(
@@ -116,6 +116,8 @@ class Collection:
         if case.section == "profile":
             return profile_step(bench, case.params)
         warm_up_s, window_s = self._step_s
+        if case.section == "waiting":
+            warm_up_s, window_s = warm_up_s / 2, window_s / 2
         return measure_step(
             bench, case.params, self._sensor, warm_up_s=warm_up_s, window_s=window_s
         )
@@ -165,6 +167,6 @@ class Collection:
 
     def _clean(self, case: Case) -> None:
         """Graphs of autograd hold large tensors in cycles; a model's memory is given back."""
-        if case.section in ("steps", "profile"):
+        if case.section in ("steps", "waiting", "profile"):
             gc.collect()
             self._bench.free()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.dispatch import dispatch_seconds
+from wattloop.predict.calibrate.host import probe
 from wattloop.predict.calibrate.sensor import Sensor
 from wattloop.predict.calibrate.watch import Watch
 from wattloop.predict.calibrate.work.optimizer import make_optimizer
@@ -14,6 +16,8 @@ from wattloop.predict.calibrate.zoo import Subject, subject
 
 __all__ = ["Training", "measure_step", "profile_step"]
 
+PARTS = 4
+"""In how many parts of its window the host's pace is noted."""
 PROFILED_STEPS = 3
 LONGEST_NAME = 120
 """Names of kernels are C++ templates written out."""
@@ -39,14 +43,26 @@ class Training:
 
     def step(self) -> None:
         """Zero, forward, backward, update."""
+        self.forward()
+        self.backward()
+        self.update()
+
+    def forward(self) -> None:
+        """Zero gradients, and the loss."""
         torch = self._bench.torch
         self._optimizer.zero_grad(set_to_none=True)
         region: Any = contextlib.nullcontext()
         if self._autocast:
             region = torch.autocast(self._bench.device.type, dtype=torch.bfloat16)
         with region:
-            loss = self._model(*self._inputs)
-        loss.backward()
+            self._loss = self._model(*self._inputs)
+
+    def backward(self) -> None:
+        """The gradients; the graph is gone after it, as in a plain loop."""
+        self._loss.backward()
+
+    def update(self) -> None:
+        """The optimizer's step."""
         self._optimizer.step()
 
 
@@ -58,20 +74,28 @@ def measure_step(
     warm_up_s: float = 1.1,
     window_s: float = 2.0,
 ) -> Mapping[str, object]:
-    """The columns of `h200_train_steps.jsonl`: time by the wall clock, power by the counter."""
+    """The columns of `h200_train_steps.jsonl`, and the host's own time and pace beside.
+
+    Time is by the wall clock, power by the counter.
+    """
     if bench.on_gpu:
         bench.torch.cuda.reset_peak_memory_stats(bench.device)
         before = bench.torch.cuda.memory_allocated(bench.device)
     training = Training(bench, params)
     rough_s = _warm_up(bench, training.step, warm_up_s)
     steps = max(3, round(window_s / rough_s))
+    probed = [probe(bench)]
+    marks_s = []
     with Watch(sensor) as watch:
         begin_s = time.perf_counter()
-        for _ in range(steps):
+        for number in range(steps):
             training.step()
+            if number * PARTS // steps != (number + 1) * PARTS // steps:
+                marks_s.append(time.perf_counter())
         bench.synchronize()
         end_s = time.perf_counter()
         drawn = watch.drawn(begin_s, end_s)
+    probed.append(probe(bench))
     step_s = (end_s - begin_s) / steps
     peak_gib = None
     if bench.on_gpu:
@@ -89,6 +113,10 @@ def measure_step(
         "peak_mem_gib": peak_gib,
         "params": training.params,
         "window_s": end_s - begin_s,
+        "round": params.get("round"),
+        "marks_s": [round(mark_s - begin_s, 6) for mark_s in marks_s],
+        "host_s": dispatch_seconds(bench, training),
+        "probes": probed,
     }
 
 

@@ -14,11 +14,13 @@ from wattloop.predict.calibrate.grid.sequence import attention_cases, rnn_cases
 from wattloop.predict.calibrate.grid.steps import profile_cases, step_cases
 from wattloop.predict.calibrate.grid.tiny import tiny_cases
 from wattloop.predict.calibrate.grid.typical import typical_families
+from wattloop.predict.calibrate.grid.waiting import waiting_cases
 from wattloop.predict.calibrate.host import host_cases
 
 __all__ = ["SHARES", "cases"]
 
-SHARES = {"kernels": 0.45, "host": 0.04, "power": 0.2, "steps": 0.27, "profile": 0.04}
+SHARES = {"kernels": 0.42, "host": 0.04, "power": 0.18, "steps": 0.25, "waiting": 0.07,
+          "profile": 0.04}  # fmt: skip
 """Parts of the time that the sections get."""
 
 
@@ -43,5 +45,6 @@ def cases(section: str, *, tiny: bool = False) -> Sequence[Case]:
         "host": host_cases,
         "power": power_cases,
         "steps": step_cases,
+        "waiting": waiting_cases,
         "profile": profile_cases,
     }[section]()

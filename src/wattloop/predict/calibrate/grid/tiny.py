@@ -47,5 +47,7 @@ def tiny_cases(section: str) -> list[Case]:
         ]
     if section == "power":
         return [Case("power", "idle", {}), Case("power", *KERNELS[1])]
-    step = {"model": "gru@10", "batch": 2, "precision": "bf16"}
+    step: dict[str, object] = {"model": "gru@10", "batch": 2, "precision": "bf16"}
+    if section == "waiting":
+        step["round"] = 1
     return [Case(section, "step", step)]

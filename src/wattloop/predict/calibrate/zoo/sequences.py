@@ -1,65 +1,18 @@
-"""Transformers from their public configurations, recurrent networks and a mixer."""
+"""Recurrent networks and a mixer."""
 
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["HuggingFace", "MlpMixer", "RecurrentClassifier", "RecurrentLanguageModel", "build_hf"]
-
-
-class HuggingFace(nn.Module):
-    """A transformers model whose call gives its own loss.
-
-    Args:
-        net: a model that takes labels.
-        first: name of its first input, `input_ids` or `pixel_values`.
-    """
-
-    def __init__(self, net: nn.Module, first: str) -> None:
-        super().__init__()
-        self.net = net
-        self.first = first
-
-    def forward(self, x: Any, labels: Any) -> Any:
-        """The loss."""
-        return self.net(**{self.first: x, "labels": labels}).loss
-
-
-def build_hf(name: str) -> nn.Module:
-    """The model of a short name, with random weights and SDPA attention."""
-    import transformers as hf
-
-    def image(kind: Any, config: Any) -> nn.Module:
-        return HuggingFace(kind(config), "pixel_values")
-
-    def text(kind: Any, config: Any) -> nn.Module:
-        return HuggingFace(kind(config), "input_ids")
-
-    if name == "swin_tiny":
-        config = hf.SwinConfig(num_labels=1000)
-        return image(hf.SwinForImageClassification, config)
-    if name == "deit_small":
-        config = hf.ViTConfig(
-            hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000
-        )
-        return image(hf.ViTForImageClassification, config)
-    if name == "bert_base":
-        return text(hf.BertForSequenceClassification, hf.BertConfig(num_labels=2))
-    if name == "roberta_base":
-        config = hf.RobertaConfig(vocab_size=50265, max_position_embeddings=514)
-        return text(hf.RobertaForMaskedLM, config)
-    if name == "opt_125m":
-        return text(hf.OPTForCausalLM, hf.OPTConfig())
-    if name == "t5_small":
-        return text(hf.T5ForConditionalGeneration, hf.T5Config(decoder_start_token_id=0))
-    if name == "gpt2_medium":
-        return text(hf.GPT2LMHeadModel, hf.GPT2Config(n_embd=1024, n_layer=24, n_head=16))
-    config = hf.LlamaConfig(
-        hidden_size=1024, intermediate_size=2816, num_hidden_layers=16, num_attention_heads=16,
-        num_key_value_heads=8, vocab_size=32000, max_position_embeddings=4096,
-    )  # fmt: skip
-    return text(hf.LlamaForCausalLM, config)
+__all__ = [
+    "MlpMixer",
+    "RecurrentClassifier",
+    "RecurrentLanguageModel",
+    "Speech",
+    "Tagger",
+    "TextClassifier",
+]
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -90,6 +43,55 @@ class RecurrentClassifier(nn.Module):
         """Scores."""
         y, _ = self.recurrent(x)
         return self.head(y[:, -1])
+
+
+class Tagger(nn.Module):
+    """Embedding, an LSTM in both directions and a tag for every word, as in arXiv 1508.01991."""
+
+    def __init__(self, words: int, width: int, hidden: int, tags: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.drop = nn.Dropout(0.3)
+        self.recurrent = nn.LSTM(width, hidden, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * hidden, tags)
+
+    def forward(self, x: Any) -> Any:
+        """Scores of every word's tags."""
+        y, _ = self.recurrent(self.drop(self.embedding(x)))
+        return self.head(self.drop(y))
+
+
+class TextClassifier(nn.Module):
+    """Embedding, one LSTM layer and a class for the text."""
+
+    def __init__(self, words: int, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.recurrent = nn.LSTM(width, hidden, batch_first=True)
+        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(hidden, classes))
+
+    def forward(self, x: Any) -> Any:
+        """Scores."""
+        y, _ = self.recurrent(self.embedding(x))
+        return self.head(y.mean(1))
+
+
+class Speech(nn.Module):
+    """Convolutions over time, then recurrent layers, in the manner of arXiv 1512.02595."""
+
+    def __init__(self, bands: int, hidden: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(
+            nn.Conv1d(bands, hidden, 11, 2, 5), nn.BatchNorm1d(hidden), nn.Hardtanh(0, 20),
+            nn.Conv1d(hidden, hidden, 11, 1, 5), nn.BatchNorm1d(hidden), nn.Hardtanh(0, 20),
+        )  # fmt: skip
+        self.recurrent = nn.GRU(hidden, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Any) -> Any:
+        """Scores."""
+        y, _ = self.recurrent(self.before(x.transpose(1, 2)).transpose(1, 2))
+        return self.head(y.mean(1))
 
 
 class _Mixing(nn.Module):

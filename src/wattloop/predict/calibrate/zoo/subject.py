@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from wattloop.predict.calibrate.zoo import convnets, mobile, sequences
+from wattloop.predict.calibrate.zoo import classics, convnets, mobile, sequences, tables
+from wattloop.predict.calibrate.zoo.hugging_face import CONFIGURED, build_hf
 
 __all__ = ["NAMES", "Subject", "subject"]
+
+Inputs = Callable[[int, Any], tuple[Any, ...]]
+"""Batch size and device -> inputs, labels last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Subject:
 
     name: str
     model: nn.Module
-    inputs: Callable[[int, Any], tuple[Any, ...]]
+    inputs: Inputs
 
     @property
     def optimizer(self) -> str:
@@ -49,7 +53,7 @@ class _WithLoss(nn.Module):
         return nn.functional.cross_entropy(scores, target)
 
 
-def _images(side: int, classes: int = 1000) -> Callable[[int, Any], tuple[Any, ...]]:
+def _images(side: int, classes: int = 1000) -> Inputs:
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randn((batch, 3, side, side), device=device)
         return x, torch.randint(classes, (batch,), device=device)
@@ -57,7 +61,7 @@ def _images(side: int, classes: int = 1000) -> Callable[[int, Any], tuple[Any, .
     return make
 
 
-def _maps(side: int, classes: int) -> Callable[[int, Any], tuple[Any, ...]]:
+def _maps(side: int, classes: int) -> Inputs:
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randn((batch, 3, side, side), device=device)
         return x, torch.randint(classes, (batch, side, side), device=device)
@@ -65,7 +69,7 @@ def _maps(side: int, classes: int) -> Callable[[int, Any], tuple[Any, ...]]:
     return make
 
 
-def _words(length: int, words: int, labels: int = 0) -> Callable[[int, Any], tuple[Any, ...]]:
+def _words(length: int, words: int, labels: int = 0) -> Inputs:
     """Token numbers; the labels are tokens again, or one class per text."""
 
     def make(batch: int, device: Any) -> tuple[Any, ...]:
@@ -77,7 +81,37 @@ def _words(length: int, words: int, labels: int = 0) -> Callable[[int, Any], tup
     return make
 
 
-def _series(length: int, width: int, classes: int) -> Callable[[int, Any], tuple[Any, ...]]:
+def _tagged(length: int, words: int, tags: int) -> Inputs:
+    def make(batch: int, device: Any) -> tuple[Any, ...]:
+        x = torch.randint(words, (batch, length), device=device)
+        return x, torch.randint(tags, (batch, length), device=device)
+
+    return make
+
+
+def _sounds(length: int, words: int, bands: int = 80, frames: int = 3000) -> Inputs:
+    """Half a minute of sound, and the words that are heard."""
+
+    def make(batch: int, device: Any) -> tuple[Any, ...]:
+        x = torch.randn((batch, bands, frames), device=device)
+        return x, torch.randint(words, (batch, length), device=device)
+
+    return make
+
+
+def _columns(numbers: int, places: int, rows: int, classes: int = 2) -> Inputs:
+    """A table's numbers, then places in other tables, as numbers too."""
+
+    def make(batch: int, device: Any) -> tuple[Any, ...]:
+        x = torch.randn((batch, numbers), device=device)
+        if places:
+            x = torch.cat((x, torch.randint(rows, (batch, places), device=device).float()), dim=1)
+        return x, torch.randint(classes, (batch,), device=device)
+
+    return make
+
+
+def _series(length: int, width: int, classes: int) -> Inputs:
     def make(batch: int, device: Any) -> tuple[Any, ...]:
         x = torch.randn((batch, length, width), device=device)
         return x, torch.randint(classes, (batch,), device=device)
@@ -97,18 +131,45 @@ _CONVNETS: dict[str, Callable[[], nn.Module]] = {
     "regnet_x_400mf": convnets.regnet_x_400mf,
     "densenet121": convnets.densenet121,
     "mixer_s16": sequences.MlpMixer,
+    "alexnet": classics.alexnet,
+    "squeezenet": classics.squeezenet,
+    "googlenet": classics.googlenet,
+    "darknet53": classics.darknet53,
+    "wide_resnet28_4": classics.wide_resnet,
+    "xception": classics.xception,
 }
-_VOCABULARY = {
-    "bert_base": 30522,
-    "roberta_base": 50265,
-    "opt_125m": 50272,
-    "t5_small": 32128,
-    "gpt2_medium": 50257,
-    "llama_300m": 32000,
-}
-_IMAGE_TRANSFORMERS = ("swin_tiny", "deit_small")
-_OTHERS = ("unet", "lstm_lm", "gru", "lstm_deep")
-NAMES = (*_CONVNETS, *_IMAGE_TRANSFORMERS, *_VOCABULARY, *_OTHERS)
+_OTHERS: dict[str, Callable[[int], tuple[nn.Module, Inputs]]] = {
+    "unet": lambda side: (_WithLoss(convnets.unet(10)), _maps(side, 10)),
+    "lstm_lm": lambda length: (
+        _WithLoss(sequences.RecurrentLanguageModel(33278, 650, 2), classes_last=True),
+        _words(length, 33278),
+    ),
+    "gru": lambda length: (
+        _WithLoss(sequences.RecurrentClassifier(nn.GRU, 40, 256, 3, 35)),
+        _series(length, 40, 35),
+    ),
+    "lstm_deep": lambda length: (
+        _WithLoss(sequences.RecurrentClassifier(nn.LSTM, 128, 1024, 3, 100)),
+        _series(length, 128, 100),
+    ),
+    "bilstm_tagger": lambda length: (
+        _WithLoss(sequences.Tagger(20_000, 100, 200, 17), classes_last=True),
+        _tagged(length, 20_000, 17),
+    ),
+    "lstm_text": lambda length: (
+        _WithLoss(sequences.TextClassifier(25_000, 100, 300, 2)), _words(length, 25_000, 2)
+    ),
+    "gru_speech": lambda length: (
+        _WithLoss(sequences.Speech(80, 512, 4, 500)), _series(length, 80, 500)
+    ),
+    "dlrm": lambda number: (
+        _WithLoss(tables.Recommender(number)), _columns(13, number, 20_000)
+    ),
+    "tabular_resnet": lambda columns: (
+        _WithLoss(tables.tabular_resnet(columns)), _columns(columns, 0, 1, 10)
+    ),
+}  # fmt: skip
+NAMES = (*_CONVNETS, *CONFIGURED, *_OTHERS)
 """Models the zoo knows, without their size."""
 
 
@@ -122,20 +183,16 @@ def subject(name: str) -> Subject:
     size = int(size_text)
     if kind in _CONVNETS:
         return Subject(name, _WithLoss(_CONVNETS[kind]()), _images(size))
-    if kind in _IMAGE_TRANSFORMERS:
-        return Subject(name, sequences.build_hf(kind), _images(size))
-    if kind in _VOCABULARY:
-        labels = 2 if kind == "bert_base" else 0
-        return Subject(name, sequences.build_hf(kind), _words(size, _VOCABULARY[kind], labels))
-    if kind == "unet":
-        return Subject(name, _WithLoss(convnets.unet(10)), _maps(size, 10))
-    if kind == "lstm_lm":
-        net: nn.Module = sequences.RecurrentLanguageModel(33278, 650, 2)
-        return Subject(name, _WithLoss(net, classes_last=True), _words(size, 33278))
-    if kind == "gru":
-        net = sequences.RecurrentClassifier(nn.GRU, 40, 256, 3, 35)
-        return Subject(name, _WithLoss(net), _series(size, 40, 35))
-    if kind == "lstm_deep":
-        net = sequences.RecurrentClassifier(nn.LSTM, 128, 1024, 3, 100)
-        return Subject(name, _WithLoss(net), _series(size, 128, 100))
-    raise KeyError(name)
+    if kind in CONFIGURED:
+        return Subject(name, build_hf(kind), _configured_inputs(kind, size))
+    model, inputs = _OTHERS[kind](size)
+    return Subject(name, model, inputs)
+
+
+def _configured_inputs(kind: str, size: int) -> Inputs:
+    chosen = CONFIGURED[kind]
+    if chosen.first == "pixel_values":
+        return _images(size, chosen.labels)
+    if chosen.first == "input_features":
+        return _sounds(size, chosen.words)
+    return _words(size, chosen.words, chosen.labels)
