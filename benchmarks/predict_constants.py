@@ -13,8 +13,7 @@ from argparse import ArgumentParser
 
 from predict_base import microbenchmark_constants
 from predict_points import measured_points, own_points, steps_file, suite_files
-from wattloop.predict.calibrate.fit_steps import at_host_speed, fitted_to_steps
-from wattloop.predict.models.kernels import KernelModel
+from wattloop.predict.calibrate.fit_steps import fitted_to_steps
 from wattloop.predict.models.kernels.find import SHIPPED
 
 
@@ -27,13 +26,10 @@ def main() -> int:
         print("predict_constants: the measured steps or the suite's files are not here")
         return 0
     points = [measured.point for measured in measured_points(path)]
-    first = KernelModel(base, source="calibrated").fit(points)
-    for file in suite_files():
-        own = at_host_speed(first, [measured.point for measured in own_points([file])])
-        points += own
-        if own:
-            print(f"{file.name}: {len(own)} steps, host speed {own[0].placement.host_speed:.2f}")
+    points += [measured.point for measured in own_points(suite_files())]
     constants = fitted_to_steps(base, points)
+    for name, speed in constants.made["hosts"].items():
+        print(f"{name}: host speed {speed:.2f}")
     print(f"{len(points)} steps of {len(constants.made['models'])} networks")
     if args.ship:
         target = SHIPPED / f"{constants.gpu}.json.gz"

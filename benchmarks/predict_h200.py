@@ -19,7 +19,7 @@ from predict_h200_intervals import coverages, hindsight_table, nested, origin_ta
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_repeats import repeat_table
 from predict_h200_tables import by_model, by_part, compared, of_memory, worst
-from predict_hosts import Hosts, moved_points
+from predict_hosts import moved_points
 from predict_points import Measured, measured_points, own_points, steps_file, suite_files
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.leave_one_out import Judged, leave_one_out
@@ -126,11 +126,8 @@ def _left_out(model: Model, measured: Sequence[Measured], own: Sequence[Measured
         if sys.stderr.isatty():
             print(f"\r{model.name}: without {group:<20}", end="", file=sys.stderr, flush=True)
 
-    plain = [m.point for m in own]
-    hosts = Hosts.of(model, measured, own) if isinstance(model, KernelModel) else None
-    judged = leave_one_out(
-        model, [m.point for m in measured], tell, lambda g: hosts.points[g] if hosts else plain
-    )
+    suite = [m.point for m in own]
+    judged = leave_one_out(model, [m.point for m in measured], tell, lambda _: suite)
     return Verdict(judged, time.perf_counter() - began)
 
 
@@ -151,7 +148,7 @@ def _as_shipped(
     if not isinstance(model, KernelModel) or not own:
         return list(second)
     twelve = [m.point for m in measured]
-    judged = leave_one_out(model, moved_points(model.fit(twelve), own), None, lambda _: twelve)
+    judged = leave_one_out(model, [m.point for m in own], None, lambda _: twelve)
     return _outcomes({model.name: Verdict(judged, 0.0)}, own)[model.name]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from predict_zoo import ZOO, Row, row_of, rows
 from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.calibrate.fit_steps import once_each
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.model import Point
 from wattloop.predict.placement import Placement
@@ -34,9 +35,21 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 OWN_DATA = ROOT / "benchmarks" / "data" / "h200"
 FAMILIES = {
-    "depthwise": ("mobilenet", "efficientnet", "shufflenet", "convnext"),
-    "convolutional": ("resnet", "resnext", "regnet", "densenet", "vgg", "unet"),
-    "other": ("lstm", "gru", "mlp", "mixer"),
+    "depthwise": ("mobilenet", "efficientnet", "shufflenet", "convnext", "xception"),
+    "convolutional": (
+        "resnet",
+        "resnext",
+        "regnet",
+        "densenet",
+        "vgg",
+        "unet",
+        "alexnet",
+        "squeezenet",
+        "googlenet",
+        "darknet",
+        "wide_resnet",
+    ),
+    "other": ("lstm", "gru", "mlp", "mixer", "bilstm", "dlrm", "tabular"),
 }
 """Family -> how names of its networks begin; all others are transformers."""
 
@@ -75,14 +88,16 @@ def measured_points(path: Path, only: Sequence[str] | None = None) -> list[Measu
 
 
 def own_points(paths: Sequence[Path]) -> list[Measured]:
-    """The steps of the calibration's own networks, traced."""
-    return [
-        replace(_measured(row, row.model.partition("@")[0], _own_build), sitting=path.name)
-        for path in paths
-        for record in records(path)
-        if record["record"] == "step" and not record.get("error")
-        for row in [row_of(record)]
-    ]
+    """The steps of the calibration's own networks, traced; each file is a sitting."""
+    found = []
+    for path in paths:
+        taken = [r for r in records(path) if r["record"] == "step" and not r.get("error")]
+        for record in once_each(taken):
+            row = row_of(record)
+            measured = _measured(row, row.model.partition("@")[0], _own_build)
+            point = replace(measured.point, host=path.name, host_s=record.get("host_s") or {})
+            found.append(replace(measured, point=point, sitting=path.name))
+    return found
 
 
 def _measured(row: Row, group: str, build: Callable[[Row], Built]) -> Measured:

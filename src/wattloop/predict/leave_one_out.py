@@ -1,7 +1,7 @@
 """Each measured step predicted by constants that never saw its model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.intervals import Residual
@@ -52,5 +52,6 @@ def leave_one_out(
         fitted = model.fit([point for point in known if point.group != group])
         for index, point in enumerate(points):
             if point.group == group:
-                judged[index] = Judged(point, fitted.predict(point.workload, point.placement))
+                there = replace(point, placement=fitted.placed(point))
+                judged[index] = Judged(there, fitted.predict(there.workload, there.placement))
     return [judged[index] for index in range(len(points))]

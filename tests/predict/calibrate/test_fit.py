@@ -12,7 +12,7 @@ from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
 from wattloop.predict.calibrate.fit import fit_files, samples_of
 from wattloop.predict.calibrate.fit_cases import operations_of
-from wattloop.predict.calibrate.fit_steps import at_host_speed
+from wattloop.predict.calibrate.fit_steps import at_host_speed, once_each
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.operations import calculated_times
@@ -123,3 +123,17 @@ def test_the_speed_of_another_host_is_found() -> None:
         points.append(Point(work, Placement(H200), step.step_s, step.power_w, "made"))
     found = at_host_speed(model, points)
     assert found[0].placement.host_speed == pytest.approx(0.7, rel=0.03)
+
+
+def test_rounds_of_a_step_are_one_point() -> None:
+    """Medians, so that one slow round counts little; another sitting is another host."""
+    one = {"model": "gru@10", "batch": 2, "precision": "bf16", "avg_power_w": None, "sitting": ""}
+    host = [{"forward": s, "backward": 2 * s, "optimizer": 3 * s} for s in (1.0, 9.0, 2.0)]
+    rounds = [
+        {**one, "step_s": s, "host_s": h} for s, h in zip((5.0, 50.0, 6.0), host, strict=True)
+    ]
+    elsewhere = {**one, "step_s": 8.0, "sitting": "sitting 2"}
+    together, alone = once_each([*rounds, elsewhere])
+    assert (together["step_s"], together["avg_power_w"]) == (6.0, None)
+    assert together["host_s"] == {"forward": 2.0, "backward": 4.0, "optimizer": 6.0}
+    assert alone["step_s"] == 8.0

@@ -6,6 +6,7 @@ host records     cost of operator calls, tensors and modules (fit_host)
 step records     small models: factors of families, host costs, joules together
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +87,7 @@ def fit_files(
     if not report.used["power"]:
         report = replace(report, constants=_with_specified_power(report.constants, gpu))
     if steps:
-        taken = [row for row in rows if row["record"] == "step" and not row.get("error")]
+        taken = _with_sittings(rows)
         fitted = fitted_to_steps(
             report.constants, points_of(taken, gpu, progress, cap_in_force(rows, gpu))
         )
@@ -96,6 +97,20 @@ def fit_files(
     }
     constants = report.constants
     return replace(report, constants=replace(constants, made={**constants.made, **kept}))
+
+
+def _with_sittings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Steps with the sitting they are of, each of which may have had another host.
+
+    The one with most steps has no name: its host is the one that constants hold for.
+    """
+    sitting, taken = 0, []
+    for row in rows:
+        sitting += row["record"] == "machine"
+        if row["record"] == "step" and not row.get("error"):
+            taken.append({**row, "sitting": f"sitting {sitting}"})
+    most = Counter(row["sitting"] for row in taken).most_common(1)
+    return [{**row, "sitting": ""} if row["sitting"] == most[0][0] else row for row in taken]
 
 
 def constants_from(rows: Sequence[Mapping[str, Any]], gpu: Gpu) -> FitReport:

@@ -1,6 +1,8 @@
 """Whole training steps in a calibration: the last fit, and how wrong it is on models left out."""
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +16,14 @@ from wattloop.predict.models.model import Point
 from wattloop.predict.placement import Placement
 from wattloop.predict.scope import Scope
 
-__all__ = ["Progress", "at_host_speed", "fitted_to_steps", "left_out_residuals", "points_of"]
+__all__ = [
+    "Progress",
+    "at_host_speed",
+    "fitted_to_steps",
+    "left_out_residuals",
+    "once_each",
+    "points_of",
+]
 
 FEWEST_GROUPS = 3
 """Fewer models than this say nothing about a model left out."""
@@ -23,6 +32,7 @@ HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
 """Half to twice the speed of the host that a model was fitted on."""
 
 Progress = Callable[[str], None]
+_STEP = ("model", "batch", "precision")
 
 
 def points_of(
@@ -33,7 +43,8 @@ def points_of(
 ) -> list[Point]:
     """Step records as points: each one's model is built without weights and traced.
 
-    `cap_w` is the limit they were taken under; None is the factory's.
+    `cap_w` is the limit they were taken under; None is the factory's. A step that was taken in
+    several rounds is one point.
     """
     if not rows:
         return []
@@ -48,7 +59,7 @@ def points_of(
     from wattloop.predict.calibrate.zoo import subject
 
     points = []
-    for row in rows:
+    for row in once_each(rows):
         name, batch, precision = str(row["model"]), int(row["batch"]), str(row["precision"])
         progress(f"tracing {name}, batch {batch}, {precision}")
         with torch.device("meta"):
@@ -61,8 +72,34 @@ def points_of(
         )  # fmt: skip
         group = name.partition("@")[0]
         placement = Placement(gpu, cap_w=cap_w)
-        points.append(Point(workload, placement, row["step_s"], row["avg_power_w"], group))
+        points.append(
+            Point(
+                workload, placement, row["step_s"], row["avg_power_w"], group,
+                host=str(row.get("sitting", "")), host_s=row.get("host_s") or {},
+            )
+        )  # fmt: skip
     return points
+
+
+def once_each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rounds of one step in one sitting as one record: medians of what was measured."""
+    same: dict[tuple[object, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        same[tuple(row.get(name) for name in (*_STEP, "sitting"))].append(row)
+    return [_middle(rounds) for rounds in same.values()]
+
+
+def _middle(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = dict(rounds[0])
+    for name in ("step_s", "avg_power_w", "energy_j_per_step"):
+        known = [row[name] for row in rounds if row.get(name) is not None]
+        found[name] = statistics.median(known) if known else None
+    asked = [row["host_s"] for row in rounds if row.get("host_s")]
+    if asked:
+        found["host_s"] = {
+            name: statistics.median(each[name] for each in asked) for name in asked[0]
+        }
+    return found
 
 
 def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
@@ -105,8 +142,7 @@ def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Resi
         fitted = model.fit([point for point in points if point.group != group])
         for point in points:
             if point.group == group:
-                step = fitted.predict(point.workload, point.placement)
-                residuals.append(
-                    Residual.of(group, step, point.step_s, point.power_w, point.placement)
-                )
+                placement = fitted.placed(point)
+                step = fitted.predict(point.workload, placement)
+                residuals.append(Residual.of(group, step, point.step_s, point.power_w, placement))
     return residuals

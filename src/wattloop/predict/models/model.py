@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from wattloop.predict.placement import Placement
@@ -21,6 +21,9 @@ class Point:
         step_s, power_w: measured time of a step and mean power of one GPU; power may be unknown.
         group: the model it belongs to, without size and batch; leave-one-model-out leaves out a
             group.
+        host: the sitting it was measured in. Points of the nameless one are at the speed that
+            their placement says; how quick others were, a fit finds from their points.
+        host_s: phase -> time the host needed to ask for it, where that was measured.
     """
 
     workload: Workload
@@ -28,6 +31,8 @@ class Point:
     step_s: float
     power_w: float | None
     group: str
+    host: str = ""
+    host_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Model(ABC):
@@ -42,6 +47,10 @@ class Model(ABC):
     @abstractmethod
     def predict(self, workload: Workload, placement: Placement) -> Prediction:
         """Time, power and what they are made of."""
+
+    def placed(self, point: Point) -> Placement:
+        """Where `point` was measured, as far as this model knows its host."""
+        return point.placement
 
     @abstractmethod
     def explain(self, workload: Workload, placement: Placement) -> Mapping[str, float]:

@@ -61,7 +61,7 @@ DEFAULTS: dict[str, float] = {
     "stream.l2_share": 0.5,  # of the L2 that an operation can count on
     "stream.l2_use": 0.5,  # of what could be in L2 that is: some tensors were written long ago
     # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
-    # a call, of a tensor in a list, of a module call, and of a step.
+    # a call, of a tensor in a list, of a module call, and of a phase.
     "host.call_s": 8.0e-6,
     "host.call_s.forward": 9.0e-6,
     "host.call_s.forward.view": 2.5e-6,
@@ -82,7 +82,9 @@ DEFAULTS: dict[str, float] = {
     "host.launch_s.rnn.backward": 2.0e-5,
     "host.tensor_s": 1.0e-6,
     "host.module_s": 4.0e-6,
-    "host.step_s": 3.0e-4,
+    "host.step_s.forward": 1.0e-4,
+    "host.step_s.backward": 1.0e-4,
+    "host.step_s.optimizer": 1.0e-4,
     "host.overlap": 12.0,  # sharpness of max(GPU, host)
     # Power: watts that flow whatever runs, and joules of work.
     "power.idle_w": 80.0,

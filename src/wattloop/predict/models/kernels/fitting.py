@@ -12,13 +12,13 @@ import numpy as np
 
 from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.host_fit import HostFit
 from wattloop.predict.models.kernels.least_squares import minimise
 from wattloop.predict.models.kernels.operations import operation_times, scale_scopes
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
 from wattloop.predict.models.kernels.profile import Prepared, StepProfile, profile_of
 from wattloop.predict.models.kernels.step import step_results
 from wattloop.predict.models.kernels.table import Floats
-from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.model import Point
 from wattloop.predict.workload.workload import Workload
 
@@ -30,11 +30,8 @@ PRIOR_CALIBRATED = 0.12
 """Standard deviation, in logarithms, of a family's factor before and after microbenchmarks."""
 PRIOR_TINY = 1.0
 """Of windows over tiny pictures in fp32: cuDNN's choices for them are like none measured."""
-PRIOR_HOST = 0.25
-"""The same for a single cost of the host, beside the others of its phase."""
-HOST_SHARED = ("forward", "backward", "optimizer", "")
-PRIOR_HOST_SHARED = 0.6
-"""How far all costs of a phase may be off together: hosts differ."""
+ASKED_WEIGHT = 0.5
+"""How much a measured dispatch time counts, of which a step has three."""
 
 
 def fitted_to_points(
@@ -47,10 +44,11 @@ def fitted_to_points(
     start = constants = constants.unfitted()
     calibrated = bool(constants.made.get("microbenchmarks"))
     for _ in range(TURNS):
-        constants = _with_time(constants, rows, calibrated=calibrated)
+        constants, rows = _with_time(constants, rows, calibrated=calibrated)
         values = with_power(constants.values, _draws(constants, rows))
         constants = replace(constants, values=values)
-    return start.fitted(constants.values)
+    hosts = {point.host: point.placement.host_speed for point, _ in rows if point.host}
+    return replace(start.fitted(constants.values), made={**start.made, "hosts": hosts})
 
 
 _Row = tuple[Point, Prepared]
@@ -94,13 +92,13 @@ class _Rows:
 
 def _with_time(
     constants: KernelConstants, points: Sequence[_Row], *, calibrated: bool
-) -> KernelConstants:
+) -> tuple[KernelConstants, list[_Row]]:
+    """Constants, and the points at the speeds of their hosts."""
     rows = _Rows.of(constants, points)
     values = constants.values
     known = np.array([values.look("scale", name) for name in rows.names])
     base = rows.seconds / np.exp(known)
-    host = _Hosts.of([prepared for _, prepared in points], values)
-    speed = np.array([point.placement.host_speed for point, _ in points])
+    host = HostFit.of(points, values)
     sharpness = values["host.overlap"]
     prior_s = PRIOR_CALIBRATED if calibrated else PRIOR_UNCALIBRATED
     families = [PRIOR_TINY if name == "tiny.fp32" else prior_s for name in rows.names]
@@ -108,56 +106,21 @@ def _with_time(
 
     def residuals(x: Floats) -> Floats:
         gpu_s = base @ np.exp(x[: len(known)])
-        host_s = host.seconds(x[len(known) :]) / speed
+        asked_s = host.seconds(x[len(known) :])
+        host_s = asked_s.sum(axis=1)
         longer, shorter = np.maximum(gpu_s, host_s), np.minimum(gpu_s, host_s)
         step_s = longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)
-        return np.asarray(np.log(step_s / rows.measured_s), dtype=np.float64)
+        steps = np.log(step_s / rows.measured_s)
+        return np.concatenate([steps, ASKED_WEIGHT * host.asked_residuals(asked_s)])
 
     found = minimise(residuals, np.zeros(len(prior)), prior)
     changes = {f"scale.{name}": float(x) for name, x in zip(rows.names, found, strict=False)}
-    return constants.with_values({**changes, **host.changes(found[len(known) :])})
-
-
-@dataclass(frozen=True, slots=True)
-class _Hosts:
-    """Costs of the host as factors on what they were: some shared by a phase, then each its own."""
-
-    names: list[str]
-    prices: Floats
-    counts: Floats
-    shared: Floats
-
-    @classmethod
-    def of(cls, workloads: Sequence[Prepared], values: Values) -> "_Hosts":
-        steps = [p.counts.of_step(p.workload.accumulate) for p in workloads]
-        # Costs that no point has are of the same host: they move with their phase.
-        known = {name for name in values.numbers if name.startswith("host.") and "_s" in name}
-        names = sorted(known | {name for step in steps for name in step})
-        counts = np.array([[step.get(name, 0.0) for name in names] for step in steps])
-        shared = np.zeros((len(names), len(HOST_SHARED)))
-        for row, name in enumerate(names):
-            shared[row, [part in name for part in HOST_SHARED].index(True)] = 1.0
-        return cls(names, np.array([values.look(name) for name in names]), counts, shared)
-
-    @property
-    def prior(self) -> Floats:
-        """Of the factors' logarithms, shared ones first."""
-        together = np.full(len(HOST_SHARED), PRIOR_HOST_SHARED)
-        return np.concatenate([together, np.full(len(self.names), PRIOR_HOST)])
-
-    def priced(self, x: Floats) -> Floats:
-        """Seconds of each cost."""
-        wide: Floats = self.shared @ x[: len(HOST_SHARED)] + x[len(HOST_SHARED) :]
-        return self.prices * np.exp(wide)
-
-    def seconds(self, x: Floats) -> Floats:
-        """Host time of each point."""
-        total: Floats = self.counts @ self.priced(x)
-        return total
-
-    def changes(self, x: Floats) -> dict[str, float]:
-        """The costs by name."""
-        return dict(zip(self.names, self.priced(x).tolist(), strict=True))
+    asked = found[len(known) :]
+    placed = [
+        (replace(point, placement=replace(point.placement, host_speed=speed)), prepared)
+        for (point, prepared), speed in zip(points, host.speeds(asked).tolist(), strict=True)
+    ]
+    return constants.with_values({**changes, **host.changes(asked)}), placed
 
 
 def _draws(constants: KernelConstants, points: Sequence[_Row]) -> list[Draw]:

@@ -1,7 +1,7 @@
 """Time the host needs to dispatch a step.
 
     host = sum over phase and kind of calls x cost + further kernels x launch
-           + tensors of lists x cost + module calls x cost + a fixed time
+           + tensors of lists x cost + module calls x cost + a fixed time of each phase
 
 Costs are looked up by phase and kind, so that a convolution may cost more than an addition.
 """
@@ -14,7 +14,10 @@ from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["HostCounts", "host_counts", "host_seconds", "of_operation"]
+__all__ = ["HostCounts", "host_counts", "host_seconds", "of_operation", "phase_of"]
+
+_UNNAMED = {"host.module_s": Phase.FORWARD, "host.tensor_s": Phase.OPTIMIZER}
+"""Phases of costs that do not name one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,19 @@ class HostCounts:
 def host_counts(workload: Workload) -> HostCounts:
     """Calls, launches and module calls of `workload`."""
     one_pass: dict[str, float] = {"host.module_s": float(workload.modules)}
-    once: dict[str, float] = {"host.step_s": 1.0}
+    once: dict[str, float] = {}
     for op in workload.operations:
+        once[f"host.step_s.{op.phase}"] = 1.0
         counts = once if op.phase is Phase.OPTIMIZER else one_pass
         for name, number in of_operation(op).items():
             counts[name] = counts.get(name, 0.0) + number * op.count
     return HostCounts(one_pass, once)
+
+
+def phase_of(name: str) -> Phase | None:
+    """The phase that a cost belongs to; None where it is of no single one."""
+    named = (phase for phase in Phase if phase in name.split("."))
+    return _UNNAMED.get(name) or next(named, None)
 
 
 def host_seconds(counts: HostCounts, values: Values) -> tuple[float, float]:
@@ -60,8 +70,8 @@ def of_operation(op: Operation) -> dict[str, float]:
         counts[f"host.call_s.{op.phase}.{op.kind}"] = float(op.calls)
     further = op.kernels - max(op.calls, 1)
     if further > 0 and not is_persistent(op):
-        kind = f"rnn.{op.phase}" if op.kind is Kind.RNN else "kernel"
-        counts[f"host.launch_s.{kind}"] = float(further)
+        kind = "rnn" if op.kind is Kind.RNN else "kernel"
+        counts[f"host.launch_s.{kind}.{op.phase}"] = float(further)
     if op.kind is Kind.FOREACH:
         counts["host.tensor_s"] = size_of(op.detail, "tensors")
     return counts

@@ -86,6 +86,11 @@ class KernelModel(Model):
             else (prediction)
         )
 
+    def placed(self, point: Point) -> Placement:
+        """At the speed that its host had, where the fit saw others of its points."""
+        speed = self._constants.made.get("hosts", {}).get(point.host)
+        return point.placement if speed is None else replace(point.placement, host_speed=speed)
+
     def predict_many(
         self, workloads: Sequence[Workload], placements: Sequence[Placement]
     ) -> StepResults:
