@@ -78,6 +78,16 @@ def test_dispatch_times_tell_phases_apart() -> None:
     assert ratio(told) > ratio(blind) + 0.1
 
 
+def test_dispatch_of_more_kernels_than_the_queue_holds_is_not_believed() -> None:
+    """There the host may have waited for the GPU, and its time would be the GPU's."""
+    many = transformer_step(1, 32, 256, 200, "bf16")
+    step = TRUE.predict(many, Placement(H200))
+    point = Point(many, Placement(H200), step.step_s, step.power_w, "many")
+    waited = replace(point, host_s={"forward": 50.0, "backward": 50.0})
+    found = [TRUE.fit([p]).kernel_constants.values.numbers for p in (point, waited)]
+    assert found[0] == found[1]
+
+
 def test_every_cost_of_a_step_has_a_phase() -> None:
     """A cost without one would belong to no measured dispatch time."""
     counts = host_counts(transformer_step()).of_step(1)

@@ -16,6 +16,7 @@ from wattloop.predict.models.kernels.table import Floats
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.models.model import Point
 from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.workload import Workload
 
 __all__ = ["HostFit"]
 
@@ -26,6 +27,8 @@ PRIOR_SHARED = 0.6
 PRIOR_SPEED = 0.3
 """Of another sitting's speed."""
 PHASES = tuple(Phase)
+QUEUE = 1000
+"""Kernels that can wait on the GPU: for more of them, the host may have waited too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class HostFit:
             (row, column, point.host_s[phase])
             for row, (point, _) in enumerate(points)
             for column, phase in enumerate(PHASES)
-            if phase in point.host_s
+            if phase in point.host_s and _kernels(point.workload, phase) <= QUEUE
         ]
         return cls(
             names,
@@ -116,3 +119,9 @@ class HostFit:
     def changes(self, x: Floats) -> dict[str, float]:
         """The prices by name."""
         return dict(zip(self.names, self.priced(x).tolist(), strict=True))
+
+
+def _kernels(workload: Workload, phase: Phase) -> int:
+    """How many a phase launches; those of a pass as often as there are passes."""
+    passes = 1 if phase is Phase.OPTIMIZER else workload.accumulate
+    return passes * sum(op.kernels * op.count for op in workload.operations if op.phase is phase)
