@@ -32,7 +32,7 @@ BASE = "base"
 _KINDS = {"conv": "convolution", "rnn": "recurrence"}
 FULL = 0.97
 """Share of its power limit that a fully loaded GPU draws."""
-PULL = 2.0
+PULL = 0.5
 """How much slopes are pulled towards 0: what a few steps say is not believed."""
 CUT = 3.0
 """Sizes beyond so many medians (and a tenth) count as that."""
