@@ -115,7 +115,7 @@ def test_steps_with_uncertain_traits_have_wider_intervals() -> None:
             for n, (share, sigma) in enumerate(zip(shares, spread, strict=True))
         ]
 
-    known = Intervals.by_traits(drawn_traits(600), SCOPE)
+    known = Intervals.by_traits(drawn_traits(2400), SCOPE)
     waiting = Prediction(1.0, 20.0)
     busy = Prediction(1.0, 700.0)
     wide = known.around(waiting, STEP, HERE).step_interval
