@@ -121,8 +121,8 @@ ORIGIN = """
 That these rows are covered more often than stated is no rule: the suite's are covered less often by
 intervals made in the same way. The correction for few rows (a conformal quantile is that of n + 1
 rows) is worth 2% of the width, and is what makes 90% hold after a small calibration. Without the
-suite's residuals these intervals are no narrower but in time, and would not know that the suite's H200s
-drew 3 to 4% less or 4% more than predicted, as the next one may.
+suite's residuals these intervals are no narrower but in time, and would not know that the suite's
+H200s drew 3 to 4% less or 4% more than predicted, as the next one may.
 """.strip().replace("\n", " ")
 
 HINDSIGHT = """
