@@ -91,7 +91,7 @@ def test_wrong_verb_suggests_the_right_one(
     assert "Did you mean 'devices'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("devices",), ("devices", "--json", "-")])
+@pytest.mark.parametrize("words", [("devices",), ("devices", "--json", "-"), ("--help",)])
 def test_closed_pipe_is_quiet(bare: Machine, words: tuple[str, ...]) -> None:
     """`wattloop devices | head -0` ends as `yes | head` does, without a complaint."""
     ours, theirs = os.pipe()
@@ -102,6 +102,25 @@ def test_closed_pipe_is_quiet(bare: Machine, words: tuple[str, ...]) -> None:
     )  # fmt: skip
     os.close(theirs)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_closed_output_is_no_fault(bare: Machine) -> None:
+    """`wattloop devices >&-` has nowhere to write, and ends well."""
+    words = " ".join(bare.command("devices"))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} >&-"], env=bare.environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_letters_that_the_terminal_does_not_have_are_spelt(bare: Machine) -> None:
+    """An ASCII output gets an escape for ±, not a fault."""
+    done = bare.wattloop("runs", "compare", "--help", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    bare.wattloop("run", "--name", "größe ±", "true")
+    done = bare.wattloop("runs", "list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert rb"gr\xf6\xdfe \xb1" in done.stdout
 
 
 def test_quick_parser_knows_exactly_the_documented_options() -> None:

@@ -1,7 +1,7 @@
 """Where the command line begins: errors become messages and exit codes here."""
 
+import io
 import os
-import select
 import sys
 from typing import Any
 
@@ -21,12 +21,13 @@ CLOSED_PIPE = 141
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    _prepare_output()
     try:
         return _flushed(_run_verb(words))
     except SystemExit as end:
-        code = _code(end.code)
-        # typer ends with 1 when nobody reads its output any more
-        return _silenced() if code == 1 and _reader_left() else _flushed(code)
+        # typer and rich end with 1 when nobody reads their output any more
+        left = isinstance(end.__context__, BrokenPipeError)
+        return _silenced() if left else _flushed(_code(end.code))
     except CommandError as error:
         say(f"wattloop: {error}")
         return error.exit_code
@@ -63,6 +64,14 @@ def _run_verb(words: list[str]) -> int:
     return 0
 
 
+def _prepare_output() -> None:
+    """A closed standard output swallows, one that lacks a letter spells it: never a fault."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _code(code: Any) -> int:
     if code is None:
         return 0
@@ -77,13 +86,6 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         return _silenced()
     return code
-
-
-def _reader_left() -> bool:
-    """Whether standard output is a pipe that nobody reads."""
-    output = select.poll()
-    output.register(1, 0)
-    return any(happened & select.POLLERR for _, happened in output.poll(0))
 
 
 def _silenced() -> int:
