@@ -74,13 +74,35 @@ def test_version_and_help(here: Machine, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     for verb in VERBS:
         assert verb in text
+    assert "<bool>" not in text
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help(here: Machine, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each verb loads and explains itself."""
     assert entry.main([verb, "--help"]) == 0
-    assert f"Usage: wattloop {verb}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"Usage: wattloop {verb}" in text
+    assert "<bool>" not in text  # a flag that looks as if it took a value
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("wattloop dev", {"devices"}),
+        ("wattloop runs ex", {"export"}),
+        ("wattloop tune resume --tri", {"--trials"}),
+        ("wattloop simulate --po", {"--policies"}),
+        ("wattloop simulate sc", {"scenarios"}),
+        ("wattloop predict gpt2.json --prec", {"--precision"}),
+        ("wattloop sweep caps.yaml --rep", {"--repeats"}),
+    ],
+)
+def test_the_shell_completes_verbs_and_options(bare: Machine, line: str, wanted: set[str]) -> None:
+    """What `wattloop --install-completion` asks of us at every press of TAB."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = bare.wattloop(_WATTLOOP_COMPLETE="complete_bash", **asked)
+    assert (set(done.stdout.decode().split()), done.stderr) == (wanted, b"")
 
 
 def test_wrong_verb_suggests_the_right_one(
