@@ -33,6 +33,16 @@ def raising(error: BaseException) -> Any:
             "wattloop: /root/x: Permission denied; name another place, or allow this user to use "
             "it\n",
         ),
+        (
+            OSError(36, "File name too long", "x" * 300),
+            2,
+            f"wattloop: {'x' * 200}...: File name too long; name another place\n",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            2,
+            "wattloop: a file: No space left on device; make room, or name another place\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(5), 5, ""),
     ],
@@ -64,6 +74,17 @@ def test_unexpected_error_asks_for_a_report(
     monkeypatch.setenv("WATTLOOP_DEBUG", "1")
     assert entry.main([]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("runs", "list", "--json"), ("runs", "list", "--store"), ("simulate",)]
+)
+def test_a_name_that_is_too_long_is_no_fault_of_ours(
+    here: Machine, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it is looked for."""
+    assert entry.main([*words, "x" * 300]) == 2
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_version_and_help(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:

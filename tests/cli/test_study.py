@@ -32,6 +32,7 @@ def test_init_tells_programs_what_it_wrote(machine: Machine) -> None:
         (["baseline", "none.yaml"], "wattloop study init none.yaml"),
         (["simulate"], "wattloop study baseline"),
         (["init"], "name another file"),
+        (["init", "/proc/study.yaml"], "choose another"),
         (["status", "--json", "none/x.json"], "no folder"),
     ],
 )

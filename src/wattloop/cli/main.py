@@ -1,5 +1,6 @@
 """Where the command line begins: errors become messages and exit codes here."""
 
+import errno
 import io
 import os
 import sys
@@ -16,6 +17,20 @@ UNEXPECTED_ERROR = 70
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 """128 + SIGPIPE, what a shell reports for `yes | head`."""
+
+
+PLACES = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "name another place, or allow this user to use it"
+    ),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or name another place"),
+    **dict.fromkeys(
+        (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS),
+        "name another place",
+    ),
+}
+"""What is wrong with a place and no fault of ours, and what to do about it."""
+LONGEST_SHOWN = 200
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,11 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _silenced()
-    except PermissionError as error:  # a folder that may not be read, and no fault of ours
-        where = error.filename or "a file"
-        say(
-            f"wattloop: {where}: {error.strerror}; name another place, or allow this user to use it"
-        )
+    except OSError as error:
+        remedy = PLACES.get(error.errno or 0)
+        if remedy is None:
+            return _unexpected(error)
+        say(f"wattloop: {_shortened(error.filename)}: {error.strerror}; {remedy}")
         return USAGE_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _unexpected(error)
@@ -92,6 +107,11 @@ def _silenced() -> int:
     """Point standard output nowhere, or Python complains about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return CLOSED_PIPE
+
+
+def _shortened(name: object) -> str:
+    text = os.fsdecode(name) if isinstance(name, str | bytes) else "a file"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _unexpected(error: Exception) -> int:
