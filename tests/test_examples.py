@@ -166,6 +166,7 @@ def test_tests_of_energy_pass_anywhere_and_take_their_baseline(
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # an installed one is the same plugin
     shutil.copy(ROOT / "examples" / "test_energy.py", tmp_path)
     plugin = ("-p", "wattloop.check.pytest_plugin", "-p", "no:cacheprovider", "--energy-update")
+    plugin += ("--confcutdir", str(tmp_path))  # whatever else lies in the temporary folder
     done = searched(tmp_path, "-m", "pytest", str(tmp_path / "test_energy.py"), *plugin)
     assert done.returncode == 0, done.stdout
     assert "test_energy.py::test_training_stays_below_a_limit" in done.stdout

@@ -33,6 +33,16 @@ def raising(error: BaseException) -> Any:
             "wattloop: /root/x: Permission denied; name another place, or allow this user to use "
             "it\n",
         ),
+        (
+            OSError(36, "File name too long", "x" * 300),
+            2,
+            f"wattloop: {'x' * 200}...: File name too long; name another place\n",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            2,
+            "wattloop: a file: No space left on device; make room, or name another place\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
         (SystemExit(5), 5, ""),
     ],
@@ -66,6 +76,17 @@ def test_unexpected_error_asks_for_a_report(
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [("runs", "list", "--json"), ("runs", "list", "--store"), ("simulate",)]
+)
+def test_a_name_that_is_too_long_is_no_fault_of_ours(
+    here: Machine, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it is looked for."""
+    assert entry.main([*words, "x" * 300]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
 def test_version_and_help(here: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints the version; --help lists every verb."""
     assert entry.main(["--version"]) == 0
@@ -74,13 +95,35 @@ def test_version_and_help(here: Machine, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     for verb in VERBS:
         assert verb in text
+    assert "<bool>" not in text
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help(here: Machine, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each verb loads and explains itself."""
     assert entry.main([verb, "--help"]) == 0
-    assert f"Usage: wattloop {verb}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"Usage: wattloop {verb}" in text
+    assert "<bool>" not in text  # a flag that looks as if it took a value
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("wattloop dev", {"devices"}),
+        ("wattloop runs ex", {"export"}),
+        ("wattloop tune resume --tri", {"--trials"}),
+        ("wattloop simulate --po", {"--policies"}),
+        ("wattloop simulate sc", {"scenarios"}),
+        ("wattloop predict gpt2.json --prec", {"--precision"}),
+        ("wattloop sweep caps.yaml --rep", {"--repeats"}),
+    ],
+)
+def test_the_shell_completes_verbs_and_options(bare: Machine, line: str, wanted: set[str]) -> None:
+    """What `wattloop --install-completion` asks of us at every press of TAB."""
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = bare.wattloop(_WATTLOOP_COMPLETE="complete_bash", **asked)
+    assert (set(done.stdout.decode().split()), done.stderr) == (wanted, b"")
 
 
 def test_wrong_verb_suggests_the_right_one(
@@ -91,7 +134,7 @@ def test_wrong_verb_suggests_the_right_one(
     assert "Did you mean 'devices'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("devices",), ("devices", "--json", "-")])
+@pytest.mark.parametrize("words", [("devices",), ("devices", "--json", "-"), ("--help",)])
 def test_closed_pipe_is_quiet(bare: Machine, words: tuple[str, ...]) -> None:
     """`wattloop devices | head -0` ends as `yes | head` does, without a complaint."""
     ours, theirs = os.pipe()
@@ -102,6 +145,25 @@ def test_closed_pipe_is_quiet(bare: Machine, words: tuple[str, ...]) -> None:
     )  # fmt: skip
     os.close(theirs)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_closed_output_is_no_fault(bare: Machine) -> None:
+    """`wattloop devices >&-` has nowhere to write, and ends well."""
+    words = " ".join(bare.command("devices"))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} >&-"], env=bare.environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_letters_that_the_terminal_does_not_have_are_spelt(bare: Machine) -> None:
+    """An ASCII output gets an escape for ±, not a fault."""
+    done = bare.wattloop("runs", "compare", "--help", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    bare.wattloop("run", "--name", "größe ±", "true")
+    done = bare.wattloop("runs", "list", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert rb"gr\xf6\xdfe \xb1" in done.stdout
 
 
 def test_quick_parser_knows_exactly_the_documented_options() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Machine, without_escapes
-from wattloop.cli.output import print_table
+from wattloop.cli.output import print_table, table_text
+from wattloop.core.records import Missing
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
 
@@ -62,3 +63,48 @@ def test_runs_are_listed_whole_on_80_columns(bare: Machine) -> None:
     assert max(map(len, lines)) <= 80
     assert {line.split()[0] for line in lines} == {"run", first["run_id"], second["run_id"]}
     assert all("measured" in line for line in lines[1:])
+
+
+def test_words_and_quantities_are_cut_last() -> None:
+    """A narrow terminal folds long texts between words, and no number from its unit."""
+    headers = ("run", "name", "energy", "how")
+    text = shown(40, headers, [("20261115-0315", "a long name of it", "12.3 kJ", "estimated")])
+    assert "estimated" in text
+    assert "12.3 kJ" in text
+    assert max(map(len, text.splitlines())) <= 40
+
+
+def test_a_spare_column_that_is_empty_is_left_out_once() -> None:
+    """An unnamed column without a cell in it, named as spare too, does no harm."""
+    table = (("GPUs", "", "batch"), [("1 x h200", "", "8"), ("2 x h200", "", "16")])
+    lines = shown(8, *table, spare=("", "batch")).splitlines()
+    assert [line.strip() for line in lines] == ["GPUs", "1 x h200", "2 x h200"]
+    assert "batch" in shown(40, *table, spare=("", "batch"))
+
+
+def test_a_column_in_no_need_to_go_stays_though_it_has_no_name() -> None:
+    """A spare column without a header is shown where there is room."""
+    assert "spread" in shown(40, ("GPUs", ""), [("2 x h200", "spread")], spare=("",))
+
+
+def test_columns_are_aligned_below_wide_letters() -> None:
+    """A CJK character takes two columns of a terminal, an accent none."""
+    rows = [("漢字", "1 J"), ("gro\u0308ße", "2 J"), ("abcd", "3 J")]
+    assert table_text(("name", "energy"), rows).splitlines()[1:] == [
+        "漢字   1 J",
+        "gro\u0308ße  2 J",
+        "abcd   3 J",
+    ]
+
+
+def test_runs_with_something_missing_are_whole_on_80_columns(bare: Machine) -> None:
+    """Nor does an unread device, a nested run or a long name break words in two."""
+    folder = bare.store.with_name(f"{bare.store.name}.journals")
+    part = root_window()._replace(missing=(Missing("dram", "no sensor", ""),))
+    for number, name in enumerate(["true", "a name of some words", "x" * 400]):
+        first = header(f"20270115-08000{number}-aaaaaa", name=name)
+        write_journal(folder, first["run_id"], head=first, end=ended(part), seconds=1)
+    text = bare.on_terminal("runs", "list")
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.count("incomplete") == text.count("measured") == 3
+    assert "x" * 61 not in text

@@ -79,6 +79,7 @@ def test_list_shows_and_filters(two: Path, capsys: pytest.CaptureFixture[str]) -
         ["list", "--status", "happy"],
         ["list", "--since", "soon"],
         ["list", "--limit", "-1"],
+        ["list", "--limit", "9" * 30],
         ["show", "nothing"],
         ["compare", "last"],
         ["compare", "last", "last"],

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from wattloop.cli.study_view import print_step
+
 from .conftest import Machine
 
 
@@ -32,6 +34,7 @@ def test_init_tells_programs_what_it_wrote(machine: Machine) -> None:
         (["baseline", "none.yaml"], "wattloop study init none.yaml"),
         (["simulate"], "wattloop study baseline"),
         (["init"], "name another file"),
+        (["init", "/proc/study.yaml"], "choose another"),
         (["status", "--json", "none/x.json"], "no folder"),
     ],
 )
@@ -41,3 +44,16 @@ def test_what_cannot_be_done_is_said(machine: Machine, words: list[str], said: s
     done = machine.wattloop("study", *words)
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
     assert said in done.stderr.decode()
+
+
+def test_a_gain_within_noise_is_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: characterize tells a proven gain of a sweep from chance, and simulated from real."""
+    row = {"sweep": "s-1", "of": "", "provenance": "simulated"}
+    sure = {**row, "metric": "EDP", "setting": "400 W", "gain_pct": 11.3, "beyond_noise": True}
+    chance = {**row, "metric": "ED2P", "setting": "600 W", "gain_pct": 1.0, "beyond_noise": False}
+    print_step("characterize", {"note": "", "best": [sure, chance]})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3:] for line in lines[1:]] == [
+        ["W", "+11.3", "simulated", "s-1"],
+        ["W", "+1.0", "(within", "noise)", "simulated", "s-1"],
+    ]

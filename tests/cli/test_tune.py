@@ -103,6 +103,25 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
     assert final["search"]["energy_j"] > final["winner"]["energy_j"]
 
 
+def test_the_report_of_a_search_tells_its_final_training(here, capsys):
+    """Promise: the name still means the search after `final`, whose report has what was saved."""
+    pytest.importorskip("altair", reason="Altair is not installed")
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert main(["report", "small", "-o", "before.html"]) == 0
+    assert main(["tune", "final", "small", "--json", "final.json"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    final = json.loads((here / "final.json").read_text())
+    assert main(["report", "small", "-o", "after.html"]) == 0
+    assert main(["report", final["final_id"], "-o", "by_id.html"]) == 0
+    assert "Trained in full" not in (here / "before.html").read_text()
+    for name in ("after.html", "by_id.html"):
+        text = (here / name).read_text()
+        assert "Trained in full" in text
+        assert said[1:] in text
+    assert main(["tune", "list", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["searches"][0]["status"] == "finished"
+
+
 def test_a_limit_stops_it_and_a_higher_one_goes_on(here, capsys):
     """Promise: it says which limit; with another it goes on, with the same it begins anew."""
     assert main(["tune", "run", "s.yaml", "--trials", "1", *COMMAND]) == 0

@@ -31,6 +31,13 @@ def test_plain_lines_without_a_terminal(machine: Machine) -> None:
     assert all("total" in line and "\x1b" not in line for line in lines)
 
 
+def test_names_stay_whole_on_a_narrow_terminal(machine: Machine) -> None:
+    """The curve gives way, not what people read."""
+    text = machine.on_terminal("watch", "--seconds", "0.5", columns=60)
+    assert "cpu:0/package" in text
+    assert "measured" in text
+
+
 def test_attaches_to_a_running_run(machine: Machine) -> None:
     """A live run is followed through its journal until it ends."""
     run = subprocess.Popen(

@@ -104,6 +104,24 @@ def test_a_fault_of_ours_never_reaches_the_loop(
     assert active_session() is None
 
 
+def test_a_meter_that_nobody_began_says_so(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, and the loop goes on; when it has begun all is well."""
+    meter = TrainingMeter()
+    for _ in range(3):
+        meter.epoch_begin()
+        meter.step_end()
+        meter.epoch_end()
+    assert "has not begun" in (meter.fault or "")
+    assert len(caplog.records) == 1
+    with meter:
+        meter.epoch_begin()
+        meter.epoch_end()
+    assert meter.fault is None
+    assert len(meter.epochs) == 1
+
+
 def test_a_wrong_setting_is_said_before_the_training(machine: Machine) -> None:
     """Promise: a typing mistake is an error at once, not after three days."""
     with pytest.raises(ConfigError, match="interval"):

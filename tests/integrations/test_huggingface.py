@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from wattloop.core.records import RunStatus  # noqa: E402 - after the skips
 from wattloop.integrations.huggingface import EnergyCallback  # noqa: E402 - after the skips
 
 
@@ -77,6 +78,28 @@ def test_a_second_training_is_a_run_of_its_own(machine: Machine, tmp_path: Path)
     assert first is not None
     assert second is not None
     assert first.run_id != second.run_id
+
+
+def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine, tmp_path: Path) -> None:
+    """Promise: after ctrl-C in a notebook, `train()` again is a run of its own, not a part."""
+    energy = EnergyCallback()
+    watched = trainer(tmp_path, [energy, Interrupting()], report_to="none")
+    with pytest.raises(KeyboardInterrupt):
+        watched.train()
+    broken = energy.meter
+    watched.pop_callback(Interrupting)
+    watched.train()
+    assert broken.run is not None
+    assert broken.run.status is RunStatus.FAILED
+    assert energy.meter.run is not None
+    assert energy.meter.run.run_id != broken.run.run_id
+
+
+class Interrupting(transformers.TrainerCallback):  # type: ignore[name-defined,misc] # as above
+    """Somebody stops the cell."""
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
 
 
 def test_the_trainers_tensorboard_gets_the_energy(machine: Machine, tmp_path: Path) -> None:

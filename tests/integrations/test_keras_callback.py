@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="the test runs Keras on PyTorch, which is no
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
 
+from wattloop.core.records import RunStatus  # noqa: E402 - after the skips
 from wattloop.integrations.keras_callback import EnergyCallback  # noqa: E402 - after the skips
 
 
@@ -37,3 +38,21 @@ def test_fit_is_measured_and_not_changed(machine: Machine) -> None:
     assert all(e.energy_j and e.energy_j > 0 for e in meter.epochs)
     for before, after in zip(plain.get_weights(), watched.get_weights(), strict=True):
         assert numpy.array_equal(before, after)
+
+
+def test_a_training_that_broke_off_is_ended_by_the_next(machine: Machine) -> None:
+    """Promise: after ctrl-C in a notebook, `fit` again is a run of its own, not a part."""
+
+    class Interrupting(keras.callbacks.Callback):  # type: ignore[name-defined,misc] # found late
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise KeyboardInterrupt
+
+    energy = EnergyCallback()
+    with pytest.raises(KeyboardInterrupt):
+        fitted([energy, Interrupting()])
+    broken = energy.meter
+    fitted([energy])
+    assert broken.run is not None
+    assert broken.run.status is RunStatus.FAILED
+    assert energy.meter.run is not None
+    assert energy.meter.run.run_id != broken.run.run_id

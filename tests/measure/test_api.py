@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -129,6 +130,28 @@ def test_ending_twice_is_harmless() -> None:
     m = wattloop.measure("x").begin()
     first = m.end().duration_s
     assert m.end().duration_s == first
+
+
+def test_beginning_twice_is_refused_and_loses_nothing() -> None:
+    """The one that goes on would never be ended; after its end it may begin again."""
+    m = wattloop.measure("x").begin()
+    with pytest.raises(RuntimeError, match="'x' has begun and not ended"):
+        m.begin()
+    m.end()
+    assert m.run is not None
+    first = m.run.run_id
+    m.begin().end()
+    assert m.run.run_id != first
+
+
+def test_it_shows_its_energy() -> None:
+    """A measurement at the end of a cell of a notebook is a line for people."""
+    m = wattloop.measure("training")
+    assert repr(m) == "<wattloop 'training': not begun>"
+    with m:
+        time.sleep(0.1)
+        assert re.fullmatch(r"<wattloop 'training': .* so far, measured.*>", repr(m))
+    assert re.fullmatch(r"<wattloop 'training': .* J ± .* J in .* m?s, measured.*>", repr(m))
 
 
 def test_inner_measurements_are_windows_of_the_outer_run(machine: Machine) -> None:
@@ -317,7 +340,7 @@ def test_exit_of_the_program_is_a_failure_only_with_a_code(code: int, status: Ru
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"intervall": 1}, "intervall"),
+        ({"intervall": 1}, "'intervall'; did you mean 'interval_s'"),
         ({"interval_s": 0}, "interval_s"),
         ({"interval_s": "often"}, "interval_s"),
         ({"devices": 7}, "devices"),

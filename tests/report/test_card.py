@@ -90,11 +90,11 @@ def test_runs_that_are_less_than_they_seem_are_said() -> None:
 
 
 def test_what_was_only_estimated_is_named_with_its_share() -> None:
-    """Beside a GPU that was measured: a reader must not think that all of it was guessed."""
-    cpu = DomainEnergy("cpu:0/package", Scope.CPU, 4e5, 1e5, Provenance.ESTIMATED, "utilisation")
+    """Beside a GPU that was measured, and by whom: it may be imported from another tool."""
+    cpu = DomainEnergy("cpu:0/package", Scope.CPU, 4e5, 1e5, Provenance.ESTIMATED, "codecarbon 2")
     result = WindowResult("bert", 0, None, 0.0, 60.0, (gpu(0, 3.6e6), cpu))
     (note,) = card_of(trained(result=result), None, NOWHERE).notes
-    assert note.startswith("cpu:0/package: estimated from utilisation and TDP")
+    assert note.startswith("cpu:0/package: estimated (codecarbon 2), read from no sensor")
     assert note.endswith("10% of the joules")
 
 

@@ -28,5 +28,5 @@ def test_what_nobody_called_so_is_not_found(tmp_path: Path) -> None:
     """The message says how to see what there is."""
     with open_store(tmp_path / "runs.db") as store:
         insert_run(store, record(1))
-        with pytest.raises(RunNotFound, match="wattloop runs list"):
+        with pytest.raises(RunNotFound, match="wattloop runs list; nor is a sweep, search"):
             report_of(store, "nothing")

@@ -10,6 +10,7 @@ from tests.serve.conftest import NASTY
 from tests.serve.filled import LIVE, filled
 from tests.store.test_job_list import record
 from wattloop.core.errors import ConfigError
+from wattloop.core.provenance import Provenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
@@ -192,3 +193,20 @@ def test_a_run_without_any_sensor_says_so(place: Path, client: TestClient) -> No
     assert "No sensor was read" in text
     assert "wattloop devices" in text
     assert "Download the samples" not in text
+
+
+def test_a_total_is_called_measured_only_if_it_is(tmp_path: Path) -> None:
+    """Joules of a virtual GPU or an estimate in a sum are said to be in it."""
+    place = tmp_path / "runs.db"
+    with open_store(place) as store:
+        insert_run(store, record(1))
+        with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+            assert "<dt>Measured</dt>" in client.get("/").text
+        weak = record(2).result
+        assert weak is not None
+        domain = weak.domains[0]._replace(provenance=Provenance.SIMULATED)
+        insert_run(store, record(2, result=weak._replace(domains=(domain,))))
+    with TestClient(create_app(ServeOptions(store=str(place)))) as client:
+        text = client.get("/").text
+    assert "<dt>Measured</dt>" not in text
+    assert "1 job not measured throughout" in text

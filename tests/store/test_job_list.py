@@ -1,5 +1,6 @@
 """Promises of the list of jobs: filters, order, pages and totals are the database's work."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_totals_are_of_all_that_match_and_count_no_device_twice(store: Store) ->
     assert (totals.runs, totals.counted) == (4, 3)
     assert totals.energy_j == pytest.approx(700.0)
     assert (totals.carbon_g, totals.with_carbon) == (pytest.approx(4.0), 2)
+
+
+def test_totals_tell_what_was_measured_from_what_was_not(store: Store) -> None:
+    """A job of which a part was estimated has an energy, and is not among the measured."""
+    assert (job_totals(store).with_energy, job_totals(store).measured) == (3, 3)
+    weak = record(5)
+    assert weak.result is not None
+    (domain,) = weak.result.domains
+    guessed = domain._replace(name="cpu:0", provenance=Provenance.ESTIMATED)
+    insert_run(store, replace(weak, result=weak.result._replace(domains=(domain, guessed))))
+    assert (job_totals(store).with_energy, job_totals(store).measured) == (4, 3)
 
 
 def test_nothing_known_is_not_zero(store: Store) -> None:

@@ -39,6 +39,18 @@ def test_one_call_finds_the_best_and_its_table(settings):
     assert result.summary.energy_j == pytest.approx(sum(row["energy_j"] for row in rows))
 
 
+def test_a_mistake_in_the_function_is_told(settings):
+    """Promise: where nothing was found because everything failed, the summary says what it was."""
+
+    def broken(trial):
+        raise ValueError(f"no such file for {trial['lr']}")
+
+    result = searched(settings, broken)
+    assert result.best is None
+    assert "3 of 3 configurations failed, c" in result.summary.why
+    assert "ValueError: no such file for 0." in result.summary.why
+
+
 def test_a_search_that_stopped_goes_on_with_other_limits(settings):
     """Promise: what was trained is not trained again."""
     trained = []

@@ -194,7 +194,7 @@ def _known_error(domain: Domain) -> str:
     if domain.known_error:
         parts.append(f"±{domain.known_error:.1%}".replace(".0%", "%"))
     if domain.known_error_w:
-        parts.append(f"±{domain.known_error_w:g} W")
+        parts.append(f"±{domain.known_error_w:.2g} W")
     return " and ".join(parts) or "not stated"
 
 

@@ -75,14 +75,35 @@ class VerbGroup(TyperGroup):
         if name in VERBS:
             module = importlib.import_module(VERBS[name][0])
             command = typer.main.get_command(module.app)
+            _show_flags_bare(command, ctx)
         return name, command, rest
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Asked for by whatever shows the options."""
+        option = super().get_help_option(ctx)
+        _without_type([*self.params, option])
+        return option
+
+
+def _show_flags_bare(command: Any, ctx: Any) -> None:
+    """Of a verb and all its commands."""
+    _without_type([*command.params, command.get_help_option(ctx)])
+    for each in getattr(command, "commands", {}).values():
+        _show_flags_bare(each, ctx)
+
+
+def _without_type(options: list[Any]) -> None:
+    """A flag takes no value, though newer typers print `<bool>` beside it as if it did."""
+    for option in options:
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
 
 
 app = typer.Typer(
     cls=VerbGroup,
     help="Measure, understand and cut the energy of deep-learning training.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
 )
 

@@ -1,7 +1,8 @@
 """Where the command line begins: errors become messages and exit codes here."""
 
+import errno
+import io
 import os
-import select
 import sys
 from typing import Any
 
@@ -18,15 +19,30 @@ CLOSED_PIPE = 141
 """128 + SIGPIPE, what a shell reports for `yes | head`."""
 
 
+PLACES = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "name another place, or allow this user to use it"
+    ),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, or name another place"),
+    **dict.fromkeys(
+        (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS),
+        "name another place",
+    ),
+}
+"""What is wrong with a place and no fault of ours, and what to do about it."""
+LONGEST_SHOWN = 200
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
+    _prepare_output()
     try:
         return _flushed(_run_verb(words))
     except SystemExit as end:
-        code = _code(end.code)
-        # typer ends with 1 when nobody reads its output any more
-        return _silenced() if code == 1 and _reader_left() else _flushed(code)
+        # typer and rich end with 1 when nobody reads their output any more
+        left = isinstance(end.__context__, BrokenPipeError)
+        return _silenced() if left else _flushed(_code(end.code))
     except CommandError as error:
         say(f"wattloop: {error}")
         return error.exit_code
@@ -37,11 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _silenced()
-    except PermissionError as error:  # a folder that may not be read, and no fault of ours
-        where = error.filename or "a file"
-        say(
-            f"wattloop: {where}: {error.strerror}; name another place, or allow this user to use it"
-        )
+    except OSError as error:
+        remedy = PLACES.get(error.errno or 0)
+        if remedy is None:
+            return _unexpected(error)
+        say(f"wattloop: {_shortened(error.filename)}: {error.strerror}; {remedy}")
         return USAGE_ERROR
     except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
         return _unexpected(error)
@@ -63,6 +79,14 @@ def _run_verb(words: list[str]) -> int:
     return 0
 
 
+def _prepare_output() -> None:
+    """A closed standard output swallows, one that lacks a letter spells it: never a fault."""
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _code(code: Any) -> int:
     if code is None:
         return 0
@@ -79,17 +103,15 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _reader_left() -> bool:
-    """Whether standard output is a pipe that nobody reads."""
-    output = select.poll()
-    output.register(1, 0)
-    return any(happened & select.POLLERR for _, happened in output.poll(0))
-
-
 def _silenced() -> int:
     """Point standard output nowhere, or Python complains about it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return CLOSED_PIPE
+
+
+def _shortened(name: object) -> str:
+    text = os.fsdecode(name) if isinstance(name, str | bytes) else "a file"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _unexpected(error: Exception) -> int:

@@ -8,6 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
+from wattloop.cli.table_widths import (
+    column_widths,
+    fits_folded,
+    fitted_widths,
+    shown_width,
+)
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -76,7 +82,8 @@ def print_table(
     """A table on standard output: fitted to a terminal, plain columns elsewhere.
 
     The first column is never cut: it is what people copy. A terminal that is too narrow for the
-    rest loses the columns in `spare`, the first of them first; after that, cells are folded.
+    rest loses the columns in `spare`, the first of them first; after that, cells are folded, the
+    widest columns first and between words as long as that will do.
     """
     rows = list(rows)
     if not is_terminal(sys.stdout):
@@ -89,8 +96,9 @@ def print_table(
     console = Console()
     headers, rows = _narrowed(headers, rows, spare, console.width)
     table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    for number, header in enumerate(headers):
-        table.add_column(header, no_wrap=number == 0, overflow="fold")
+    widths = fitted_widths([tuple(headers), *rows], console.width)
+    for number, (header, width) in enumerate(zip(headers, widths, strict=True)):
+        table.add_column(header, no_wrap=number == 0, overflow="fold", width=width)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
@@ -99,26 +107,26 @@ def print_table(
 def table_text(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Aligned columns without decoration."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
-    widths = _widths(lines)
+    widths = column_widths(lines)
     return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            cell + " " * (width - shown_width(cell))
+            for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
         + "\n"
         for line in lines
     )
 
 
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-
 def _narrowed(
     headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Without as many of the `spare` columns as it takes to fit, and without empty ones."""
+    """Without empty columns, and without as many of the `spare` ones as it takes to fit."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
-    for name in [*(h for h, size in zip(headers, _widths(lines), strict=True) if not size), *spare]:
-        too_wide = sum(_widths(lines)) + 2 * (len(lines[0]) - 1) > width
-        if too_wide or not name:
+    empty = [number for number, size in enumerate(column_widths(lines)) if not size]
+    lines = [tuple(c for n, c in enumerate(line) if n not in empty) for line in lines]
+    for name in spare:
+        if name in lines[0] and not fits_folded(lines, width):
             gone = lines[0].index(name)
             lines = [line[:gone] + line[gone + 1 :] for line in lines]
     return lines[0], lines[1:]

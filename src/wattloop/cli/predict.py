@@ -1,9 +1,8 @@
 """`wattloop predict`: what a training will cost, before it runs."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone
 from wattloop.cli.output import check_target
@@ -32,24 +31,12 @@ from wattloop.cli.predict_options import (
     Seq,
     Style,
 )
+from wattloop.cli.usual_command import RUN, UsualCommandGroup
 
 __all__ = ["app"]
 
-RUN = "run"
-
-
-class PredictGroup(TyperGroup):
-    """`predict --model ...` is `predict run --model ...`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add `run` where no other word is meant."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [RUN, *args]
-        return list(super().parse_args(ctx, args))
-
-
 app = typer.Typer(
-    cls=PredictGroup,
+    cls=UsualCommandGroup,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

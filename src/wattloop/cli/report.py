@@ -42,6 +42,7 @@ def report(
     from wattloop.report.figures.render import needs_libraries
     from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
+    from wattloop.store.formats.target import Target
 
     kinds = _kinds(output, html=html, pdf=pdf)
     if "pdf" in kinds:
@@ -55,8 +56,8 @@ def report(
     for kind in kinds:
         path = _target(output, kind, document.about.get("id", "report"))
         check_target(str(path), "--output")
-        with working(f"drawing {path}"):
-            path.write_bytes(_rendered(document, kind))
+        with working(f"drawing {path}"), Target(str(path), "--output").path() as whole:
+            whole.write_bytes(_rendered(document, kind))
         written[kind] = str(path)
         say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")
     if json_file is not None:

@@ -14,6 +14,9 @@ from wattloop.core.errors import ConfigError
 
 __all__ = ["app"]
 
+MOST_RUNS = 1_000_000_000
+"""Databases take no number of any length."""
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -45,7 +48,9 @@ def list_command(  # noqa: PLR0913 - one parameter per option
     since: Annotated[
         str | None, typer.Option(metavar="WHEN", help="2026-01-31, 2026-01-31T08:00, 12h or 7d.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="0 shows all.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, max=MOST_RUNS, help="0 shows all.")
+    ] = 20,
     json_file: JsonFile = None,
     store: StorePlace = None,
     config: Config = None,

@@ -8,7 +8,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from wattloop.cli.output import print_table
+from wattloop.cli.output import is_terminal, print_table
 from wattloop.cli.result_view import (
     DOMAIN_HEADERS,
     UNKNOWN,
@@ -28,13 +28,14 @@ from wattloop.store.tables import iso_time
 __all__ = ["brief", "matching_live", "print_comparison", "print_list", "print_run"]
 
 WINDOWS_SHOWN = 20
+NAME_SHOWN = 60
 
 
 def print_list(records: Sequence[RunRecord]) -> None:
     """One line per run."""
     headers = ("run", "name", "status", "started", "duration", "energy", "±", "power", "how", "")
     # the identifier tells the start, and energy over duration the power
-    spare = ("started", "power", "±")
+    spare = ("started", "power", "±", "duration", "status", "")
     print_table(headers, [_list_row(record) for record in records], spare=spare)
 
 
@@ -112,10 +113,12 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
     power_w = None if result is None else result.power_w
     remark = "" if result is None or result.complete else "incomplete"
     if not record.counted:
-        remark = f"counted by {record.counted_by}"
+        # an identifier a second time would cost a terminal three other columns
+        elsewhere = "elsewhere" if is_terminal(sys.stdout) else f"by {record.counted_by}"
+        remark = f"counted {elsewhere}"
     return (
         record.run_id,
-        record.name,
+        record.name if len(record.name) <= NAME_SHOWN else f"{record.name[:NAME_SHOWN]}…",
         _status(record),
         _local(record.started_wall_s),
         UNKNOWN if duration_s is None else format_duration(duration_s),

@@ -1,9 +1,8 @@
 """`wattloop simulate`: policies on a GPU cluster, before anybody's job waits for them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target
@@ -22,24 +21,12 @@ from wattloop.cli.simulate_options import (
     Workers,
 )
 from wattloop.cli.simulate_whatif import whatif_command
+from wattloop.cli.usual_command import RUN, UsualCommandGroup
 
 __all__ = ["app"]
 
-RUN = "run"
-
-
-class SimulateGroup(TyperGroup):
-    """`simulate SCENARIO` is `simulate run SCENARIO`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add `run` where no other word is meant."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [RUN, *args]
-        return list(super().parse_args(ctx, args))
-
-
 app = typer.Typer(
-    cls=SimulateGroup,
+    cls=UsualCommandGroup,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.output import check_target, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -39,7 +39,7 @@ def init(file: File = DEFAULT, *, json_file: JsonFile = None) -> None:
         raise ConfigError(f"{file}: is there already; name another file")
     check_target(file, "FILE")
     check_target(json_file, "--json")
-    path.write_text(EXAMPLE, encoding="utf-8")
+    write_text(EXAMPLE, file, "FILE")
     if json_file is not None:
         told = {"file": str(path.resolve()), "next": f"wattloop study baseline {file}"}
         write_json(told, json_file)

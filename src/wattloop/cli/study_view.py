@@ -85,11 +85,19 @@ def _print_characterize(found: Mapping[str, Any]) -> None:
         say(f"wattloop: {found['note']}")
     if found["best"]:
         print_table(
-            ("metric", "best setting", "gain %", "sweep"),
+            ("metric", "of", "best setting", "gain %", "how", "sweep"),
             [
-                (row["metric"], row["setting"], f"{row['gain_pct']:+.1f}", row["sweep"])
+                (
+                    row["metric"],
+                    row["of"] or "all",
+                    row["setting"],
+                    f"{row['gain_pct']:+.1f}" + ("" if row["beyond_noise"] else " (within noise)"),
+                    row["provenance"],
+                    row["sweep"],
+                )
                 for row in found["best"]
             ],
+            spare=("of", "how"),
         )
 
 

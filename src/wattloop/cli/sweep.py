@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target
@@ -14,24 +13,22 @@ from wattloop.cli.sweep_look import (
     list_command,
     show_command,
 )
+from wattloop.cli.usual_command import RUN, UsualCommandGroup
 
 __all__ = ["app"]
 
 COMMAND = "wattloop.sweep.command"
-RUN = "run"
 
 
-class SweepGroup(TyperGroup):
+class SweepGroup(UsualCommandGroup):
     """`sweep SPEC -- CMD` is `sweep run SPEC -- CMD`; what follows `--` is the user's command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take the command off, and add `run` where no other word is meant."""
+        """Take the command off; where nothing is left, `run` is meant."""
         if "--" in args:
             end = args.index("--")
             args, ctx.meta[COMMAND] = args[:end], args[end + 1 :]
             args = args or [RUN]
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [RUN, *args]
         return list(super().parse_args(ctx, args))
 
 

@@ -69,9 +69,14 @@ def live_table(title: str, snapshot: Snapshot) -> "Group":
     if total_w is not None:
         head += f", {format_power(total_w)} now"
     table = Table(title=Text(head), title_justify="left")
-    for name in ("domain", "power now", "energy so far", "how", "last minute"):
-        table.add_column(name, justify="right" if "power" in name or "energy" in name else "left")
-    for row in _rows(snapshot):
+    rows = _rows(snapshot)
+    # names and words stay whole; a narrow terminal has a shorter curve
+    table.add_column("domain", min_width=max((len(row[0]) for row in rows), default=0))
+    table.add_column("power now", justify="right")
+    table.add_column("energy so far", justify="right")
+    table.add_column("how", min_width=max((len(row[3]) for row in rows), default=0))
+    table.add_column("last minute")
+    for row in rows:
         history = sparkline(snapshot.history_w.get(row[0], ()), 40)
         table.add_row(*(Text(cell) for cell in (*row[:4], history)))
     return Group(table, *(Text(text) for text in _remarks(snapshot)))

@@ -78,8 +78,13 @@ class Settings(NamedTuple):
         known = set(self._fields) - {"sources"}
         for name in given:
             if name not in known:
+                from difflib import get_close_matches  # only for who made a mistake
+
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean '{near[0]}'? " if near else ""
                 raise ConfigError(
-                    f"{source}: unknown setting '{name}'; known are {', '.join(sorted(known))}"
+                    f"{source}: unknown setting '{name}'; {hint}known are "
+                    f"{', '.join(sorted(known))}"
                 )
         checked = {name: _checked(name, value, source) for name, value in given.items()}
         sources = {**self.sources, **dict.fromkeys(checked, source)}

@@ -32,6 +32,11 @@ Method = TypeVar("Method", bound=Callable[..., None])
 _log = logging.getLogger("wattloop")
 
 
+NOT_BEGUN = "the meter has not begun: write 'with EnergyMeter() as meter:', or call begin()"
+TRAINING = ("epoch_begin", "step_end")
+"""What is only called while training; frameworks validate before it, too."""
+
+
 def _in_the_loop(method: Method) -> Method:
     """A method that does nothing when nothing is measured, and never raises into the loop."""
 
@@ -42,6 +47,8 @@ def _in_the_loop(method: Method) -> Method:
                 method(self, *args, **kwargs)
             except Exception as error:  # noqa: BLE001 - the training matters more than its energy
                 self._give_up(method.__name__, error)
+        elif self._session is None and self.fault is None and method.__name__ in TRAINING:
+            self._give_up(method.__name__, RuntimeError(NOT_BEGUN))
 
     return cast("Method", guarded)
 
@@ -87,6 +94,7 @@ class TrainingMeter:
 
     def begin(self) -> Self:
         """Begin to measure; opens a run if this process has none."""
+        self.fault = None
         try:
             self._measurement.begin()
             session = active_session()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from wattloop.core.records import RunStatus
 from wattloop.integrations.loggers import TensorBoardLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 
@@ -46,6 +47,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin; a second `train()` is a run of its own."""
         if self.meter.result is not None:
+            self.meter.end(RunStatus.FAILED)  # one that broke off; what has ended stays as it is
             self.meter = EnergyMeter(**self._options)
         self.meter.loggers = (*self.meter.loggers, *self._trainers_writers())
         self.meter.begin()

@@ -13,6 +13,7 @@ from typing import Any
 
 from keras.callbacks import Callback
 
+from wattloop.core.records import RunStatus
 from wattloop.integrations.torch_loop import EnergyMeter
 
 __all__ = ["EnergyCallback"]
@@ -36,6 +37,7 @@ class EnergyCallback(Callback):  # type: ignore[misc] # keras is not typed here
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin; a second `fit` is a run of its own."""
         if self.meter.result is not None:
+            self.meter.end(RunStatus.FAILED)  # one that broke off; what has ended stays as it is
             self.meter = EnergyMeter(**self._options)
         self.meter.begin()
 

@@ -16,6 +16,8 @@ from wattloop.core.records import RunStatus, WindowResult
 from wattloop.core.resolved import Resolved
 from wattloop.core.settings import Settings
 from wattloop.measure.decorating import decorated
+from wattloop.measure.result_words import in_words
+from wattloop.measure.run_status import status_after
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window, current_window
 
@@ -72,7 +74,10 @@ class Measurement(Resolved):
             _check(options)
 
     def begin(self) -> Measurement:
-        """Begin; opens a run if this process has none."""
+        """Begin; opens a run if this process has none. What has ended may begin again."""
+        going = self._window is not None and self._window.end_s is None
+        if going and self._session is _runs.session:
+            raise RuntimeError(f"measure(): {self.name!r} has begun and not ended; end() it first")
         self._session = _runs.enter(self.name, self._options)
         self._window = self._session.begin(self.name, parent=current_window())
         return self
@@ -101,6 +106,11 @@ class Measurement(Resolved):
         """Utilisation, clocks, temperatures and memory now."""
         return self._session.signals() if self._session is not None else {}
 
+    def __repr__(self) -> str:
+        if self._window is None:
+            return f"<wattloop {self.name!r}: not begun>"
+        return f"<wattloop {self.name!r}: {in_words(self.result, self._window.end_s is None)}>"
+
     def __enter__(self) -> Measurement:
         self.begin()
         assert self._window is not None
@@ -115,7 +125,7 @@ class Measurement(Resolved):
     ) -> None:
         assert self._window is not None
         self._window.leave()
-        self.end(_status(exc))
+        self.end(status_after(exc))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call is measured; coroutines and generators until they are done."""
@@ -135,18 +145,9 @@ def _stretch(measurement: Measurement) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        measurement.end(_status(error))
+        measurement.end(status_after(error))
         raise
     measurement.end()
-
-
-def _status(error: BaseException | None) -> RunStatus:
-    """A generator that is closed early has not failed, nor has `sys.exit(0)`."""
-    if error is None or isinstance(error, GeneratorExit):
-        return RunStatus.FINISHED
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        return RunStatus.FINISHED
-    return RunStatus.FAILED
 
 
 def active_session() -> Session | None:

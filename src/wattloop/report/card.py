@@ -194,7 +194,8 @@ def _guessed(result: WindowResult) -> str:
     joules = sum(each.energy_j or 0.0 for each in named)
     share = f", {joules / result.energy_j:.0%} of the joules" if result.energy_j else ""
     names = ", ".join(each.name for each in named)
-    return f"{names}: estimated from utilisation and TDP, no sensor could be read{share}"
+    sources = ", ".join(dict.fromkeys(each.source for each in named))
+    return f"{names}: estimated ({sources}), read from no sensor{share}"
 
 
 def _missing(result: WindowResult | None) -> tuple[Missing, ...]:

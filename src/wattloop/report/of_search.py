@@ -33,6 +33,8 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
         Section("In short", tuple(_short(summary))),
         Section("Configurations", (_configurations(candidates, summary, experiment),)),
     ]
+    if experiment.facts.get("final"):
+        sections.insert(1, _in_full(experiment.facts["final"], summary))
     if candidates:
         table = with_energy(search_table(store, experiment, looked=(candidates, summary)))
         sections += _analyses(table)
@@ -73,6 +75,40 @@ def _short(summary: SearchSummary) -> list[Block]:
     if summary.failed:
         blocks.append(Paragraph(f"{summary.failed} configurations failed; they are kept as such."))
     return blocks
+
+
+def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
+    """What `tune final` measured: the winner and the default, from beginning to end."""
+    runs = {"best": final["winner"]}
+    if final["default"] is not None and final["default"] != final["winner"]:
+        runs["default"] = final["default"]
+    rows = tuple(
+        (
+            name,
+            _pairs({**run["parameters"], **run["levers"]}),
+            "–" if run["quality"] is None else f"{run['quality']:.4g}",
+            f"{run['epochs']:g}",
+            _energy(run),
+            format_duration(run["time_s"]),
+            run["status"].replace("_", " "),
+        )
+        for name, run in runs.items()
+    )
+    table = Table(
+        ("run", "configuration", "quality", "epochs", "energy", "time", "status"),
+        rows,
+        caption=f"Trained in full, energy of {summary.scope or 'nothing'}",
+        numbers=frozenset({2, 3, 4, 5}),
+    )
+    said = final["said"]
+    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}.")))
+
+
+def _energy(run: dict[str, Any]) -> str:
+    if run["energy_j"] is None:
+        return "–"
+    half = format_energy(run["uncertainty_j"]).partition(" (")[0]
+    return f"{format_energy(run['energy_j']).partition(' (')[0]} ± {half}, {run['provenance']}"
 
 
 def _saved_share(summary: SearchSummary) -> str:
@@ -152,9 +188,11 @@ def _parallel(table: AnalyzeTable) -> Section:
 
 
 def _setting(candidate: CandidateResult) -> str:
-    pairs = {**candidate.parameters, **candidate.levers}
-    said = ", ".join(f"{name} {_value(value)}" for name, value in pairs.items())
-    return said or candidate.candidate
+    return _pairs({**candidate.parameters, **candidate.levers}) or candidate.candidate
+
+
+def _pairs(setting: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in setting.items())
 
 
 def _value(value: object) -> str:

@@ -90,6 +90,7 @@ def _characterize(found: Mapping[str, Any]) -> list[Block]:
     rows = tuple(
         (
             row["metric"],
+            row["of"] or "all",
             row["setting"],
             f"{row['gain_pct']:+.1f}" + ("" if row["beyond_noise"] else " (within noise)"),
             row["provenance"],
@@ -97,8 +98,8 @@ def _characterize(found: Mapping[str, Any]) -> list[Block]:
         )
         for row in found["best"]
     )
-    columns = ("metric", "best setting", "gain %", "how", "sweep")
-    return [Table(columns, rows, "What levers do", frozenset((2,)))]
+    columns = ("metric", "of", "best setting", "gain %", "how", "sweep")
+    return [Table(columns, rows, "What levers do", frozenset((3,)))]
 
 
 def _simulate(found: Mapping[str, Any]) -> list[Block]:

@@ -39,18 +39,29 @@ def report_of(store: Store, reference: str) -> Document:
         return _of_run(store, find_run(store, reference))
     except RunNotFound as no_run:
         try:
-            experiment = find_experiment(store, reference)
+            experiment = _experiment(store, reference)
         except ExperimentNotFound:
             try:
                 return _of_run(store, find_run(store, reference, by_name=True))
             except RunNotFound:
-                raise no_run from None
+                nor = "nor is a sweep, search, campaign or study called so"
+                raise RunNotFound(f"{no_run}; {nor}") from None
     if experiment.kind not in EXPERIMENTS:
         known = ", ".join(["run", *EXPERIMENTS])
         raise ConfigError(
             f"{experiment.experiment_id} is a {experiment.kind}: there are reports on {known}"
         )
     return EXPERIMENTS[experiment.kind](store, experiment)
+
+
+def _experiment(store: Store, reference: str) -> Experiment:
+    """What has a report is meant before what bears its name; a final is told with its search."""
+    try:
+        return find_experiment(store, reference, *EXPERIMENTS)
+    except ExperimentNotFound:
+        other = find_experiment(store, reference)
+    search = other.facts.get("search")
+    return find_experiment(store, search, "search") if search else other
 
 
 def _of_run(store: Store, run: RunRecord) -> Document:

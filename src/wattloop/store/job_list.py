@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Select, func, or_, select
 
 from wattloop.core.errors import RunNotFound
+from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.store.database import Store
 from wattloop.store.job_rows import UNALLOCATED_KIND
@@ -80,6 +81,8 @@ class JobTotals:
     with_carbon: int
     quarantined: int
     """Runs whose figures are not believed, and in none of these sums."""
+    measured: int
+    """Jobs with an energy of which every part was read from a sensor of the machine."""
 
 
 def job_page(
@@ -158,6 +161,9 @@ def _totals(conditions: list[ColumnElement[bool]]) -> Select[Any]:
         known(jobs.c.facility_j),
         known(jobs.c.carbon_g),
         func.coalesce(func.sum(jobs.c.quarantined), 0),
+        func.count(jobs.c.energy_j).filter(
+            jobs.c.in_totals, jobs.c.provenance == Provenance.MEASURED.value
+        ),
     ).where(*conditions)
 
 

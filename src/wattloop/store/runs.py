@@ -82,6 +82,9 @@ def has_run(connection: Connection, run_id: str) -> bool:
 def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecord:
     """The run with this identifier, the only one that begins with it, or the `last` one.
 
+    Of a program that measures itself below `wattloop run`, or of the ranks of a job, the last is
+    the one that counted.
+
     With `by_name`, what is no beginning of an identifier is a name, of which the newest run is
     meant; not for what removes runs.
     """
@@ -107,7 +110,7 @@ def find_run(store: Store, reference: str, *, by_name: bool = False) -> RunRecor
     if len(found) > 1:
         several = ", ".join(sorted(record.run_id for record in found))
         raise RunNotFound(f"{reference!r} could be any of {several}; give more of it")
-    return found[0]
+    return _counting(store, found[0]) if reference == "last" else found[0]
 
 
 def list_runs(
@@ -195,6 +198,16 @@ def _columns(record: RunRecord) -> dict[str, Any]:
 
 def _newest_first(query: Select[Any]) -> Select[Any]:
     return query.order_by(runs.c.started_wall_s.desc(), runs.c.run_id.desc())
+
+
+def _counting(store: Store, record: RunRecord) -> RunRecord:
+    """The run that counted the devices of this one, where another did and is kept."""
+    if record.counted or record.counted_by is None:
+        return record
+    with store.reading() as connection:
+        query = select(runs.c.body).where(runs.c.run_id == record.counted_by)
+        other = connection.execute(query).scalar()
+    return record if other is None else read_record(other)
 
 
 def _not_found(store: Store, reference: str) -> str:

@@ -78,6 +78,15 @@ class StoreContract(ExperimentContract):
         with pytest.raises(RunNotFound):
             find_run(store, "%")
 
+    def test_the_last_run_is_the_one_that_counted(self, store: Store) -> None:
+        """A program that measures itself below `wattloop run` does not hide that run."""
+        insert_run(store, _record("outer", started_wall_s=1.0))
+        insert_run(store, _record("inner", started_wall_s=2.0, counted=False, counted_by="outer"))
+        assert find_run(store, "last").run_id == "outer"
+        assert find_run(store, "inner").run_id == "inner"
+        insert_run(store, _record("rank", started_wall_s=3.0, counted=False, counted_by="gone"))
+        assert find_run(store, "last").run_id == "rank"
+
     def test_an_empty_store_says_how_to_begin(self, store: Store) -> None:
         """Looking for the last run of an empty store is answered with the next step."""
         with pytest.raises(RunNotFound, match="wattloop run -- python"):

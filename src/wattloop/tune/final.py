@@ -27,6 +27,7 @@ from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.running import problem_without
 from wattloop.tune.saving import FinalResult, FullRun, compared
+from wattloop.tune.saving_words import saving_in_words
 from wattloop.tune.search_record import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
 from wattloop.tune.spec import SearchSpec, spec_from
@@ -88,7 +89,17 @@ def train_final(
             else:
                 default = None if to_the_end else _known(summary, problem)
                 default = default or runs.train(DEFAULT, own, levers)
-    return compared(runs.experiment.experiment_id, summary, winner, default, problem)
+    result = compared(runs.experiment.experiment_id, summary, winner, default, problem)
+    _keep(store, search, result)
+    return result
+
+
+def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
+    """With the search, whose report tells it."""
+    told = {**result.to_dict(), "said": saving_in_words(result)}
+    del told["search"]
+    now = find_experiment(store, search.experiment_id, KIND)
+    set_experiment_status(store, search.experiment_id, now.status, {"final": told})
 
 
 class _Runs:

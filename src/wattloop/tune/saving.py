@@ -9,7 +9,9 @@ from wattloop.tune.problem import Problem
 from wattloop.tune.segment import Value
 from wattloop.tune.summary import SearchSummary
 
-__all__ = ["FinalResult", "FullRun", "compared"]
+__all__ = ["NOTHING_SAVED", "FinalResult", "FullRun", "compared"]
+
+NOTHING_SAVED = "nothing is saved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +113,5 @@ def compared(
         saved_s=default.time_s - winner.time_s,
         break_even_runs=runs,
         certain=saved_j > uncertainty_j,
-        why="" if saved_j > 0 else "nothing is saved",
+        why="" if saved_j > 0 else NOTHING_SAVED,
     )

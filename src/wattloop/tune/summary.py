@@ -24,7 +24,8 @@ class SearchSummary:
         repeated_j: of that, what was trained again because the search was killed.
         idle_j: of that, devices that waited for others.
         candidates, segments: begun, and ended.
-        best: the configuration to use, None as long as there is none; `why` in a sentence.
+        best: the configuration to use, None as long as there is none; `why` in a sentence, which
+            for none tells what failed.
         front: of several objectives, the configurations that no other beats in all of them.
         default: the configuration people would have used, where it was trained.
         saved_j: energy to the target of the default minus that of the best; None when one of them
@@ -107,7 +108,7 @@ def summary_of(
         segments=sum(c.segments for c in candidates),
         failed=sum(c.segments > 0 and not c.good for c in candidates),
         best=best,
-        why=str(chosen.get("why") or ""),
+        why=str(chosen.get("why") or "") or ("" if best else _faults(candidates)),
         front=tuple(by_name[name] for name in facts.get("front") or () if name in by_name),
         default=default,
         saved_j=saved_j,
@@ -125,6 +126,15 @@ def _default(
         if all(own.get(name) == value for name, value in wanted.items()):
             return candidate
     return None
+
+
+def _faults(candidates: Sequence[CandidateResult]) -> str:
+    """How many configurations failed, and what one of them said; empty where none did."""
+    failed = [c for c in candidates if c.segments > 0 and not c.good]
+    if not failed:
+        return ""
+    said = [f", {c.candidate}: {c.messages[-1]}" for c in failed if c.messages]
+    return f"{len(failed)} of {len(candidates)} configurations failed{''.join(said[-1:])}"
 
 
 def _cost_j(candidate: CandidateResult) -> float | None:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.settings import Settings
 from wattloop.measure.accounting.carbon import find_intensity
 from wattloop.measure.accounting.summary import account
+from wattloop.measure.configfile import read_config
 
 RUN = window(
     61.2,
@@ -57,9 +59,20 @@ def test_what_is_not_set_is_none_with_what_to_set():
     assert (found.carbon_g, found.cost, found.application) == (None, None, None)
     notes = " ".join(found.notes)
     assert "set zone:" in notes
-    assert "set tariff_per_kwh:" in notes
+    assert "set tariff:" in notes
     assert "wattloop idle" in notes
     assert "gCO2e" not in found.line
+
+
+def test_what_the_notes_say_to_write_can_be_read(tmp_path):
+    """The keys that a note names are those of wattloop.yaml."""
+    notes = " ".join(account(RUN, Settings()).notes)
+    keys = re.findall(r"(?:set|or) (\w+: \{.*?\})", notes)
+    assert len(keys) == 2
+    file = tmp_path / "wattloop.yaml"
+    file.write_text("\n".join(keys))
+    found = account(RUN, read_config(file))
+    assert (found.carbon_reason, found.cost_reason) == ("", "")
 
 
 def test_the_example_of_energyscopium_end_to_end():

@@ -144,3 +144,23 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "emissions.csv").write_bytes(b"\xff\xfe\x00" * 50)
     with pytest.raises(ConfigError, match="not a CSV"):
         read_codecarbon(tmp_path / "emissions.csv")
+
+
+@pytest.mark.parametrize(
+    ("model", "provenance"),
+    [
+        ("1 x A100-SXM4-40GB", Provenance.MEASURED),
+        ("1 x Tesla V100-SXM2-16GB", Provenance.MEASURED),
+        ("2 x L40S", Provenance.MEASURED),
+        ("8 x AMD Instinct MI100", Provenance.ESTIMATED),
+        ("1 x Arc A770", Provenance.ESTIMATED),
+    ],
+)
+def test_nvidia_gpus_are_known_by_names_of_any_driver(
+    store: Store, tmp_path: Path, model: str, provenance: Provenance
+) -> None:
+    """Older ones leave out the maker; what others make was not read through NVML."""
+    import_codecarbon(store, file_of(tmp_path, V2, line(V2, gpu_model=model)))
+    result = find_run(store, "codecarbon-5b0fa12a").result
+    assert result is not None
+    assert {d.name: d.provenance for d in result.domains}["gpu"] is provenance

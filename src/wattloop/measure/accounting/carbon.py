@@ -21,8 +21,8 @@ from wattloop.hardware.carbon import annual_intensity
 __all__ = ["Intensity", "IntensityKind", "IntensitySearch", "carbon_g", "find_intensity"]
 
 NO_ZONE = (
-    "set zone: to your country (FRA, US, Germany), or carbon_g_per_kwh to your own value, "
-    "in wattloop.yaml or as WATTLOOP_ZONE"
+    "set zone: to your country (FRA, US, Germany), or carbon: {g_per_kwh: 50} to your own value, "
+    "in wattloop.yaml; or WATTLOOP_ZONE, WATTLOOP_CARBON_G_PER_KWH"
 )
 
 

@@ -111,7 +111,8 @@ def state_of(store: Store, experiment: Experiment) -> tuple[Hashable, ...]:
         ).scalar_one()
     steps: dict[str, Any] = experiment.facts.get("steps") or {}
     done_s = tuple(float(step.get("done_wall_s") or 0.0) for step in steps.values())
-    return experiment.experiment_id, now.status, int(ended), done_s
+    final: dict[str, Any] = experiment.facts.get("final") or {}
+    return experiment.experiment_id, now.status, int(ended), done_s, final.get("final_id")
 
 
 def experiments_answer(store: Store, kind: Kind) -> ExperimentsAnswer:

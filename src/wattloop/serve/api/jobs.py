@@ -93,7 +93,10 @@ class Job(BaseModel):
 
 
 class Totals(BaseModel):
-    """Over all matching jobs whose energy counts; how many of them know each figure."""
+    """Over all matching jobs whose energy counts; how many of them know each figure.
+
+    `measured` are those `with_energy` of which every part was read from a sensor.
+    """
 
     runs: int
     counted: int
@@ -104,6 +107,7 @@ class Totals(BaseModel):
     with_facility: int
     with_carbon: int
     quarantined: int
+    measured: int
 
 
 class JobRun(BaseModel):

@@ -27,7 +27,12 @@ __all__ = ["Imported", "import_codecarbon", "read_codecarbon"]
 NEEDED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")
 ESTIMATE_ERROR = 0.5
 NVML_ERROR = 0.05
-_NVIDIA = re.compile(r"nvidia|tesla|geforce|quadro|titan", re.IGNORECASE)
+# older drivers print "A100-SXM4-40GB", without the maker
+_NVIDIA = re.compile(
+    r"nvidia|tesla|geforce|quadro|titan|\brtx|\b(A(100|800|10G?|16|30|40)|G?H[128]00|V100|"
+    r"P100|P40?|T4G?|L4|L40S?|K80|B200)\b",
+    re.IGNORECASE,
+)
 _PARTS = (
     ("cpu", Scope.CPU, "cpu_energy", "cpu_model"),
     ("gpu", Scope.GPU, "gpu_energy", "gpu_model"),
