@@ -164,6 +164,30 @@ def test_nobody_waits_for_ever_for_a_job_that_does_not_end_when_it_was_believed_
     assert done.started_s[1] < 0.1 * done.finished_s[0]
 
 
+def test_nobody_waits_for_ever_behind_ever_new_jobs_that_go_nowhere_else() -> None:
+    """Short jobs that know only H100s keep these full: who waits takes A100s in the end."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 360.0), (1, 40_000.0), *((2 + 50.0 * turn, 360.0) for turn in range(400))]),
+        kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1] + [0] * 400),
+    )
+    done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
+    assert 1 < done.started_s[1] <= 1 + 40_000 / 4 + 60 < done.finished_s.max()
+
+
+def test_where_time_is_worth_nothing_nobody_waits_for_ever_either() -> None:
+    """A wait costs nothing then, and would have no end: it has one after 4000 s / 4 GPUs."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 240_000.0), (1, 4000)]),
+        kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1]),
+    )
+    done = Simulation(cluster, jobs, Helios(time_value=0), truth=_PickyOracle(cluster)).run()
+    assert done.started_s[1] == 1 + 4000 / 4
+
+
 class _CoolOracle(PlainOracle):
     """Jobs that draw no more than idle GPUs."""
 
