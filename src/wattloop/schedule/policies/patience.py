@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Wake
 from wattloop.schedule.objectives import TIME, Objective
+from wattloop.schedule.policies.headroom import ABOVE_IDLE, Headroom
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.time_value import reference_w
 from wattloop.schedule.queue import Columns
@@ -35,13 +36,17 @@ class Patience:
         view: the cluster.
         objective: by what placements are chosen.
         value: v.
+        headroom: what power is left; what never fits into the budget is not waited for.
 
     Attributes:
         wakes: when to look again if what was waited for does not come.
     """
 
-    def __init__(self, view: ClusterView, objective: Objective, value: float) -> None:
+    def __init__(
+        self, view: ClusterView, objective: Objective, value: float, headroom: Headroom
+    ) -> None:
         self._view, self._objective, self._value = view, objective, value
+        self._headroom = headroom
         self._ahead_s = [0.0] * len(view.cluster.types)
         self._free_s: dict[int, float] = {}
         self._plan: NodePlan | None = None
@@ -53,6 +58,8 @@ class Patience:
         def ranked(view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
             scores = rank(view, waiting, cost)
             costs = view.queue.cost(self._objective)
+            if (alone_w := self._headroom.alone_w()) < math.inf:
+                costs = np.where(view.queue.cost(ABOVE_IDLE) <= alone_w, costs, np.inf)
             fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])
             taken = np.flatnonzero(~fits)
             if not len(taken):
