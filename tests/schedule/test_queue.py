@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from wattloop.schedule.objectives import EDP, ENERGY, TIME, Objective
+from wattloop.schedule.objectives import EDP, ENERGY, TIME, Estimates, Objective
 from wattloop.schedule.oracle.noisy import NoisyOracle
 from wattloop.schedule.queue import Queue
 from wattloop.testing.synthetic_cluster import World, random_world
@@ -109,3 +110,25 @@ def test_the_first_is_who_came_first_even_when_stopped_and_back() -> None:
     assert queue.head() == 0
     assert list(queue.by_arrival()) == queue.in_order() == [0, 1, 2, 3]
     assert queue.work(0) == 0.5
+
+
+def test_costs_are_computed_only_for_who_asks() -> None:
+    """An objective of another hour is not kept up to date with every job that comes."""
+    world = random_world(1)
+    queue, seen = queue_of(world, noisy=True), list[int]()
+
+    def counted(estimates: Estimates) -> NDArray[np.float64]:
+        seen.append(1 if estimates.time_s.ndim == 1 else len(estimates.time_s))
+        return TIME.cost(estimates)
+
+    jobs = [job for job in range(len(world.jobs)) if len(queue.options(job))]
+    once = Objective("once", counted)
+    queue.cost(once)
+    for job in jobs:
+        queue.add(job, world.jobs.work[job])
+        queue.cost(TIME)
+    assert not seen
+    np.testing.assert_array_equal(queue.cost(once), queue.cost(TIME))
+    assert sum(seen) == len(jobs)
+    queue.cost(once)
+    assert sum(seen) == len(jobs)

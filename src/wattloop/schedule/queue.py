@@ -1,7 +1,7 @@
 """Jobs that wait, as columns, with the cost of every placement shape kept beside them.
 
 What a policy needs each round is which job is best on the machines that are free. Costs of a
-waiting job do not change, so they are computed once, when it is first looked at; a round then
+waiting job do not change, so they are computed once, when they are first asked for; a round then
 costs a few passes over arrays, however many placements each job has.
 """
 
@@ -48,7 +48,7 @@ class Queue:
         self._unread: dict[int, float] = {}
         self._heads: list[int] = []
         self._rows = Rows(jobs, len(self.shapes))
-        self._objectives: list[Objective] = []
+        self._behind: set[str] = set()
         self._orders: dict[str, dict[int, list[int]]] = {}
         self._asked: tuple[int, float, str] | None = None
         self._answer: Floats = np.empty(0)
@@ -111,12 +111,15 @@ class Queue:
     def cost(self, objective: Objective) -> Floats:
         """Least cost of every waiting job on each shape, (shapes, jobs); infinite for none."""
         self._read()
-        costs = self._rows.costs
-        if objective.name not in costs:
-            self._objectives.append(objective)
-            costs[objective.name] = self._rows.new_costs()
-            self._fill(objective, np.arange(len(self._rows)))
-        return costs[objective.name][:, : len(self._rows)]
+        costs, name = self._rows.costs, objective.name
+        if name not in costs:
+            costs[name] = self._rows.new_costs()
+            self._behind.add(name)
+        found = costs[name][:, : len(self._rows)]
+        if name in self._behind and len(found):
+            self._fill(objective, np.flatnonzero(np.isnan(found[0])))
+            self._behind.remove(name)
+        return found
 
     def estimates(self, job: int) -> Estimates:
         """What is believed of one waiting job on each of its options."""
@@ -179,12 +182,13 @@ class Queue:
         return placed.cost if unit is None else placed.cost * unit.scale(self.waiting[job])
 
     def _read(self) -> None:
-        """Give rows to jobs that came since the last look."""
+        """Give rows to jobs that came since the last look; their costs are for who asks."""
         if self._unread:
             new = self._rows.append(self._unread)
             self._unread.clear()
-            for objective in self._objectives:
-                self._fill(objective, new)
+            for name, costs in self._rows.costs.items():
+                costs[:1, new] = np.nan
+                self._behind.add(name)
 
     def _fill(self, objective: Objective, rows: Ints) -> None:
         """Compute the costs of some rows."""

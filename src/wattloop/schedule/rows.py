@@ -53,8 +53,8 @@ class Rows:
         return Columns._make([column[:used] for column in self._columns])
 
     def new_costs(self) -> Floats:
-        """A cost table with room for every row."""
-        return np.full((self._shapes, len(self._columns.job)), np.inf)
+        """A cost table with room for every row, of which none is known."""
+        return np.full((self._shapes, len(self._columns.job)), np.nan)
 
     def append(self, work: Mapping[int, float]) -> Ints:
         """Jobs with the samples they have still to train on; their rows."""

@@ -137,3 +137,25 @@ def test_rounds_of_a_step_are_one_point() -> None:
     assert (together["step_s"], together["avg_power_w"]) == (6.0, None)
     assert together["host_s"] == {"forward": 2.0, "backward": 4.0, "optimizer": 6.0}
     assert alone["step_s"] == 8.0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        1e-3,
+        {"forward": 1e-3},
+        {"forward": 1e-3, "backward": 0.0, "optimizer": 1e-3},
+        {"forward": 1e-3, "backward": float("nan"), "optimizer": 1e-3},
+        {"forward": 1e-3, "backward": None, "optimizer": 1e-3},
+    ],
+)
+def test_a_broken_dispatch_time_names_file_line_and_remedy(tmp_path: Path, asked: object) -> None:
+    """A time that is no time would make every constant no number; older files have none."""
+    step = {"record": "step", "model": "gru@100", "batch": 16, "precision": "bf16",
+            "step_s": 1e-2, "avg_power_w": 200.0, "error": None}  # fmt: skip
+    path = written(tmp_path / "suite.jsonl", [*records(), {**step, "host_s": asked}])
+    line = len(records()) + 1
+    with pytest.raises(ConfigError, match=rf"suite.jsonl:{line}: field 'host_s'.*collect again"):
+        fit_files([path])
+    for older in (step, {**step, "host_s": None}):
+        assert fit_files([written(path, [*records(), older])], steps=False)

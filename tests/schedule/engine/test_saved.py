@@ -25,7 +25,7 @@ def worldly(seed: int, policy: str) -> Simulation:
     )
 
 
-@pytest.mark.parametrize("policy", ["fifo", "zeus", "backfill"])
+@pytest.mark.parametrize("policy", ["fifo", "zeus", "backfill", "helios"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_resumed_simulation_is_the_uninterrupted_one(
     seed: int, policy: str, tmp_path: Path

@@ -164,6 +164,53 @@ def test_nobody_waits_for_ever_for_a_job_that_does_not_end_when_it_was_believed_
     assert done.started_s[1] < 0.1 * done.finished_s[0]
 
 
+def test_nobody_waits_for_ever_behind_ever_new_jobs_that_go_nowhere_else() -> None:
+    """Short jobs that know only H100s keep these full: who waits takes A100s in the end."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 360.0), (1, 40_000.0), *((2 + 50.0 * turn, 360.0) for turn in range(400))]),
+        kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1] + [0] * 400),
+    )
+    done = Simulation(cluster, jobs, Helios(), truth=_PickyOracle(cluster)).run()
+    assert 1 < done.started_s[1] <= 1 + 40_000 / 4 + 60 < done.finished_s.max()
+
+
+def test_where_time_is_worth_nothing_nobody_waits_for_ever_either() -> None:
+    """A wait costs nothing then, and would have no end: it has one after 4000 s / 4 GPUs."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 240_000.0), (1, 4000)]),
+        kinds=(JobKind("easy", gpus=(4,), types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1]),
+    )
+    done = Simulation(cluster, jobs, Helios(time_value=0), truth=_PickyOracle(cluster)).run()
+    assert done.started_s[1] == 1 + 4000 / 4
+
+
+class _HungryOracle(_PickyOracle):
+    """H100s draw twice as much."""
+
+    def options(self, kind: JobKind) -> Options:
+        found = super().options(kind)
+        return replace(found, power_w=found.power_w * np.where(found.type_index == 1, 2.0, 1.0))
+
+
+def test_nobody_waits_for_gpus_that_the_budget_will_never_let_him_have() -> None:
+    """Four H100s draw 2,400 W, which 2,200 W do not allow though nothing else ran."""
+    cluster = two_types()
+    jobs = replace(
+        jobs_of([(0, 90.0), (1, 4000)]),
+        kinds=(JobKind("easy", types=("h100",)), JobKind("picky", gpus=(4,))),
+        kind=np.array([0, 1]),
+    )
+    for budget_w, waits in ((2200.0, False), (5000.0, True)):
+        settings = Settings(budget_w=Steps.constant(budget_w), strict=True)
+        truth = _HungryOracle(cluster)
+        done = Simulation(cluster, jobs, Helios(), truth=truth, settings=settings).run()
+        assert (done.started_s[1] > 1) == waits
+
+
 class _CoolOracle(PlainOracle):
     """Jobs that draw no more than idle GPUs."""
 

@@ -4,6 +4,7 @@ A phase is asked for while the GPU has nothing to do, and is over for the host w
 queued. That holds as long as its kernels fit in the GPU's queue, a thousand or so.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from wattloop.predict.calibrate.bench import Bench
 
-__all__ = ["PHASES", "Phases", "dispatch_seconds"]
+__all__ = ["PHASES", "Phases", "dispatch_seconds", "is_dispatch"]
 
 PHASES = ("forward", "backward", "optimizer")
 FEWEST, MOST = 4, 20
@@ -48,3 +49,12 @@ def dispatch_seconds(
             taken.append(time.perf_counter() - begin_s)
     bench.synchronize()
     return {name: statistics.median(taken) for name, taken in zip(PHASES, times, strict=True)}
+
+
+def is_dispatch(found: object) -> bool:
+    """Whether a record's `host_s` is what `dispatch_seconds` writes: a time of every phase."""
+    return (
+        isinstance(found, Mapping)
+        and set(found) == set(PHASES)
+        and all(isinstance(s, float) and 0 < s < math.inf for s in found.values())
+    )

@@ -16,6 +16,7 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.predict.calibrate.dispatch import is_dispatch
 from wattloop.predict.calibrate.fit_cases import operations_of
 from wattloop.predict.calibrate.fit_host import with_host
 from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_samples
@@ -24,6 +25,7 @@ from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.find import reference_constants
 from wattloop.predict.models.kernels.host import of_operation
+from wattloop.predict.models.kernels.host_fit import QUEUE
 from wattloop.predict.models.kernels.power_fit import Draw, with_power
 from wattloop.predict.models.kernels.spec_only import spec_constants
 from wattloop.predict.models.kernels.table import OperationTable
@@ -32,9 +34,6 @@ from wattloop.predict.models.kernels.work import WORK, work_of
 from wattloop.predict.workload.operation import Operation, Phase
 
 __all__ = ["FitReport", "cap_in_force", "constants_from", "fit_files", "samples_of"]
-
-QUEUE = 1000
-"""Kernels that can wait on the GPU; then the host waits too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +200,12 @@ def _checked(path: Path) -> list[dict[str, Any]]:
         missing = [name for name in wanted if name not in row] if not row.get("error") else []
         if missing:
             raise ConfigError(f"{path}:{number}: field '{missing[0]}' is missing; collect again")
+        asked = row.get("host_s") if row["record"] == "step" else None
+        if asked is not None and not is_dispatch(asked):
+            raise ConfigError(
+                f"{path}:{number}: field 'host_s' is no time of each phase: {asked!r}; collect "
+                "again, or take the field out: it may be missing"
+            )
     return rows
 
 

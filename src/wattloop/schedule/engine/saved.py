@@ -10,7 +10,7 @@ from wattloop.core.errors import ConfigError
 
 __all__ = ["load", "save"]
 
-MAGIC = b"wattloop simulation 2\n"
+MAGIC = b"wattloop simulation 3\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 

@@ -50,6 +50,15 @@ class Headroom:
         """What may be added for a moment."""
         return self.until_w(self._view.now_s)
 
+    def alone_w(self) -> float:
+        """What may be added now if nothing ran."""
+        types = self._view.cluster.types
+        added_w = (
+            each.power_w - each.gpus * types[each.type_index].idle_w
+            for each in self._view.running.values()
+        )
+        return self.now_w() + sum(max(each_w, 0.0) for each_w in added_w)
+
     def until_w(self, end_s: float) -> float:
         """What may be added from now until a time: the least of the budgets until then."""
         view = self._view

@@ -84,7 +84,7 @@ class Helios(AuraChronos):
         """Start what is worth it; else let the caps of what runs follow the queue."""
         headroom, waiting = Headroom(view), len(view.queue)
         objective = self._objective(view, waiting - 1)
-        patience = Patience(view, objective, self.time_value)
+        patience = Patience(view, objective, self.time_value, headroom)
         starts, is_short = packed(view, objective, patience.after(self.rank), headroom)
         if starts:
             return [*starts, *patience.wakes]

@@ -3,7 +3,8 @@
     stays if cost there + v P_ref (wait for it) < cost here
 
 The wait is until running jobs leave room, by what is believed of their ends, and for those ahead
-that wait for the same GPU type. A second of it is worth what a second of running is.
+that wait for the same GPU type. A second of it is worth what a second of running is. Ever new jobs
+may go before it there, so that nobody stays who has waited for as long as he would run here.
 """
 
 import math
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Wake
-from wattloop.schedule.objectives import Objective
+from wattloop.schedule.objectives import TIME, Objective
+from wattloop.schedule.policies.headroom import ABOVE_IDLE, Headroom
 from wattloop.schedule.policies.node_plan import NodePlan
 from wattloop.schedule.policies.time_value import reference_w
 from wattloop.schedule.queue import Columns
@@ -34,13 +36,17 @@ class Patience:
         view: the cluster.
         objective: by what placements are chosen.
         value: v.
+        headroom: what power is left; what never fits into the budget is not waited for.
 
     Attributes:
         wakes: when to look again if what was waited for does not come.
     """
 
-    def __init__(self, view: ClusterView, objective: Objective, value: float) -> None:
+    def __init__(
+        self, view: ClusterView, objective: Objective, value: float, headroom: Headroom
+    ) -> None:
         self._view, self._objective, self._value = view, objective, value
+        self._headroom = headroom
         self._ahead_s = [0.0] * len(view.cluster.types)
         self._free_s: dict[int, float] = {}
         self._plan: NodePlan | None = None
@@ -52,6 +58,8 @@ class Patience:
         def ranked(view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
             scores = rank(view, waiting, cost)
             costs = view.queue.cost(self._objective)
+            if (alone_w := self._headroom.alone_w()) < math.inf:
+                costs = np.where(view.queue.cost(ABOVE_IDLE) <= alone_w, costs, np.inf)
             fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])
             taken = np.flatnonzero(~fits)
             if not len(taken):
@@ -60,11 +68,15 @@ class Patience:
             least = costs[there, rows]
             rows = np.flatnonzero(np.isfinite(scores) & np.isfinite(cost) & (least < cost))
             reference = view.queue.cost(reference_w(exact=view.time_error == 0))
-            scores = scores.copy()
+            time_s, scores = view.queue.cost(TIME), scores.copy()
             for row in rows[np.lexsort((waiting.job[rows], scores[rows]))][:LOOKS].tolist():
                 gain_j = float(cost[row] - least[row])
                 second_j = self._value * float(reference[there[row], row])
+                until_s = float(waiting.arrival_s[row] + time_s[fits, row].min())
+                if until_s <= view.now_s:
+                    continue
                 if self._stays(int(waiting.job[row]), int(there[row]), gain_j, second_j):
+                    self.wakes.append(Wake(until_s))
                     scores[row] = np.inf
             return scores
 

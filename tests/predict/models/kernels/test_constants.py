@@ -13,6 +13,7 @@ from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.find import SHIPPED, constants_for, user_constants_path
+from wattloop.predict.models.kernels.host import host_counts, host_seconds
 from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
 from wattloop.predict.models.kernels.values import Values
 from wattloop.predict.placement import Placement
@@ -56,6 +57,20 @@ def test_a_broken_file_names_file_field_and_remedy(
         KernelConstants.load(path)
 
 
+def test_an_older_files_fixed_time_of_a_step_is_not_lost() -> None:
+    """It was one number for the whole step; what the host needs is the same by phases."""
+    older = CONSTANTS.to_plain()
+    older["values"] = {
+        name: value for name, value in older["values"].items() if not name.startswith("host.step_s")
+    } | {"host.step_s": 9e-4}
+    older["before"] = {"host.step_s": 3e-4}
+    found = KernelConstants.from_plain(older, "h200.json")
+    counts = host_counts(transformer_step())
+    default_s = sum(host_seconds(counts, CONSTANTS.values))
+    assert sum(host_seconds(counts, found.values)) == pytest.approx(default_s - 3e-4 + 9e-4)
+    assert sum(host_seconds(counts, found.unfitted().values)) == pytest.approx(default_s)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\x1f\x8bnot really packed", b"\xff\xfe"])
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     """Torn and foreign files are a ConfigError, not a traceback."""
@@ -68,10 +83,10 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> No
 def test_the_users_calibration_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file in the user's folder is taken before ours, and must be for the GPU of its name."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    changed = CONSTANTS.with_values({"host.step_s": 0.5})
+    changed = CONSTANTS.with_values({"host.module_s": 0.5})
     changed.save(user_constants_path("h200"))
     found, source = constants_for(H200)
-    assert (found.values["host.step_s"], source) == (0.5, "calibrated")
+    assert (found.values["host.module_s"], source) == (0.5, "calibrated")
     KernelConstants("a100").save(user_constants_path("h200"))
     with pytest.raises(ConfigError, match="field 'gpu' is 'a100'"):
         constants_for(H200)

@@ -88,6 +88,16 @@ def test_dispatch_of_more_kernels_than_the_queue_holds_is_not_believed() -> None
     assert found[0] == found[1]
 
 
+def test_a_dispatch_time_of_a_phase_without_calls_is_not_believed() -> None:
+    """No price of a call could say it: the fit is the same as without it."""
+    point = _points("", 1.0)[0]
+    forward = tuple(op for op in point.workload.operations if op.phase is Phase.FORWARD)
+    point = replace(point, workload=replace(point.workload, operations=forward))
+    told = replace(point, host_s={"backward": 1e-3})
+    found = [TRUE.fit([p]).kernel_constants.values.numbers for p in (point, told)]
+    assert found[0] == found[1]
+
+
 def test_every_cost_of_a_step_has_a_phase() -> None:
     """A cost without one would belong to no measured dispatch time."""
     counts = host_counts(transformer_step()).of_step(1)

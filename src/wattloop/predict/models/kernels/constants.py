@@ -14,6 +14,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.predict.models.kernels.defaults import DEFAULTS
 from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
 from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.workload.operation import Phase
 
 __all__ = ["KernelConstants"]
 
@@ -129,18 +130,27 @@ class KernelConstants:
         for name, value in numbers.items():
             if not _finite(value):
                 raise _fault(where, f"values.{name}", f"is no number: {value!r}")
+        known = _by_phase(numbers)
         residuals = plain.get("residuals", {})
         if not isinstance(residuals, dict):
             raise _fault(where, "residuals", "is no mapping")
         groups = {name: _group(where, name, group) for name, group in residuals.items()}
         return cls(
             gpu=plain["gpu"],
-            values=Values({**DEFAULTS, **{name: float(v) for name, v in numbers.items()}}),
+            values=Values({**DEFAULTS, **{name: float(v) for name, v in known.items()}}),
             residuals=Residuals(groups),
             intervals=_mapping(where, plain, "intervals"),
             made=_mapping(where, plain, "made"),
-            before=_before(where, plain),
+            before=_by_phase(_before(where, plain)),
         )
+
+
+def _by_phase(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Older files have the fixed time of a whole step, `host.step_s`: a third is each phase's."""
+    found = dict(numbers)
+    whole_s = found.pop("host.step_s", None)
+    thirds = {} if whole_s is None else {f"host.step_s.{phase}": whole_s / 3 for phase in Phase}
+    return {**thirds, **found}
 
 
 def _group(where: str, name: str, group: Any) -> ResidualGroup:

@@ -18,7 +18,7 @@ from wattloop.predict.models.model import Point
 from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["HostFit"]
+__all__ = ["QUEUE", "HostFit"]
 
 PRIOR_ONE = 0.5
 """Standard deviation, in logarithms, of a single price beside the others of its phase."""
@@ -65,12 +65,16 @@ class HostFit:
         names = sorted(known | {name for step in steps for name in step})
         counts = np.array([[step.get(name, 0.0) for name in names] for step in steps])
         phases = np.array([[float(phase_of(name) is phase) for phase in PHASES] for name in names])
+        # A phase without calls costs nothing, whatever was measured: no price can say it.
+        has_phase = counts @ phases > 0
         hosts = sorted({point.host for point, _ in points} - {""})
         measured = [
             (row, column, point.host_s[phase])
             for row, (point, _) in enumerate(points)
             for column, phase in enumerate(PHASES)
-            if phase in point.host_s and _kernels(point.workload, phase) <= QUEUE
+            if phase in point.host_s
+            and has_phase[row, column]
+            and _kernels(point.workload, phase) <= QUEUE
         ]
         return cls(
             names,
@@ -87,12 +91,13 @@ class HostFit:
     @property
     def prior(self) -> Floats:
         """Of the unknowns: logarithms of factors shared by phases, of each price, of speeds."""
-        sizes = {
-            PRIOR_SHARED: len(PHASES),
-            PRIOR_ONE: len(self.names),
-            PRIOR_SPEED: len(self.hosts),
-        }
-        return np.concatenate([np.full(number, prior) for prior, number in sizes.items()])
+        return np.concatenate(
+            [
+                np.full(len(PHASES), PRIOR_SHARED),
+                np.full(len(self.names), PRIOR_ONE),
+                np.full(len(self.hosts), PRIOR_SPEED),
+            ]
+        )
 
     def priced(self, x: Floats) -> Floats:
         """Seconds of each cost."""
