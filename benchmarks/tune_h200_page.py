@@ -251,7 +251,7 @@ def _setups(scenarios: Mapping[str, Any]) -> Table:
                     found["facts"]["title"],
                     f"{NAMES.get(done['kind'], done['kind'])}, seed {done['seed']}",
                     done["parameters"].get("batch_size"),
-                    "" if done["learning_rate"] is None else f"{done['learning_rate']:.3g}",
+                    _rate(done),
                     done["epochs"],
                     done["time_s"],
                     _percent(done["uncertainty_j"], done["energy_j"]),
@@ -261,6 +261,13 @@ def _setups(scenarios: Mapping[str, Any]) -> Table:
             )
     header = ["", "", "batch size", "rate", "epochs", "time (s)", "energy error", "evaluating", ""]
     return Table("What was chosen", header, rows)
+
+
+def _rate(done: Mapping[str, Any]) -> str:
+    """What a sweep gave it, else its configuration's own."""
+    swept = done["learning_rate"]
+    rate = done["parameters"].get("learning_rate") if swept is None else swept
+    return "" if rate is None else f"{rate:.3g}"
 
 
 def _loader(rows: Sequence[Mapping[str, Any]]) -> Table:

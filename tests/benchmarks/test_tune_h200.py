@@ -47,6 +47,19 @@ def test_small_trainings_make_every_table_and_the_page(tmp_path) -> None:
     assert "What SM2 chose first" in page
 
 
+def test_the_published_page_is_what_the_kept_files_make(tmp_path) -> None:
+    """Promise: no figure of the page is by hand, and every choice has its rate."""
+    kept = SCRIPT.parent / "data" / "h200"
+    names = ("resnet18", "lstm", "transformer", "transformer_adamw")
+    files = [str(kept / f"tune_{name}.json.gz") for name in names]
+    done = run(tmp_path, "--from-json", *files)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "tune_h200.md").read_text()
+    published = SCRIPT.parents[1] / "docs" / "benchmarks" / "tune_h200.md"
+    assert page == published.read_text()
+    assert "| ResNet-18, images | race, seed 0 | 1,024 | 0.05 |" in page
+
+
 def test_a_search_broken_by_its_own_rates_says_so(monkeypatch) -> None:
     """Promise: where SM2 loses quality after rates that broke survivors, the page says which."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent))

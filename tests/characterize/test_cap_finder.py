@@ -1,6 +1,7 @@
 """The cap finder: few probes, honest about noise, and the same answers whenever it is asked."""
 
 import json
+import math
 
 import pytest
 
@@ -103,7 +104,7 @@ def test_gains_hold_what_is_true():
 
 
 def test_with_noise_a_model_beats_the_smallest_reading():
-    """Promise: at 5% noise four probes do better than trying every cap once."""
+    """Promise: at 5% noise the search does better than trying every cap once."""
     found = evaluate(CURVES, "energy", noise=0.05, seeds=3)
     assert found.within_2pct_share > found.exhaustive_within_2pct_share
 
@@ -128,12 +129,17 @@ def test_wrong_questions_are_refused(caps, options, message):
 
 
 def test_wrong_answers_are_refused():
-    """Promise: a cap that was not offered, or no energy, does not enter the belief."""
+    """Promise: a cap that was not offered, no energy, or a noise that is none, does not
+    enter the belief.
+    """
     finder = CapFinder(V100_CAPS)
     with pytest.raises(ConfigError, match="none of the caps"):
         finder.tell(101, 1, 1)
     with pytest.raises(ConfigError, match="energy at 250 W"):
         finder.tell(250, 1, 0)
+    for noise in (-0.1, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="noise at 250 W"):
+            finder.tell(250, 1, 1, noise)
     with pytest.raises(ConfigError, match="nothing was tried"):
         finder.best()
 

@@ -75,6 +75,24 @@ def test_noisy_energy_makes_it_probe_on_and_say_so():
     assert any("readings are 5% apart" in message for message in training.messages)
 
 
+@pytest.mark.parametrize("probes", [3, 5])
+def test_who_gives_up_while_probing_on_keeps_what_the_usual_probes_found(probes):
+    """Promise: time that is over costs the probes beyond the usual four, not the cap."""
+    training = Training(HEAVY, most_s=3.0)
+    training.energy_noise = 0.05
+    while len(training.pilot.finder.probes) < probes:
+        training.train(1)
+    assert training.pilot.state is State.PROBING
+    training.pilot.give_up("no cap was found in time", training.now_s)
+    if probes < 4:
+        assert training.pilot.state is State.LEFT and training.set[-1] is None
+        assert training.pilot.choice is None
+    else:
+        assert training.pilot.state is State.HOLDING
+        assert training.set[-1] == training.pilot.choice.cap_w
+    assert ("no cap was found in time" in training.messages) is (probes < 4)
+
+
 def test_a_cap_that_takes_longer_when_read_again_is_other_work():
     """Promise: a second reading of a cap that differs by far begins the search anew."""
 

@@ -10,7 +10,7 @@ from wattloop.characterize.cap_belief import Reading, believe
 from wattloop.characterize.cap_evaluate import Replayed, replays
 from wattloop.characterize.cap_finder import CapFinder
 from wattloop.characterize.cap_prior import physical_curves
-from wattloop.characterize.cap_stop import most_allowed
+from wattloop.characterize.cap_stop import enough, most_allowed, why_on
 from wattloop.characterize.cap_table import MeasuredCurve
 
 V100_CAPS = [100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0]
@@ -87,6 +87,25 @@ def test_it_says_why_it_goes_on_and_why_it_ends():
     assert held.ask() is None and held.best().why == "1 was allowed"
 
 
+def test_a_reason_to_end_is_forgotten_when_the_search_goes_on():
+    """Promise: `why` is empty while more would help, also after an end that was none."""
+    finder = CapFinder([100, 200, 300])
+    finder.tell(300, 1, 50)
+    assert finder.ask() is None and finder.best().why == "no cap changes anything"
+    finder.tell(200, 1.2, 230)
+    assert finder.ask() == 100 and finder.best().why == ""
+
+
+@pytest.mark.parametrize(("noise", "said"), [(0.051, "5.1%"), (0.49, "49%"), (1.0, "100%")])
+def test_noise_is_said_in_per_cent(noise, said):
+    """Promise: readings that are worth little are said to be so in plain numbers."""
+    finder = CapFinder(V100_CAPS, "edp")
+    for cap_w, time_s, energy_j in ((250, 10, 2_300), (175, 11, 1_900), (150, 12, 1_800)):
+        finder.tell(cap_w, time_s, energy_j, noise)
+    assert f" {said} off" in enough(finder.best(), None, noise)
+    assert f" {said} apart" in why_on(finder.best(), noise)
+
+
 def test_noise_that_was_measured_counts_as_noise_that_was_stated():
     """Promise: readings that turn out noisy raise the limit, though little noise was expected."""
     finder = CapFinder(V100_CAPS, "edp", noise=0.01)
@@ -100,6 +119,8 @@ def test_the_limit_follows_noise_caps_and_what_was_asked():
     """Promise: the usual four, one per cap when noisy, what was asked for; never above the caps."""
     assert most_allowed(7, None, 0.02) == 4
     assert most_allowed(7, None, 0.021) == 7
+    # runs that are stated 2% apart, and a counter that is read within 0.3%
+    assert most_allowed(7, None, math.hypot(0.02, 0.003)) == 4
     assert most_allowed(3, None, 0.0) == 3
     assert most_allowed(7, 5, 0.0) == most_allowed(7, 5, 0.2) == 5
     assert most_allowed(7, 99, 0.2) == 7

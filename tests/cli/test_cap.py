@@ -149,7 +149,7 @@ def test_a_window_of_the_command_may_be_all_that_counts(tmp_path, capsys):
     assert main([*words, "--window", "training", *job]) == 0
     (probe,) = json.loads((tmp_path / "r.json").read_text())["probes"]
     assert 0.2 <= probe["time_s"] < 1
-    capsys.readouterr()
+    assert "  1 probe; 1 was allowed\n" in capsys.readouterr().out
     assert main([*words, "--window", "epoch", *job]) == 2
     assert "training" in capsys.readouterr().err
     assert main([*words, "--window", "training", "--progress", "x", *job]) == 2
@@ -245,6 +245,21 @@ def test_dry_run_shows_every_write_and_runs_nothing(tmp_path, capsys):
     assert "power_limit = 300 W" in capsys.readouterr().out
     assert not (tmp_path / "x").exists()
     assert limits() == {700}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "at most 4 probes of these caps, the reference first (up to 5 where readings turn"),
+        (("--noise", "5"), "at most 5 probes of these caps, the reference first:"),
+        (("--probes", "1"), "at most 1 probe of these caps, the reference first:"),
+    ],
+)
+def test_dry_run_says_how_many_probes_there_may_be(words, said, capsys):
+    """Promise: the number is one that no search exceeds, noise that is only measured included."""
+    caps = ["--caps", "300:700:100"]
+    assert main(["cap", "find", "--dry-run", *caps, *words, "--", "true"]) == 0
+    assert said in capsys.readouterr().out
 
 
 PROGRESS = """

@@ -68,7 +68,8 @@ class CapTuner:
         apply: whether to stay at the best cap until the end.
         settings: how to measure; from environment and file unless given.
         finder: probes that are known already, for the first search.
-        longest_s: give up when no cap was found after this long.
+        longest_s: give up when no cap was found after this long; a search that only probes on for
+            noise takes the best so far.
         session: that measures the GPUs; the program's own, or one more, unless given.
         held: that has the power limits; then they are put back in the end, and stay held.
     """
@@ -253,7 +254,8 @@ class CapTuner:
         assert self.pilot is not None
         over = self._longest_s is not None and self._now_s() - self._begin_s > self._longest_s
         if over and self.pilot.state is State.PROBING and not self.pilot.searches:
-            self.pilot.leave(f"no cap was found within {self._longest_s:g} s")
+            why = f"no cap was found within {self._longest_s:g} s"
+            self.pilot.give_up(why, self._now_s())
 
     def _give_up(self, error: Exception) -> None:
         self.fault = str(error) or type(error).__name__

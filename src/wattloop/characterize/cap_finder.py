@@ -143,7 +143,7 @@ class CapFinder:
         """What one cap took; a cap may be told several times.
 
         Raises:
-            ConfigError: not one of the caps, or not positive numbers.
+            ConfigError: not one of the caps, not positive numbers, or a noise below 0.
         """
         if float(cap_w) not in self.caps_w:
             known = ", ".join(f"{cap:g}" for cap in self.caps_w)
@@ -152,8 +152,10 @@ class CapFinder:
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} at {cap_w:g} W is {value:g}; it must be above 0")
         own = self.noise if noise is None else noise
+        if not (math.isfinite(own) and own >= 0):
+            raise ConfigError(f"noise at {cap_w:g} W is {own:g}; it must be a share from 0")
         self.probes.append(Probe(float(cap_w), float(time_s), float(energy_j), float(own)))
-        self._belief, self.why_on = None, ""
+        self._belief, self._why, self.why_on = None, "", ""
 
     def best(self) -> Choice:
         """The best cap as far as known, with its gains against the reference.

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from wattloop.characterize.cap_finder import CapFinder, Choice
 from wattloop.characterize.cap_slices import Energy, Slice, Step, Taken
+from wattloop.characterize.cap_stop import USUAL
 from wattloop.core.errors import MeterUnavailable
 
 __all__ = ["CapPilot", "PilotRules", "State"]
@@ -132,6 +133,13 @@ class CapPilot:
             self.state = State.LEFT
             self._set_cap(None)
             self._report(why)
+
+    def give_up(self, why: str, now_s: float) -> None:
+        """No more probes: the best cap so far where the usual ones were made, else none."""
+        if self.state is State.PROBING and len(self.finder.probes) >= USUAL:
+            self._found(now_s)
+        else:
+            self.leave(why)
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ CERTAINTY = 0.9999
 """With this probability to be within 2% of the best cap, more probes would not pay. Real curves
 deviate more than is believed: on measured ones 0.98 was right nine times in ten."""
 NOISY = CLOSE
-"""One reading that is off by more than this does not tell which caps are within 2%."""
+"""One reading that is off by more than this does not tell which caps are within 2%. As people are
+shown it: two runs that are stated 2% apart stay so with the small error of the energy beside."""
 ENOUGH = CLOSE / 2
 """Expected regret at which the search ends: half of what is allowed, so that most are within."""
 PRICE = 0.001
@@ -32,7 +33,7 @@ def most_allowed(caps: int, asked: int | None, noise: float) -> int:
     """
     if asked is not None:
         return min(asked, caps)
-    return caps if noise > NOISY else min(USUAL, caps)
+    return caps if round(noise, 3) > NOISY else min(USUAL, caps)
 
 
 def spent(caps: int, asked: int | None, probes: int) -> str:
@@ -49,13 +50,17 @@ def enough(choice: Choice, further: Further | None, noise: float) -> str:
     if choice.expected_regret_pct <= 100 * ENOUGH:
         return f"expected within {100 * ENOUGH:g}% of the best cap"
     if further is None or further.gain < PRICE:
-        return f"one more reading, {100 * noise:.2g}% off, would teach too little"
+        return f"one more reading, {_per_cent(noise)} off, would teach too little"
     return ""
 
 
 def why_on(choice: Choice, noise: float) -> str:
     """Said when a search goes on after the usual probes."""
     return (
-        f"readings are {100 * noise:.2g}% apart and the choice is "
+        f"readings are {_per_cent(noise)} apart and the choice is "
         f"{choice.expected_regret_pct:.1f}% from the best cap on average: probing on"
     )
+
+
+def _per_cent(noise: float) -> str:
+    return f"{100 * noise:.0f}%" if noise >= 0.1 else f"{100 * noise:.2g}%"

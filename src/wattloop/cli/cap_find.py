@@ -188,13 +188,20 @@ def _print_plan(plan: "CapPlan", finder: "CapFinder", request: FindRequest) -> N
     if request.json_file == "-":
         return
     out = sys.stdout.write
-    out(f"at most {finder.limit} probes of these caps, the reference first:\n")
+    out(f"at most {_counted(finder.limit)} of these caps, the reference first")
+    if finder.most_probes is None and finder.limit < len(plan.caps_w):
+        out(f" (up to {len(plan.caps_w)} where readings turn out more than 2% off)")
+    out(":\n")
     for cap_w in reversed(plan.caps_w):
         out(f"\n{cap_w:g} W{' (reference)' if cap_w == plan.caps_w[-1] else ''}\n")
         for line in plan.writes(cap_w):
             out(f"  {line}\n")
     out(f"\n  $ {shlex.join(request.command)}\n")
     out("\nat the end every limit is put back to what it was before\n")
+
+
+def _counted(probes: int) -> str:
+    return f"{probes} probe{'s' * (probes != 1)}"
 
 
 def print_result(result: "CapResult") -> None:
@@ -226,7 +233,7 @@ def print_result(result: "CapResult") -> None:
     if choice.flat:
         out("  no cap changes this work; the lowest is as good as any\n")
     if choice.why:
-        out(f"  {len(finder.probes)} probes; {choice.why}\n")
+        out(f"  {_counted(len(finder.probes))}; {choice.why}\n")
     setting = f"gpu:{','.join(d.removeprefix('gpu:') for d in result.plan.devices)}/power_limit"
     out(f"\nto use it:  wattloop set {setting}={choice.cap_w:g} -- COMMAND\n")
     if any(lever.device.startswith("nvidia:") for lever in result.plan.levers):

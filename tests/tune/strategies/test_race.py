@@ -19,10 +19,9 @@ from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment
 from wattloop.tune.space import Space
 from wattloop.tune.strategies.race import Race
-from wattloop.tune.strategies.race_anchor import RateAnchor
 from wattloop.tune.strategies.race_course import Course
 from wattloop.tune.strategies.race_memory import Memory
-from wattloop.tune.strategies.race_rates import Picked, first_sweep, picked, usable, widened
+from wattloop.tune.strategies.race_rates import first_sweep, picked, usable, widened
 from wattloop.tune.strategies.race_runner import Runner
 from wattloop.tune.strategy import Strategy
 
@@ -410,51 +409,3 @@ def test_sweeps_find_the_rate_of_each_candidate():
     assert swept
     assert all(not segment.keep for segment in swept)
     assert race.best().learning_rate is not None
-
-
-@pytest.mark.parametrize(
-    ("default_swept", "other_swept", "expected"),
-    [
-        pytest.param(0.02, 0.04, 0.2, id="twice where it falls, twice the rate"),
-        pytest.param(0.02, 0.02, 0.1, id="the same"),
-        pytest.param(0.02, 0.9, 0.8, id="no more than eight times"),
-        pytest.param(0.005, 0.02, 0.02, id="a rate far from its sweep is not built upon"),
-        pytest.param(None, 0.02, None, id="a sweep that says nothing leaves the default's"),
-    ],
-)
-def test_rates_of_others_are_measured_against_the_defaults(default_swept, other_swept, expected):
-    """The default keeps the rate it was given; a sweep says how another differs from it."""
-    default, other = Runner("c0", {"batch": 32, "lr": 0.1}), Runner("c1", {"batch": 64, "lr": 0.1})
-    anchor = RateAnchor(default, 0.1)
-    curve = losses(*[1.0] * 13)
-    found = None if default_swept is None else Picked(default_swept, 0)
-    assert anchor.compared(default, curve, found) is None
-    rate = anchor.compared(other, curve, Picked(other_swept, 0))
-    assert rate == (None if expected is None else pytest.approx(expected))
-
-
-def test_a_short_sweep_is_not_compared():
-    """Five rates over three decades are too far apart to tell two candidates from each other."""
-    default, other = Runner("c0", {"lr": 0.1}), Runner("c1", {"lr": 0.1})
-    anchor = RateAnchor(default, 0.1)
-    anchor.compared(default, losses(*[1.0] * 13), Picked(0.02, 0))
-    assert anchor.compared(other, losses(*[1.0] * 5), Picked(0.04, 0)) is None
-
-
-def test_rates_of_another_optimizer_are_not_measured_against_the_defaults():
-    """What suits SGD says nothing of Adam."""
-    anchor = RateAnchor(Runner("c0", {"optimizer": "sgd", "lr": 0.1}), 0.1)
-    assert not anchor.compares(Runner("c1", {"optimizer": "adam", "lr": 0.1}))
-    assert anchor.compares(Runner("c2", {"optimizer": "sgd", "batch": 8, "lr": 0.1}))
-
-
-def test_the_default_trains_at_the_rate_it_names():
-    """Kept alive as it is, whatever a sweep of its rates says."""
-    problem = synthetic_problem(ranges=True)
-    events = played(Race(problem), SyntheticBench(problem))
-    own = [e.segment for e in events if e.segment.candidate == "c0"]
-    assert any(segment.rates is not None for segment in own)
-    trained = [segment for segment in own if segment.rates is None]
-    assert trained
-    assert all(segment.learning_rate is None for segment in trained)
-    assert all(segment.parameters["lr"] == problem.default["lr"] for segment in trained)

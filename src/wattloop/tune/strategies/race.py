@@ -88,7 +88,7 @@ class Race(Strategy):
         self.standings = Standings(problem, self.configurations, self.runners, past)
         self._busy: dict[str, str] = {}
         self._picked: int | None = None
-        self._segments = Segments(problem, self.runners[0])
+        self._segments = Segments(problem, self.runners)
 
     # -- the contract ----------------------------------------------------------------------
 
@@ -280,7 +280,8 @@ class Race(Strategy):
                 runner = self.runners[index]
                 if runner.cap is None and known.cap is not None:
                     runner.cap, runner.levers = known.cap, dict(known.levers)
-                    runner.learning_rate = known.learning_rate
+                if runner.learning_rate is None and runner.swept is None:
+                    runner.learning_rate, runner.swept = known.learning_rate, known.swept
         return past
 
     def _runner(self, name: str) -> Runner:

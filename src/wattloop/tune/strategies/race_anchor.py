@@ -5,10 +5,11 @@ it ends best with, and by how much it is off depends on model and optimizer. A d
 its rate has been trained with it. So the default is swept for comparison only: a candidate whose
 loss falls fastest at half the rate at which the default's does gets half the default's rate. Only
 a default's rate that is far from where its own loss falls is not built upon; the default still
-keeps it, and the others are given what their sweeps say.
+keeps it, and the others are given what their sweeps say. Where nobody is to be compared with it,
+the default is not swept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wattloop.tune.problem import Problem
@@ -34,12 +35,10 @@ class RateAnchor:
     Attributes:
         default: its candidate.
         rate: the default's own.
-        swept: where its loss falls fastest; None before it was swept, or when that says nothing.
     """
 
     default: Runner
     rate: float
-    swept: float | None = None
 
     @classmethod
     def of(cls, problem: Problem, default: Runner) -> "RateAnchor | None":
@@ -52,24 +51,25 @@ class RateAnchor:
     def compares(self, runner: Runner) -> bool:
         """Whether the default's rate says something of this candidate's.
 
-        It does not where they differ in something that has a name, such as the optimizer.
+        It does not where they differ in something that has a name, such as the optimizer, nor
+        where the default's is far from where its own loss falls.
         """
-        return _names(runner.parameters.values()) == _names(self.default.parameters.values())
+        if runner is self.default:
+            return True
+        same = _names(runner.parameters) == _names(self.default.parameters)
+        swept = self.default.swept
+        return same and (swept is None or 1 / FAR <= self.rate / swept <= FAR)
 
     def compared(
         self, runner: Runner, losses: Sequence[RateLoss], found: Picked | None
     ) -> float | None:
         """The rate of a candidate after its sweep; None for the default's own."""
-        swept = found.rate if found is not None and len(losses) >= LEAST_RATES else None
-        if runner is self.default:
-            self.swept = swept
+        runner.swept = found.rate if found is not None and len(losses) >= LEAST_RATES else None
+        own, swept = runner.swept, self.default.swept
+        if runner is self.default or own is None or swept is None:
             return None
-        if swept is None or self.swept is None:
-            return None
-        if not 1 / FAR <= self.rate / self.swept <= FAR:
-            return swept
-        return self.rate * min(max(swept / self.swept, 1 / MOST_FACTOR), MOST_FACTOR)
+        return self.rate * min(max(own / swept, 1 / MOST_FACTOR), MOST_FACTOR)
 
 
-def _names(values: Iterable[Value]) -> list[str]:
-    return sorted(value for value in values if isinstance(value, str))
+def _names(parameters: Mapping[str, Value]) -> dict[str, str]:
+    return {name: value for name, value in parameters.items() if isinstance(value, str)}

@@ -37,6 +37,7 @@ class Runner:
         cap: what was found; None before.
         cap_short_s: the longest segment that was too short to find one.
         learning_rate: found by a sweep; `sweep` is the one that is due, `sweeps` were told.
+        swept: where its loss fell fastest, to compare with that of others; None where not known.
         segments: asked for so far.
         spent_j: by all segments.
         metered: whether energy could be read; without, seconds stand in for joules.
@@ -64,6 +65,7 @@ class Runner:
     learning_rate: float | None = None
     sweep: RateSweep | None = None
     sweeps: int = 0
+    swept: float | None = None
     segments: int = 0
     spent_j: float = 0.0
     metered: bool = True

@@ -1,6 +1,7 @@
 """The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
 
 import math
+from collections.abc import Sequence
 
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -31,9 +32,11 @@ def wants_cap(problem: Problem, runner: Runner) -> bool:
 class Segments:
     """Makes segments, as far as the bench is known to be able to run them."""
 
-    def __init__(self, problem: Problem, default: Runner) -> None:
+    def __init__(self, problem: Problem, runners: Sequence[Runner]) -> None:
         self.problem = problem
-        self._anchor = RateAnchor.of(problem, default)
+        self._default, *others = runners
+        self._anchor = RateAnchor.of(problem, self._default)
+        self._compared = self._anchor is None or any(map(self._anchor.compares, others))
         self._windows = True
         self._sweeps = problem.rate is not None
 
@@ -101,7 +104,10 @@ class Segments:
         rate = self.problem.rate
         if not self._sweeps or rate is None or runner.points:
             return None
-        if runner.sweep is None and runner.sweeps == 0 and runner.learning_rate is None:
+        if runner is self._default and not self._compared:
+            return None
+        known = runner.learning_rate is not None or runner.swept is not None
+        if runner.sweep is None and runner.sweeps == 0 and not known:
             parameter = self.problem.space.parameters[rate]
             runner.sweep = first_sweep(runner.parameters, rate, parameter)
         return runner.sweep
