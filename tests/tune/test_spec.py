@@ -31,7 +31,6 @@ hardware:
 objective: {name: eds, k: 1.5}
 limits: {energy: 2 kWh, deadline: 3 h, trials: 20, epochs: 30, trial_timeout: 10 min}
 default: {batch_size: 64, lr: 1e-3, optimizer: adam, layers: 3, amp: true, gpus: 1}
-rate: lr
 seed: 7
 scope: gpu
 checkpoint: true
@@ -78,7 +77,7 @@ def test_a_whole_file_is_understood(tmp_path: Path) -> None:
     assert problem.quality.maximize and problem.quality.target == 0.8
     assert (problem.limits.energy_j, problem.limits.time_s) == (7.2e6, 10_800.0)
     assert (problem.limits.candidates, problem.limits.epochs) == (20, 30)
-    assert (problem.limits.trial_time_s, problem.seed, problem.rate) == (600.0, 7, "lr")
+    assert (problem.limits.trial_time_s, problem.seed) == (600.0, 7)
     assert problem.objective.names == ("eds",) and problem.objective.k == 1.5
     assert problem.cap is None  # caps are listed, so they are an ordinary parameter
 
@@ -273,6 +272,10 @@ FAULTS = [
     (X + "rate: lr", r":2: rate: 'lr' is no parameter of this space; it has x"),
     ("parameters: {x: [a, b]}\nrate: x", r":2: rate: 'x' must be a parameter with numbers"),
     (
+        X + "command: python t.py ${args}\nmethod: race\nmetric: {name: loss, target: 1}\nrate: x",
+        r":5: rate: race sweeps .* a command does not allow: leave rate out, and 'x' is searched",
+    ),
+    (
         X + "hardware: {power_limit: auto}\nobjective: time",
         r":2: hardware\.power_limit: with least time .* leave it out",
     ),
@@ -322,3 +325,10 @@ def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
         read(tmp_path, "seed: x\nlimits: {trials: 0}\nparameters: {y: {min: 1}}\n")
     lines = [line.partition(".yaml:")[2][0] for line in str(caught.value).splitlines()]
     assert lines == ["1", "2", "3"]
+
+
+def test_the_learning_rate_is_told_to_strategies() -> None:
+    """A spec for trainings in PyTorch names the parameter that `race` and `sm2` sweep."""
+    written = {"parameters": {"lr": {"min": 1e-3, "max": 1.0, "log": True}}, "rate": "lr"}
+    metric = {"name": "loss", "goal": "minimize", "target": 0.1}
+    assert spec_from({**written, "metric": metric}).problem().rate == "lr"

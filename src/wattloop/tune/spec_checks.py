@@ -25,6 +25,8 @@ ONE_BY_ONE = ("tpe", "nsga2", "gp")
 """Strategies whose sampler scores each training by itself."""
 DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
 """Strategies that draw configurations as long as they may."""
+SWEEPING = ("race", "sm2")
+"""Strategies that find the learning rate of a configuration by themselves, where they can."""
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 FILLED_IN = ("trial_dir", "checkpoint", "seed")
@@ -146,3 +148,9 @@ def _about_rate(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
     )
     if not numbers or parameter.lever:
         yield ("rate",), f"'{spec.rate}' must be a parameter with numbers to choose among"
+    elif spec.command and spec.strategy.name in SWEEPING:
+        yield (
+            ("rate",),
+            f"{spec.strategy.name} sweeps rates inside a training, which a command does not "
+            f"allow: leave rate out, and '{spec.rate}' is searched as any other parameter",
+        )
