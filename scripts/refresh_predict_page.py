@@ -24,7 +24,14 @@ KEPT = {
     "--input": TABLE,
 }
 """Lines of output to keep, by what is in the command; all of them for tables of sweeps."""
-SAID = ("note: input:", "note: loss:", "note: node: assumed", "note: 'a100'", "note: energy", "wattloop:")
+SAID = (
+    "note: input:",
+    "note: loss:",
+    "note: node: assumed",
+    "note: 'a100'",
+    "note: energy",
+    "wattloop:",
+)
 """Messages worth showing."""
 
 
