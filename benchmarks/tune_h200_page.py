@@ -25,12 +25,13 @@ images, an LSTM on a generated series of a household, a Transformer on the sourc
 standard library. The document names no optimizer; its rates of 0.001 to 1 suit SGD, so that the
 Transformer is trained by SGD as ResNet-18 is. A fourth row has the same Transformer by AdamW at
 rates of 1e-5 to 1e-2, as many would train it: there SM2's rule for rates fails, for the reason
-below, and `race` does not. *Vanilla* is one training at a usual batch size and learning rate. `sm2`
-and `race` search among eight batch sizes and a range of learning rates; their energy is that of the
-whole search, explorations, dropped configurations and evaluations included, and ends with a model
-trained by the same rule of early stopping as vanilla's. `race` sets no power cap here: the GPU is
-only read. It first races to the quality that vanilla reached with every seed, less a difference of
-no account, and its winner then trains on until the rule ends it.
+below, and `race` does not. AdamW was measured first, and it was its failure that made us look at
+which optimizer the rates are for. *Vanilla* is one training at a usual batch size and learning
+rate. `sm2` and `race` search among eight batch sizes and a range of learning rates; their energy is
+that of the whole search, explorations, dropped configurations and evaluations included, and ends
+with a model trained by the same rule of early stopping as vanilla's. `race` sets no power cap here:
+the GPU is only read. It first races to the quality that vanilla reached with every seed, less a
+difference of no account, and its winner then trains on until the rule ends it.
 
 Energy is that of the GPU, {provenance}. Preparing data and the first steps, in which libraries
 choose their kernels, are left out for all. Parity is always the energy of the search over that of
