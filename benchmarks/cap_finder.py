@@ -57,8 +57,9 @@ these curves are taken as a sample of others.
 Beside it: `exhaustive` tries every cap once and takes the smallest reading, as the Zeus library
 does; golden section with at most 5 probes; random and a Gaussian process without physics with 4
 probes; `learned` is our finder with the measured curves of the other GPU, without the workload at
-hand, in place of the physical family. Above 2% noise these have fewer probes than ours: beside
-them belongs the column *four probes* of the section on noise.
+hand, in place of the physical family. Above 2% noise ours has more
+probes than those of four or five: beside them belongs the column *four probes* of the section on
+noise.
 """
 
 
