@@ -47,7 +47,9 @@ first question after the start, which loads libraries, workloads that come with 
 constants. A model that comes with nobody is traced once ({model}, with torch): until then its pairs
 say that they come later, and the others are answered.
 
-Processes ran with nice {nice}, beside whatever else the machine did.
+Processes ran with nice {nice}, beside whatever else the machine did. Where that was much it
+was slower: ten runs of 2026-11-15 at loads of 4 to 23 had a p95 of the same pairs between 32 and
+1,095 ms, most above 50, and one ended with a connection reset.
 
 Beside it, the way it was: one `GET /api/v1/predict` for each pair, {gets} of them, times 1,000.
 """
