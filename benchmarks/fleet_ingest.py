@@ -224,8 +224,8 @@ def _page(found: Reading, args: argparse.Namespace, old_jobs: int) -> Page:
         f"{EVERY_S:.0f} s. {old_jobs} jobs were there before. Journals are simulated, senders, "
         "server and PostgreSQL are real and share this machine's cores."
         " On 2 cores that other programs use as well it is slower: 1,994 and 1,175 ms for the Jobs "
-        "page (p95) in runs of 2026-11-15 at loads of 17 and 10, the first of them before runs were "
-        "put in at half the pace; nothing was lost in either."
+        "page (p95) in runs of 2026-11-15 at loads of 17 and 10, the first before runs were put "
+        "in at half the pace; nothing was lost in either."
     )
     return Page("fleet_ingest", "Two hundred nodes into PostgreSQL", bars, tables, text=text)
 
