@@ -57,7 +57,7 @@ def test_the_published_page_is_what_the_kept_files_make(tmp_path) -> None:
     page = (tmp_path / "tune_h200.md").read_text()
     published = SCRIPT.parents[1] / "docs" / "benchmarks" / "tune_h200.md"
     assert page == published.read_text()
-    assert "| ResNet-18, images | race, seed 0 | 1,024 | 0.05 |" in page
+    assert "| ResNet-18, images | race, seed 0 | 512 | 0.05 |" in page
 
 
 def test_a_search_broken_by_its_own_rates_says_so(monkeypatch) -> None:
