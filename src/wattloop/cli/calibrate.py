@@ -4,6 +4,7 @@ import typer
 
 from wattloop.cli.calibrate_collect import collect_command
 from wattloop.cli.calibrate_fit import fit_command
+from wattloop.cli.calibrate_host import host_command
 
 __all__ = ["app"]
 
@@ -16,3 +17,4 @@ app = typer.Typer(
 )
 app.command("collect")(collect_command)
 app.command("fit")(fit_command)
+app.command("host")(host_command)

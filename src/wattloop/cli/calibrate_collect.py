@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattloop.cli.calibrate_device import CPU, WhichGpu, device_of
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.core.errors import ConfigError
@@ -24,14 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["collect_command"]
 
-CPU = "cpu"
-
 
 def collect_command(
     *,
-    gpu: Annotated[
-        str, typer.Option("--gpu", metavar="N", help="Which GPU; 'cpu' only tries the program.")
-    ] = "0",
+    gpu: WhichGpu = "0",
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: calibration-GPU.jsonl."),
@@ -65,7 +62,7 @@ def collect_command(
     if output == "-":
         raise ConfigError("--output -: samples are kept to go on with, so name a file")
     check_target(output, "--output")
-    bench = open_device(CPU if gpu == CPU else f"cuda:{_number(gpu)}")
+    bench = open_device(device_of(gpu))
     sensor = open_sensor(bench)
     path = user_path(output) if output else Path(f"calibration-{_short(bench)}.jsonl")
     if sensor.reason:
@@ -88,12 +85,6 @@ def collect_command(
                 say(f"wattloop: stopped; go on with '{again}'")
                 raise
     _report(results, path, time.monotonic() - begin_s, json_file, is_trial=not bench.on_gpu)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(f"--gpu {text}: give the GPU's number, such as 0 (see 'nvidia-smi')")
-    return int(text)
 
 
 def _short(bench: "Bench") -> str:

@@ -19,6 +19,7 @@ from wattloop.cli.predict_options import (
     GpuName,
     Gpus,
     Head,
+    HostSpeed,
     Image,
     Inference,
     Input,
@@ -66,6 +67,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     clock: ClockMhz = None,
     samples_rate: SamplesRate = None,
     network: Network = None,
+    host_speed: HostSpeed = 1.0,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Optimizer steps of the run.")
     ] = None,
@@ -136,6 +138,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             clock_mhz=clock,
             samples_s=samples_rate,
             network_bytes_s=None if network is None else network * 1e9 / 8,
+            host_speed=host_speed,
             head=head,
             stated=tuple(stated or ()),
             estimator=estimator,

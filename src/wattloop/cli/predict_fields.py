@@ -10,7 +10,8 @@ __all__ = ["with_options_named"]
 
 FIELDS = (
     "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|cap|clock|head|input|"
-    "samples-per-second|network|estimator|calibration|sweep|compare|inference|steps|epochs|samples"
+    "samples-per-second|network|host-speed|estimator|calibration|sweep|compare|inference|steps|"
+    "epochs|samples"
 )
 BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( \S.*)?: ", re.DOTALL)
 

@@ -18,6 +18,7 @@ __all__ = [
     "GpuName",
     "Gpus",
     "Head",
+    "HostSpeed",
     "Image",
     "Inference",
     "Input",
@@ -84,6 +85,12 @@ SamplesRate = Annotated[
 Network = Annotated[
     float | None,
     typer.Option("--network", metavar="GBIT", help="Gbit/s between nodes of 8, for more GPUs."),
+]
+HostSpeed = Annotated[
+    float,
+    typer.Option(
+        "--host-speed", metavar="X", help="Of the host, as 'wattloop calibrate host' measures it."
+    ),
 ]
 EstimatorName = Annotated[
     str, typer.Option("--estimator", help=f"Who answers: {', '.join(ESTIMATORS)}.")

@@ -87,6 +87,7 @@ class Forecast:
             "gpus": place.gpus,
             "cap_w": place.cap_w,
             "locked_clock_mhz": place.clock_mhz,
+            "host_speed": place.host_speed,
             "step_s": predicted.step_s,
             "power_w": predicted.power_w,
             "energy_j_per_step": predicted.energy_j,

@@ -112,6 +112,8 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
             "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
             "time is too short"
         )
+    if question.host_speed != 1 and question.estimator != "kernels":
+        found.append(f"{question.estimator} knows no host: host-speed changes nothing")
     unruled = unruled_share(workload)
     if unruled > MUCH_UNRULED:
         found.append(

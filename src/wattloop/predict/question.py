@@ -13,6 +13,9 @@ __all__ = ["PRECISIONS", "Question"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
 
+SLOWEST, QUICKEST = 0.05, 20.0
+"""Of hosts: beyond that it is a slip of the pen."""
+
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
 """What people vary -> field, where they differ."""
 
@@ -34,6 +37,7 @@ class Question:
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: samples a second that the data loader brings to each GPU.
         network_bytes_s: between nodes, where more GPUs train than a node has.
+        host_speed: how quick the host dispatches; 1 is the calibrated one's.
         head: of a model of Transformers, such as `causal-lm`.
         stated: inputs as `x=float32[B,3,224,224]`.
         inputs, loss: of a module.
@@ -55,6 +59,7 @@ class Question:
     clock_mhz: float | None = None
     samples_s: float | None = None
     network_bytes_s: float | None = None
+    host_speed: float = 1.0
     head: str | None = None
     stated: tuple[str, ...] = ()
     inputs: Any = None
@@ -76,6 +81,11 @@ class Question:
             raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
         if self.network_bytes_s is not None and not self.network_bytes_s > 0:
             raise ConfigError(f"network {8e-9 * self.network_bytes_s:g} Gbit/s: must be above 0")
+        if not SLOWEST <= self.host_speed <= QUICKEST:
+            raise ConfigError(
+                f"host-speed {self.host_speed:g}: 1 is the calibrated host's, and this is not "
+                f"between {SLOWEST:g} and {QUICKEST:g}; 'wattloop calibrate host' measures it"
+            )
 
     def varied(self, name: str, value: Any) -> "Question":
         """The same with another batch, cap, GPU or whatever `name` says."""
@@ -105,6 +115,7 @@ class Question:
             clock_mhz=self.clock_mhz,
             samples_s=self.samples_s,
             network_bytes_s=self.network_bytes_s,
+            host_speed=self.host_speed,
         )
 
 

@@ -49,27 +49,19 @@ def points_of(
     if not rows:
         return []
     try:
-        import torch
+        import torch  # noqa: F401 - tracing needs it
     except ImportError:
         raise ConfigError(
             "the collection has training steps, and fitting them needs torch to trace their "
             "models; run `pip install 'wattloop[torch,hf]'`, or leave them out with --no-steps"
         ) from None
-    from wattloop.predict import trace
-    from wattloop.predict.calibrate.zoo import subject
+    from wattloop.predict.calibrate.subject_workload import subject_workload
 
     points = []
     for row in once_each(rows):
         name, batch, precision = str(row["model"]), int(row["batch"]), str(row["precision"])
         progress(f"tracing {name}, batch {batch}, {precision}")
-        with torch.device("meta"):
-            chosen = subject(name)
-            inputs = chosen.inputs(batch, torch.device("meta"))
-        optimizer = "sgd+momentum" if chosen.optimizer == "sgd" else chosen.optimizer
-        workload = trace(
-            chosen.model, inputs, loss=lambda out: out, precision=precision,
-            optimizer=optimizer, name=name,
-        )  # fmt: skip
+        workload = subject_workload(name, batch, precision)
         group = name.partition("@")[0]
         placement = Placement(gpu, cap_w=cap_w)
         points.append(

@@ -1,0 +1,23 @@
+"""Which GPU a calibration measures, as options name it."""
+
+from typing import Annotated
+
+import typer
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["CPU", "WhichGpu", "device_of"]
+
+CPU = "cpu"
+WhichGpu = Annotated[
+    str, typer.Option("--gpu", metavar="N", help="Which GPU; 'cpu' only tries the program.")
+]
+
+
+def device_of(gpu: str) -> str:
+    """The name that torch has for it."""
+    if gpu == CPU:
+        return CPU
+    if not gpu.isdecimal():
+        raise ConfigError(f"--gpu {gpu}: give the GPU's number, such as 0 (see 'nvidia-smi')")
+    return f"cuda:{int(gpu)}"

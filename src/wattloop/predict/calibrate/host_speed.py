@@ -1,0 +1,101 @@
+"""How quick a host dispatches, relative to the one that constants were calibrated on.
+
+A few small networks of the suite are asked for, phase by phase, while the GPU has nothing to do.
+What that takes, over what the constants say, is the speed. Microbenchmarks of the host (`probe`)
+do not tell it: over 75 steps that wait for the host, their times follow the steps' by no more than
+a correlation of 0.2.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate.dispatch import dispatch_seconds
+from wattloop.predict.models.model import Model
+from wattloop.predict.placement import Placement
+
+__all__ = ["NETWORKS", "HostSpeed", "measured_host_speed", "speed_of"]
+
+NETWORKS = (
+    "resnet34@32 64 fp32", "bert_base@128 8 fp32", "mobilenet_v2@32 64 fp32",
+    "deit_small@224 8 fp32", "electra_small@128 8 fp32",
+)  # fmt: skip
+"""Model, batch, precision: such that every GPU has, with kernels that fit in its queue."""
+ROUNDS = 8
+WARM_UP_STEPS = 5
+ROUND_S = 0.3
+"""Of one network in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpeed:
+    """The speed as networks tell it.
+
+    Attributes:
+        speed: 1 is the calibrated host's; 0.8 takes 1.25 times as long.
+        low, high: the slowest and the quickest round.
+        dispatch_s: network -> seconds that the host needs for a step.
+        expected_s: the same, as the constants say.
+    """
+
+    speed: float
+    low: float
+    high: float
+    dispatch_s: dict[str, float]
+    expected_s: dict[str, float]
+
+
+def measured_host_speed(
+    bench: Bench,
+    model: Model,
+    gpu: Gpu,
+    networks: Sequence[str] = NETWORKS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> HostSpeed:
+    """Dispatch `networks` on a GPU in rounds, each with all others in between: some ten seconds."""
+    from wattloop.predict.calibrate.steps import Training
+    from wattloop.predict.calibrate.subject_workload import subject_workload
+
+    trainings: dict[str, Any] = {}
+    expected_s: dict[str, float] = {}
+    for network in networks:
+        progress(network)
+        name, batch, precision = network.split()
+        workload = subject_workload(name, int(batch), precision)
+        expected_s[network] = model.predict(workload, Placement(gpu)).host_s or 0.0
+        asked = {"model": name, "batch": int(batch), "precision": precision}
+        trainings[network] = Training(bench, asked)
+        for _ in range(WARM_UP_STEPS):
+            trainings[network].step()
+        bench.synchronize()
+    rounds = []
+    for number in range(ROUNDS):
+        progress(f"round {number + 1} of {ROUNDS}")
+        rounds.append(
+            {network: _dispatch_s(bench, training) for network, training in trainings.items()}
+        )
+    return speed_of(rounds, expected_s)
+
+
+def speed_of(rounds: Sequence[dict[str, float]], expected_s: dict[str, float]) -> HostSpeed:
+    """From seconds of each network in each round."""
+    speeds = [
+        statistics.median(expected_s[network] / seconds for network, seconds in found.items())
+        for found in rounds
+    ]
+    return HostSpeed(
+        speed=statistics.median(speeds),
+        low=min(speeds),
+        high=max(speeds),
+        dispatch_s={
+            network: statistics.median(found[network] for found in rounds) for network in expected_s
+        },
+        expected_s=expected_s,
+    )
+
+
+def _dispatch_s(bench: Bench, training: Any) -> float:
+    return sum((dispatch_seconds(bench, training, ROUND_S) or {}).values())
