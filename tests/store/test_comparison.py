@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.comparison import Cell, compare
 from wattloop.store.runs import RunRecord
 from wattloop.testing.journals import root_window

@@ -17,7 +17,7 @@ from wattloop.cli.result_view import (
     short_energy,
 )
 from wattloop.cli.runs_meaning import meaning_lines
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.units import format_change, format_duration, format_energy, format_power
 from wattloop.store.comparison import Cell, Comparison, Quantity
 from wattloop.store.database import Store

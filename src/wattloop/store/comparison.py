@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import DomainEnergy, Scope
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy
 from wattloop.store.runs import RunRecord
 
 __all__ = ["Cell", "Comparison", "Quantity", "compare"]
