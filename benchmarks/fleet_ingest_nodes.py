@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.fleet.delivery import Delivery, DeliveryOptions, NodeStatus
 from wattloop.store.journal_writer import JournalWriter
 

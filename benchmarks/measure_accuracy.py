@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bars import Bar, Page, Table, arguments, publish
-from wattloop.core.records import DomainEnergy, Gap
+from wattloop.core.records import Gap
+from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import insert, select
 
 from tune_stores import fill, many_trials_spec
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.measure.closing import close_journal
 from wattloop.store.database import Store, open_store
 from wattloop.store.fold import Outcome, fold

@@ -55,3 +55,15 @@ def test_every_public_name_is_in_the_documentation(package: str) -> None:
     code = " ".join(re.findall(r"```.*?```|`[^`\n]+`|^    .*$", pages, re.DOTALL | re.MULTILINE))
     names = importlib.import_module(package).__all__
     assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_the_changelog_is_by_verb() -> None:
+    """Whoever uses one verb finds what changed there in one place, with links that lead there."""
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    parts = re.split(r"^### ", text.partition("## [Unreleased]")[2], flags=re.MULTILINE)[1:]
+    sections = {part.partition("\n")[0]: part.partition("\n")[2] for part in parts}
+    verbs = ("Measure", "Control", "Characterize", "Tune", "Analyze", "Predict", "Simulate")
+    assert tuple(sections)[: len(verbs)] == verbs
+    assert list(sections)[-1] == "Numbers"
+    assert all(section.strip() for section in sections.values())
+    assert [page for page in links_in(ROOT / "CHANGELOG.md") if not (ROOT / page).exists()] == []

@@ -8,7 +8,7 @@
 
 The house, ground floor first; each room uses only what stands above it in this list:
 
-- `core`          units, clock, errors, records, provenance
+- `core`          units, clock, errors, records, results, provenance
 - `hardware`      facts about machines, each with its source
 - `store`         journals and the database of runs
 - `measure`       meters, sampler, windows, accounting
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError, MeterUnavailable, StoreError, WattloopError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, WindowResult
+from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.version import __version__
 

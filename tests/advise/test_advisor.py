@@ -5,7 +5,7 @@ import pytest
 from tests.advise.conftest import ARITHMETIC, LASTS_S, MEMORY, Written, busy
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import RULES, advice_on
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.testing.virtual_runs import CardScript, Work

@@ -68,6 +68,33 @@ def test_it_finds_a_cap_for_all_gpus_and_puts_them_back():
     assert tuner.provenance == "simulated"
 
 
+def test_a_training_that_ends_first_leaves_the_best_cap_so_far():
+    """Promise: probes that were paid for are not lost, and nobody takes them for a whole search."""
+    gpus, said = shared_gpus(2), []
+    options = {"settings": SETTINGS, "rules": QUICK, "caps": "200:700:100"}
+    with CapTuner("edp", report=said.append, **options) as tuner:
+        train(tuner, gpus, lambda: bool(tuner.pilot.finder.probes))
+        assert tuner.choice is None
+        assert "goes on" in tuner.reason
+    assert tuner.choice is not None
+    assert tuner.choice.unfinished
+    assert tuner.choice.probes == len(tuner.pilot.finder.probes)
+    assert tuner.choice.why == tuner.reason == "the work ended before the search did"
+    assert f"is {tuner.choice.cap_w:g} W" in said[-1]
+    assert tuner.end() == tuner.choice
+
+
+def test_without_a_probe_there_is_no_cap_but_a_reason():
+    """Promise: a training that is too short says what a probe takes."""
+    tuner = CapTuner("edp", settings=SETTINGS, caps="200:700:100")
+    assert tuner.reason == "it has not begun"
+    with tuner:
+        train(tuner, shared_gpus(2), lambda: True)
+    assert tuner.choice is None
+    assert tuner.fault is None
+    assert "before the first probe did, which takes at least 6 steps and 4 s" in tuner.reason
+
+
 def test_an_exception_in_the_loop_puts_the_caps_back():
     """Promise: whatever ends the training, the limits are as before."""
     gpus = shared_gpus(2)

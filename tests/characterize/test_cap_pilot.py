@@ -93,6 +93,35 @@ def test_who_gives_up_while_probing_on_keeps_what_the_usual_probes_found(probes)
     assert ("no cap was found in time" in training.messages) is (probes < 4)
 
 
+def test_work_that_ends_while_its_change_is_looked_at_keeps_the_cap_found():
+    """Promise: a search that is not over replaces no choice that was made."""
+    training = Training(HEAVY).train(1_000)
+    found = training.pilot.choice
+    training.pilot.work_ended()
+    assert training.pilot.unfinished == ""
+    training.work = SHORT
+    while training.pilot.state is not State.PROBING:
+        training.train(1)
+    training.pilot.work_ended()
+    assert training.pilot.choice == found
+    assert not found.unfinished
+    assert "changed work" in training.pilot.unfinished
+
+
+def test_what_ended_a_search_is_said_of_its_choice():
+    """Promise: time that was over, or a fault, is why it is only the best so far."""
+    for over in (True, False):
+        training = Training(HEAVY)
+        while len(training.pilot.finder.probes) < 2:
+            training.train(1)
+        if over:
+            training.pilot.give_up("no cap was found in time", training.now_s)
+        training.pilot.work_ended(None if over else "a GPU was lost")
+        assert training.pilot.choice.unfinished
+        why = "no cap was found in time" if over else "a GPU was lost"
+        assert training.pilot.choice.why == training.pilot.unfinished == why
+
+
 def test_a_cap_that_takes_longer_when_read_again_is_other_work():
     """Promise: a second reading of a cap that differs by far begins the search anew."""
 

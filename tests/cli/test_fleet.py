@@ -79,6 +79,27 @@ def test_what_would_go_is_said_before_it_goes(
     assert main(["fleet", "retain", "--samples", "soon", "--store", place]) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--samples", "x"], "--samples: 'x' is no age; write 12h, 30d, 1y or forever"),
+        (["--samples", "1d", "--runs", "y"], "--runs: 'y' is no age"),
+        (["--samples", "1d,runs=1d"], "--samples: '1d,runs=1d' is no age"),
+        (["--samples", "1y", "--levels", "1d"], "--samples 1y --levels 1d: retention: samples go"),
+    ],
+)
+def test_an_age_that_is_none_is_named_by_its_option(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever gave `--samples` is not told of `--retain`, which this command does not have."""
+    place = str(tmp_path / "runs.db")
+    open_store(place).close()
+    assert main(["fleet", "retain", *words, "--store", place]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "--retain" not in told
+
+
 def test_how_long_things_are_kept_may_stand_in_the_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

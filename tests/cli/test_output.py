@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Machine, without_escapes
 from wattloop.cli.output import print_table, table_text
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
 

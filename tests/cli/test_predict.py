@@ -256,6 +256,8 @@ BAD = [
     ((*SMALL, "--compare", "a100,,h200"), "--compare a100,,h200: name each GPU once"),
     ((*SMALL, "--steps", "9", "--epochs", "1"), "--steps 9: give the number of steps, or epochs"),
     ((*SMALL, "--epochs", "1"), "--epochs 1: give samples as well"),
+    ((*SMALL, "--epochs", "1e300", "--samples", "9"), "--epochs 1e+15 or more: no run is that"),
+    ((*SMALL, "--steps", f"1{400 * '0'}"), "--steps 1e+15 or more: no run is that long"),
     ((*SMALL, "--plot", "x.svg"), "there is one point; add --sweep or --compare"),
     ((*SMALL, "--calibration", "c.json"), "--calibration c.json: no such file"),
     ((*SMALL, "--estimator", "guess"), "--estimator guess: unknown"),

@@ -154,6 +154,23 @@ def test_compare_says_what_is_real(two: Path, capsys: pytest.CaptureFixture[str]
     assert data["baseline"].endswith("aaaaaa")
 
 
+def test_compare_with_a_run_of_almost_no_energy_can_be_read(
+    two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How many times as much instead of per cent; JSON keeps the exact number."""
+    folder = journal_directory(str(two))
+    idle = header("20270114-080000-cccccc", name="idle", started_wall_s=1_799_900_000.0)
+    write_journal(folder, idle["run_id"], head=idle, end=ended(root_window(gpu_j=2.0)))
+    assert main(["runs", "compare", "20270114", "20270115"]) == 0
+    said = capsys.readouterr().out
+    gpu = next(line for line in said.splitlines() if line.startswith("energy (gpu)"))
+    assert gpu.rstrip().endswith("x 1,500 ± 21")
+    assert "%" not in gpu
+    data = data_of(capsys, "compare", "20270114", "20270115")
+    energy = next(q for q in data["quantities"] if (q["name"], q["scope"]) == ("energy", "gpu"))
+    assert energy["values"][1]["difference_pct"] == pytest.approx(149_900.0)
+
+
 def test_export_writes_files_and_stdout(
     two: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,15 @@
 """Promises of `wattloop study` as a process: the next step is told, faults are sentences."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from wattloop.cli.study_view import print_step
+from wattloop.report.document import Note, Table
+from wattloop.report.of_study import report_of_study
+from wattloop.store.database import open_store
+from wattloop.store.experiments import Experiment
 
 from .conftest import Machine
 
@@ -57,3 +62,49 @@ def test_a_gain_within_noise_is_called_so(capsys: pytest.CaptureFixture[str]) ->
         ["W", "+11.3", "simulated", "s-1"],
         ["W", "+1.0", "(within", "noise)", "simulated", "s-1"],
     ]
+
+
+def test_a_report_says_what_the_terminal_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Promise: every row and number of a step reads the same in both."""
+    best = {"metric": "EDP", "of": "", "setting": "400 W", "gain_pct": 1.04, "beyond_noise": False}
+    twin = {"metric": "energy_kwh", "measured": 1.23456789, "simulated": 1.2, "off": 0.028}
+    verdict = {"metric": "energy_kwh", "goal": "-10%", "before": 2.0, "after": 1.5, "met": True}
+    judged = {**verdict, "change": None, "verdict": "met", "why": "-30% to -20%"}
+    steps = {
+        "characterize": {"note": "", "best": [{**best, "provenance": "measured", "sweep": "s-1"}]},
+        "simulate": {
+            "twin": [{**twin, "within": True}],
+            "candidates": {"zeus": {"verdicts": [judged]}},
+            "base": "pollux",
+            "source": "c-1",
+        },
+        "validate": {
+            "choice": "zeus",
+            "verdicts": [judged],
+            "differed": [
+                {"metric": "energy_kwh", "predicted": None, "found": 1.5},
+                {"metric": "time_s", "predicted": 1 / 3, "found": 0.5},
+            ],
+            "success": True,
+            "provenance": "measured",
+            "source": "r-1",
+        },
+    }
+    study = Experiment(experiment_id="study-1", kind="study", facts={"steps": steps})
+    with open_store(tmp_path / "runs.db") as store:
+        document = report_of_study(store, study)
+    blocks = [block for section in document.sections for block in section.blocks]
+    for step, found in steps.items():
+        print_step(step, found)
+    said = capsys.readouterr()
+    printed = [" ".join(line.split()) for line in said.out.splitlines()]
+    rows = [row for block in blocks if isinstance(block, Table) for row in block.rows]
+    assert len(rows) == 4
+    for row in rows:
+        shown = " ".join(row[:4]) if "s-1" not in row else " ".join(row)
+        assert any(line.startswith(shown) for line in printed), (shown, printed)
+    told = [b.text for b in blocks if isinstance(b, Note) and b.title == "Differed:"]
+    assert told == ["energy_kwh predicted -, found 1.5", "time_s predicted 0.33333, found 0.5"]
+    assert [line.partition("differed: ")[2] for line in said.err.splitlines()] == told

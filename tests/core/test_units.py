@@ -3,6 +3,7 @@
 import pytest
 
 from wattloop.core.units import (
+    format_change,
     format_duration,
     format_energy,
     format_mass,
@@ -58,3 +59,21 @@ def test_power_and_mass_for_people() -> None:
     """Kilo from a thousand on."""
     assert (format_power(5.2), format_power(1_400.0)) == ("5.20 W", "1.40 kW")
     assert (format_mass(0.42), format_mass(1_300.0)) == ("0.42 g", "1.30 kg")
+
+
+@pytest.mark.parametrize(
+    ("change", "spread", "text"),
+    [
+        (-0.2, 0.013, "-20.0% ± 1.3%"),
+        (8.9, 0.0, "+890.0%"),
+        (11.34, 0.17, "x 12.3 ± 0.2"),
+        (1_233.0, 17.4, "x 1,234 ± 17"),
+        (1.2, 512.3, "x 2 ± 512"),
+        (1.2, 3e7, "x 2.2, ± more than 1,000,000"),
+        (3e9, 2e9, "> x 1,000,000"),
+        (float("inf"), float("inf"), "> x 1,000,000"),
+    ],
+)
+def test_change_for_people(change: float, spread: float, text: str) -> None:
+    """Per cent while they say something, then how many times as much."""
+    assert format_change(change, spread) == text

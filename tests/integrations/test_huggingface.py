@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from wattloop.core.records import RunStatus  # noqa: E402 - after the skips
+from wattloop.core.results import RunStatus  # noqa: E402 - after the skips
 from wattloop.integrations.huggingface import EnergyCallback  # noqa: E402 - after the skips
 
 

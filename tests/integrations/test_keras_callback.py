@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the test runs Keras on PyTorch, which is no
 keras = pytest.importorskip("keras", reason="Keras is not installed")
 numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
 
-from wattloop.core.records import RunStatus  # noqa: E402 - after the skips
+from wattloop.core.results import RunStatus  # noqa: E402 - after the skips
 from wattloop.integrations.keras_callback import EnergyCallback  # noqa: E402 - after the skips
 
 

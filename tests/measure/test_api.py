@@ -14,7 +14,7 @@ import pytest
 
 import wattloop
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.measure.api import Measurement, active_session
 from wattloop.measure.windows import current_window
 from wattloop.store.journal import read_journal

@@ -7,7 +7,7 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context

@@ -4,7 +4,8 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, Gap, Missing, WindowResult
+from wattloop.core.records import Domain, Gap
+from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.channels import channels_of
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.resolve import resolve_window

@@ -3,7 +3,8 @@
 import json
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, RunStatus, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.measure.run_result import RunResult
 
 

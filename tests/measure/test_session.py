@@ -7,7 +7,7 @@ import time
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.records import Missing, RunStatus
+from wattloop.core.results import Missing, RunStatus
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context

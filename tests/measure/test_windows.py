@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.measure.windows import Window, current_window
 
 

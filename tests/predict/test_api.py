@@ -9,6 +9,7 @@ import pytest
 
 import wattloop.predict
 from tests.predict.small import small_workload
+from wattloop.core.errors import ConfigError
 from wattloop.predict import predict
 
 
@@ -51,3 +52,33 @@ def test_a_workload_answers_for_any_gpu_and_run() -> None:
     assert one.run is not None
     assert one.run.time_s.value == pytest.approx(100 * one.prediction.step_s)
     assert predict(small_workload(), gpu="h200").run is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": "8"}, "batch '8': must be a whole number of at least 1"),
+        ({"batch": 2.5}, "batch 2.5: must be a whole number"),
+        ({"gpus": "2"}, "gpus '2': must be a whole number"),
+        ({"gpus": True}, "gpus True: must be a whole number"),
+        ({"cap_w": "300"}, "cap '300': must be a number"),
+        ({"samples_s": [9]}, r"samples-per-second \[9\]: must be a number"),
+        ({"steps": "5"}, "steps '5': must be a number above 0"),
+        ({"steps": 2.5}, "steps 2.5: must be a whole number"),
+        ({"steps": 10**400}, "steps 1e.15 or more: no run is that long"),
+        ({"epochs": 1e300, "samples": 10}, "epochs 1e.15 or more: no run is that long"),
+        ({"epochs": float("nan"), "samples": 10}, "epochs nan: must be above 0"),
+    ],
+)
+def test_what_is_no_number_of_the_kind_is_refused(options: dict[str, object], said: str) -> None:
+    """A ConfigError that names the argument, never a bare TypeError."""
+    with pytest.raises(ConfigError, match=said):
+        predict(small_workload(), **options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_whole_numbers_of_other_libraries_are_numbers() -> None:
+    """What numpy counts is taken as it is."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    forecast = predict(small_workload(), gpus=numpy.int64(2), steps=numpy.int32(5))
+    assert forecast.run is not None
+    assert forecast.run.steps == 5

@@ -14,7 +14,7 @@ from benchmarks.tune_stores import fill, many_trials_spec
 from tests.characterize.made import made_sweep
 from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.store.test_job_list import record
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.measure.closing import close_journal
 from wattloop.schedule.campaigns.running import run_campaign
 from wattloop.store.database import Store, open_store

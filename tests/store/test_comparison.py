@@ -6,7 +6,7 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.comparison import Cell, compare
 from wattloop.store.runs import RunRecord
 from wattloop.testing.journals import root_window
@@ -85,3 +85,10 @@ def test_plain_data_has_percent_and_verdict() -> None:
     row = next(q for q in data["quantities"] if (q["name"], q["scope"]) == ("energy", "gpu"))
     assert row["values"][1]["difference_pct"] == pytest.approx(10.0)
     assert row["values"][1]["within_uncertainty"] is False
+
+
+def test_a_vanishing_energy_is_compared() -> None:
+    """Its square is no float any more; that ends nothing."""
+    found = cell([run("a", 1e-200), run("b", 3_000)], "energy", "gpu")
+    assert found.difference == pytest.approx(3e203)
+    assert found.real is True

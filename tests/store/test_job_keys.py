@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.places import WHERE, empty_place
 from tests.store.test_job_rows import FACTS, KEY, member
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_list import job_page, job_with_runs
 from wattloop.store.runs import RunRecord, insert_run

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import delete
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_filling import fill_run_facts
 from wattloop.store.job_list import JobFilter, job_page, job_totals, known_values

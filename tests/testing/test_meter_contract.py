@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Meter
 from wattloop.testing.meter_contract import check_meter
 

@@ -9,11 +9,18 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.tune.cap_metric import cap_metric
 from wattloop.tune.objective import OBJECTIVES, Objective, Trained
-from wattloop.tune.objective_spec import objective_named
 from wattloop.tune.sm2_score import rescaled, sm2_scores
+from wattloop.tune.spec import spec_from
 
 RUN = Trained(time_s=100.0, energy_j=7.2e6, quality=0.9, epochs=10)
 SETTINGS = Settings(tariff_per_kwh=0.25, carbon_g_per_kwh=50.0)
+
+
+def objective_named(written: object, settings: Settings | None = None, goal: str = "maximize"):
+    """The objective of a search whose specification says this."""
+    metric = {"name": "accuracy", "goal": goal}
+    spec = spec_from({"parameters": {"x": [1, 2]}, "metric": metric, "objective": written})
+    return spec.problem(settings).objective
 
 
 @pytest.mark.parametrize(
@@ -33,7 +40,7 @@ SETTINGS = Settings(tariff_per_kwh=0.25, carbon_g_per_kwh=50.0)
 )
 def test_scores_are_the_formulas(written: object, score: float) -> None:
     """Joules, seconds, their products, money, grams, and quality per joule of an epoch."""
-    objective = objective_named(written, SETTINGS)  # type: ignore[arg-type]  # text or mapping
+    objective = objective_named(written, SETTINGS)
     assert objective.score(RUN, Point(50.0, 3.6e6)) == pytest.approx(score)
     again = Objective.from_dict(objective.to_dict())
     assert again == objective
@@ -53,9 +60,9 @@ def test_losses_are_minimized() -> None:
     low = Trained(time_s=1.0, energy_j=10.0, quality=0.2)
     high = Trained(time_s=1.0, energy_j=10.0, quality=0.3)
     for name in ("quality", "quotient"):
-        objective = objective_named(name, maximize=False)
+        objective = objective_named(name, goal="minimize")
         assert objective.score(low) < objective.score(high)
-    (one,), (other,) = objective_named("sm2", maximize=False).compared([low, high])
+    (one,), (other,) = objective_named("sm2", goal="minimize").compared([low, high])
     assert one < other
 
 
@@ -122,7 +129,7 @@ def test_what_is_missing_does_not_change_the_others() -> None:
 def test_a_wrong_objective_is_refused(written: object, said: str) -> None:
     """With what would be right."""
     with pytest.raises(ConfigError, match=said):
-        objective_named(written)  # type: ignore[arg-type]  # wrong on purpose
+        objective_named(written)
 
 
 @pytest.mark.parametrize(
@@ -140,4 +147,4 @@ def test_a_cap_is_searched_for_what_the_search_wants(
     written: object, metric: tuple[str, float]
 ) -> None:
     """The metric of the cap follows the objective."""
-    assert cap_metric(objective_named(written, SETTINGS)) == metric  # type: ignore[arg-type]  # text or mapping
+    assert cap_metric(objective_named(written, SETTINGS)) == metric

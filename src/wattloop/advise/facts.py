@@ -10,7 +10,8 @@ from wattloop.advise.idle_node import IdleNode, idle_node
 from wattloop.advise.precision import Precision, recorded_precision
 from wattloop.advise.trace import Stretch, Trace
 from wattloop.advise.tried import TriedCap, tried_caps
-from wattloop.core.records import RunStatus, Scope
+from wattloop.core.records import Scope
+from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from wattloop.advise.trace import Stretch, Trace
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import DomainEnergy
+from wattloop.core.results import DomainEnergy
 from wattloop.hardware.gpus import Gpu, gpu_named
 
 __all__ = ["GpuFacts", "IdlePower", "gpu_facts"]

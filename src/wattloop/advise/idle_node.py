@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 
 from wattloop.core.errors import StoreError
-from wattloop.core.records import non_overlapping
+from wattloop.core.results import non_overlapping
 from wattloop.measure.accounting.idle import IdleLine
 from wattloop.measure.accounting.idle_store import idle_path, load_idle
 from wattloop.store.database import Store

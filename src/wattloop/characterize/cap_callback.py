@@ -161,7 +161,11 @@ class CapTuner:
         return self
 
     def end(self) -> Choice | None:
-        """Put everything back; the cap that was found, if one was. Ending twice changes nothing."""
+        """Put everything back; the cap that was found. Ending twice changes nothing.
+
+        Where the search has not ended by then it is the best cap so far, `unfinished`; `reason`
+        says why, and why there is none where no probe has ended.
+        """
         if os.getpid() != self._pid:  # a fork that loads data: locks may be held for ever here
             return self.choice
         self._stop.set()
@@ -169,6 +173,8 @@ class CapTuner:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._close()
+        if thread is not None and self.pilot is not None:
+            self.pilot.work_ended(self.fault)
         return self.choice
 
     def __enter__(self) -> Self:
@@ -184,8 +190,19 @@ class CapTuner:
 
     @property
     def choice(self) -> Choice | None:
-        """The cap that is used; None until the first search has ended."""
+        """The cap that is used; None until the first search or the training has ended."""
         return None if self.pilot is None else self.pilot.choice
+
+    @property
+    def reason(self) -> str:
+        """Why `choice` is None, or that of a search that did not end; else empty."""
+        if self.fault is not None:
+            return self.fault
+        if self.pilot is None:
+            return "it has not begun"
+        if self.pilot.choice is None and not self.pilot.unfinished:
+            return f"the search goes on, {len(self.pilot.finder.probes)} probes so far"
+        return self.pilot.unfinished
 
     # -- inside ----------------------------------------------------------------------------
 

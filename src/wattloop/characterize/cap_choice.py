@@ -41,6 +41,7 @@ class Choice:
         flat: whether no cap changes anything; then the lowest is taken.
         probes: how many were told.
         why: why no more were asked for; empty while more would help.
+        unfinished: whether the work ended while more were asked for; then it is the best so far.
     """
 
     cap_w: float
@@ -52,6 +53,7 @@ class Choice:
     flat: bool
     probes: int
     why: str = ""
+    unfinished: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -5,7 +5,7 @@ Fed with steps; sets caps through the function it is given; knows no device, thr
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattloop.characterize.cap_finder import CapFinder, Choice
@@ -87,6 +87,8 @@ class CapPilot:
         self.choice: Choice | None = None
         self.found_by: CapFinder | None = None
         """The finder that made the choice, while another looks for that of changed work."""
+        self.unfinished = ""
+        """Why the search did not come to its end, where the work or the time was over first."""
         self.searches = 0
         self.state = State.PROBING
         self._new_finder, self._set_cap, self._energy = new_finder, set_cap, energy
@@ -131,6 +133,7 @@ class CapPilot:
         """Put the caps back and do nothing any more."""
         if self.state is not State.LEFT:
             self.state = State.LEFT
+            self.unfinished = why if self.choice is None else ""
             self._set_cap(None)
             self._report(why)
 
@@ -141,7 +144,32 @@ class CapPilot:
         else:
             self.leave(why)
 
+    def work_ended(self, fault: str | None = None) -> None:
+        """No more steps will come: a search that goes on leaves the best cap that it knows.
+
+        Args:
+            fault: what ended the search before the work did, if anything.
+        """
+        if self.state is State.PROBING:
+            self.unfinished = fault or self._broken_off()
+        if self.choice is None and self.finder.probes:
+            best = replace(self.finder.best(), why=self.unfinished, unfinished=True)
+            self.choice, self.found_by = best, self.finder
+            so_far = f"the best cap so far, after {best.probes} probes, is {best.cap_w:g} W"
+            self._report(f"{self.unfinished}: {so_far}")
+
     # -- inside ----------------------------------------------------------------------------
+
+    def _broken_off(self) -> str:
+        if self.searches:
+            return "the work ended before the cap of the changed work was found"
+        if self.finder.probes:
+            return "the work ended before the search did"
+        rules = self.rules
+        return (
+            "the work ended before the first probe did, which takes at least "
+            f"{rules.least_steps + 1} steps and {rules.least_s:g} s"
+        )
 
     def _ask(self, now_s: float) -> None:
         cap_w = self.finder.ask()

@@ -194,7 +194,9 @@ class CapRun:
     def _result(self, message: str) -> CapResult:
         pilot = self._tuner.pilot
         choice = self._tuner.choice
-        if choice is None and self._finder.probes and not message:
+        if message and choice is not None and choice.unfinished:
+            choice = None
+        elif choice is None and self._finder.probes and not message:  # the search began anew
             choice = self._finder.best()
             self._report("wattloop: the command ended before the search did")
         if choice is None or pilot is None:

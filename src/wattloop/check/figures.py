@@ -10,7 +10,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.units import format_duration, format_energy
 
 __all__ = [

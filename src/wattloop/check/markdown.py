@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from wattloop.check.comparison import Comparison
 from wattloop.check.figures import format_figure
 from wattloop.check.verdict import Judgement, Verdict
+from wattloop.core.units import format_change
 
 __all__ = ["HEADERS", "as_cell", "comparison_markdown", "judgement_row", "table"]
 
@@ -39,7 +40,7 @@ def judgement_row(one: Judgement, provenance: str = "") -> tuple[str, ...]:
         one.kind.words + how,
         format_figure(one.kind, one.before),
         format_figure(one.kind, one.now),
-        "–" if one.change is None else f"{one.change:+.1%}",
+        "–" if one.change is None else format_change(one.change),
         "not known" if one.noise is None else f"±{one.noise:.1%}",
         one.verdict.value,
     )

@@ -12,6 +12,7 @@ from wattloop.check.limits import Limit, limit, share
 from wattloop.check.machine import Machine
 from wattloop.check.verdict import against_limit, mean_and_noise
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_change
 
 __all__ = ["Outcome", "Wishes", "judged_baseline", "judged_limits"]
 
@@ -182,7 +183,7 @@ def judged_baseline(found: Outcome, wishes: Wishes) -> None:
         found.notes.append(said.replace("--update", "--energy-update"))
         return
     one = comparison.judged
-    change = "" if one.change is None else f"{one.change:+.1%}"
+    change = "" if one.change is None else format_change(one.change)
     noise = "" if one.noise is None else f" ±{one.noise:.1%}"
     found.kind = kind
     found.value, found.noise = mean_and_noise(found.figures[kind])

@@ -8,7 +8,7 @@ from wattloop.cli.agent_run import ConfigFile, Node, node_name
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import non_overlapping
+from wattloop.core.results import non_overlapping
 from wattloop.core.units import format_duration, format_energy, format_power
 
 __all__ = ["status_command"]

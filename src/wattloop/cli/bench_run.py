@@ -17,7 +17,7 @@ from wattloop.cli.bench_view import machine_facts
 from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.output import is_terminal, say
 from wattloop.core.errors import StoreError
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration
 from wattloop.measure.session import Session

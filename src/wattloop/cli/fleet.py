@@ -1,7 +1,8 @@
 """`wattloop fleet`: tokens of nodes and readers, and what is dropped when it is old."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,9 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
+
+if TYPE_CHECKING:
+    from wattloop.store.retention import Retention
 
 __all__ = ["app"]
 
@@ -131,9 +135,9 @@ def retain(
     from wattloop.store.retention import Dropped, apply_retention, retention_of
 
     check_target(json, "--json")
-    ages = {"samples": samples, "levels": levels, "runs": runs}
-    given = ",".join(f"{name}={age}" for name, age in ages.items() if age is not None)
-    policy = retention_of(settings_of(config, retain=given or None))
+    policy = _asked({"samples": samples, "levels": levels, "runs": runs})
+    if policy is None:
+        policy = retention_of(settings_of(config))
     if policy is None:
         raise ConfigError(
             "retain: nothing says what is too old; give --samples 30d, or write "
@@ -160,6 +164,26 @@ def retain(
         f"wattloop: {found.samples} runs {would} their samples, {found.levels} their curves; "
         f"{found.runs} runs {'would go' if dry_run else 'went'}; {format_bytes(found.payload_b)}"
     )
+
+
+def _asked(ages: Mapping[str, str | None]) -> "Retention | None":
+    """What the options say is too old; None without any."""
+    from wattloop.store.retention import Retention, parse_age
+
+    found_s = {}
+    for name, age in ages.items():
+        if age is not None:
+            try:
+                found_s[f"{name}_s"] = parse_age(age)
+            except ConfigError as error:
+                raise ConfigError(f"--{name}: {error}") from None
+    if not found_s:
+        return None
+    try:
+        return Retention(**found_s)
+    except ConfigError as error:
+        given = " ".join(f"--{name} {age}" for name, age in ages.items() if age is not None)
+        raise ConfigError(f"{given}: {error}") from None
 
 
 def _folder(text: str) -> Path:

@@ -13,7 +13,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.accounting.idle import DURATIONS_S, IdleFit, fit_idle

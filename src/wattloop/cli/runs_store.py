@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.output import say
 from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

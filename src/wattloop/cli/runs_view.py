@@ -17,8 +17,8 @@ from wattloop.cli.result_view import (
     short_energy,
 )
 from wattloop.cli.runs_meaning import meaning_lines
-from wattloop.core.records import WindowResult
-from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.results import WindowResult
+from wattloop.core.units import format_change, format_duration, format_energy, format_power
 from wattloop.store.comparison import Cell, Comparison, Quantity
 from wattloop.store.database import Store
 from wattloop.store.live import live_runs
@@ -165,9 +165,7 @@ def _quantity(quantity: Quantity, cell: Cell) -> str:
 def _difference(cell: Cell) -> str:
     if cell.difference is None or cell.difference_uncertainty is None:
         return UNKNOWN
-    text = f"{100 * cell.difference:+.1f}%"
-    if cell.difference_uncertainty:
-        text += f" ± {100 * cell.difference_uncertainty:.1f}%"
+    text = format_change(cell.difference, cell.difference_uncertainty)
     return text if cell.real else f"{text} (within uncertainty)"
 
 

@@ -5,6 +5,15 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
+from wattloop.report.study_rows import (
+    BEST_COLUMNS,
+    CANDIDATE_COLUMNS,
+    best_rows,
+    candidate_rows,
+    change_text,
+    differed_texts,
+    twin_rows,
+)
 from wattloop.study.record import STEPS, is_dead_end, next_step
 
 if TYPE_CHECKING:
@@ -85,18 +94,8 @@ def _print_characterize(found: Mapping[str, Any]) -> None:
         say(f"wattloop: {found['note']}")
     if found["best"]:
         print_table(
-            ("metric", "of", "best setting", "gain %", "how", "sweep"),
-            [
-                (
-                    row["metric"],
-                    row["of"] or "all",
-                    row["setting"],
-                    f"{row['gain_pct']:+.1f}" + ("" if row["beyond_noise"] else " (within noise)"),
-                    row["provenance"],
-                    row["sweep"],
-                )
-                for row in found["best"]
-            ],
+            BEST_COLUMNS,
+            best_rows(found),
             spare=("of", "how"),
         )
 
@@ -105,26 +104,12 @@ def _print_simulate(found: Mapping[str, Any]) -> None:
     if found["twin"]:
         print_table(
             ("figure", "measured", "simulated", "off", ""),
-            [
-                (
-                    row["metric"],
-                    f"{row['measured']:.5g}",
-                    f"{row['simulated']:.5g}",
-                    f"{row['off']:.1%}",
-                    "" if row["within"] else "too far off",
-                )
-                for row in found["twin"]
-            ],
+            twin_rows(found, "", "too far off"),
             title="the twin beside the measured baseline",
         )
-    rows = [
-        (name, v["metric"], v["goal"], f"{v['after']:.5g}", _change(v), v["verdict"])
-        for name, candidate in found["candidates"].items()
-        for v in candidate["verdicts"]
-    ]
     print_table(
-        ("candidate", "figure", "goal", "mean", "change", "result"),
-        rows,
+        CANDIDATE_COLUMNS,
+        candidate_rows(found),
         title=f"simulated, against {found['base']}: {found['source']}",
     )
 
@@ -143,7 +128,7 @@ def _print_validate(found: Mapping[str, Any]) -> None:
                 v["metric"],
                 f"{v['before']:.5g}",
                 f"{v['after']:.5g}",
-                _change(v),
+                change_text(v),
                 v["goal"],
                 v["verdict"] + ("" if v["met"] else f" ({v['why']})"),
             )
@@ -151,13 +136,8 @@ def _print_validate(found: Mapping[str, Any]) -> None:
         ],
         title=f"validation, {found['provenance']}: {found['source']}",
     )
-    for row in found["differed"]:
-        predicted = UNKNOWN if row["predicted"] is None else f"{row['predicted']:.5g}"
-        say(f"differed: {row['metric']} predicted {predicted}, found {row['found']:.5g}")
-
-
-def _change(verdict: Mapping[str, Any]) -> str:
-    return UNKNOWN if verdict["change"] is None else f"{verdict['change']:+.1%}"
+    for text in differed_texts(found):
+        say(f"differed: {text}")
 
 
 PRINTED = {

@@ -38,16 +38,25 @@ def list_command(
 def show_command(
     which: Which = "last",
     *,
+    figures: Annotated[
+        str | None,
+        typer.Option("--figures", metavar="DIR", help="Draw how sm2 went into this folder."),
+    ] = None,
     json_file: JsonFile = None,
     store: StorePlace = None,
     config: Config = None,
 ) -> None:
     """Show the configurations of a search, the best first."""
     from wattloop.cli import tune_view
+    from wattloop.cli.tune_figures import draw, drawable
 
     check_target(json_file, "--json")
+    if figures is not None:
+        drawable(figures)
     with stored(KIND, which, store, config) as found:
         show_stored(found, json_file, tune_view.result_dict, tune_view.print_summary)
+        if figures is not None:
+            draw(*found, figures)
 
 
 def best_command(

@@ -1,10 +1,11 @@
-"""Ground floor: units, clock, errors, records and provenance. Standard library only.
+"""Ground floor: units, clock, errors, records, results, provenance. Standard library only.
 
 - `units`       names for conversions, and how quantities are printed
 - `clock`       where time comes from (real, virtual)
 - `errors`      the exception tree
 - `provenance`  where a number comes from
-- `records`     domains, readings, energies, windows and runs as plain data
+- `records`     domains of a node, and what a reading is, as plain data
+- `results`     energies of a window, and how a run ended, as plain data
 - `resolved`    the figures of whatever has a result
 - `labels`      when work near a power limit is called low, medium or high
 - `settings`    what a user may configure, and where each value came from

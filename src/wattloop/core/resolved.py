@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 
 __all__ = ["Resolved"]
 

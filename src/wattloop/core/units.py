@@ -5,6 +5,7 @@ __all__ = [
     "J_PER_WH",
     "SECONDS",
     "format_bytes",
+    "format_change",
     "format_duration",
     "format_energy",
     "format_mass",
@@ -62,6 +63,18 @@ def format_bytes(size_b: float) -> str:
             return f"{_three(size_b)} {unit}"
         size_b /= 1_024
     return f"{_three(size_b)} TiB"
+
+
+def format_change(change: float, spread: float = 0.0) -> str:
+    """A relative change for people: `-20.0% ± 1.3%`, from tenfold on `x 1,234 ± 17`."""
+    factor = 1 + change
+    largest = max(abs(factor), spread)
+    if largest < 10:
+        return f"{change:+.1%}" + (f" ± {spread:.1%}" if spread else "")
+    if largest >= 1e6:
+        return "> x 1,000,000" if factor >= 1e6 else f"x {factor:,.1f}, ± more than 1,000,000"
+    decimals = 1 if largest < 100 else 0
+    return f"x {factor:,.{decimals}f}" + (f" ± {spread:,.{decimals}f}" if spread else "")
 
 
 def format_duration(duration_s: float) -> str:

@@ -15,7 +15,7 @@ import logging
 from types import TracebackType
 from typing import Any
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.integrations.hook import TrainingMeter
 from wattloop.integrations.job_table import JobTable
 from wattloop.integrations.ranks import AloneRanks, Ranks, current_ranks

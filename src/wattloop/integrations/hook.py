@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.integrations.loggers import EnergyLogger, active_loggers
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
 from wattloop.integrations.reporting import EpochReporter

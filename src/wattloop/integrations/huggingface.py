@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.integrations.loggers import TensorBoardLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras.callbacks import Callback
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.integrations.torch_loop import EnergyMeter
 
 __all__ = ["EnergyCallback"]

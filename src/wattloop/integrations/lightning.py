@@ -13,7 +13,7 @@ import importlib
 import sys
 from typing import Any
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.integrations.loggers import EnergyLogger, MetricsLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 

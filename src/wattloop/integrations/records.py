@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from wattloop.core.records import WindowResult
 from wattloop.core.resolved import Resolved
+from wattloop.core.results import WindowResult
 from wattloop.integrations.timelines import Edge
 
 __all__ = ["EpochRecord", "PendingStep", "StepRecord"]

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.core.records import Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
 from wattloop.integrations.records import EpochRecord, PendingStep, StepRecord
 from wattloop.integrations.step_energy import Stretch, settled_s, step_energies
 from wattloop.integrations.step_events import epoch_event, merged, steps_event

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.integrations.hook import TrainingMeter
 
 __all__ = ["MeasuredEstimator", "measured"]

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import RunStatus, WindowResult
 from wattloop.core.resolved import Resolved
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.decorating import decorated
 from wattloop.measure.result_words import in_words

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.records import Domain, Gap, Missing, RunStatus, WindowResult
+from wattloop.core.records import Domain, Gap
+from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.channels import channels_of
 from wattloop.measure.feeds import MeterFeed

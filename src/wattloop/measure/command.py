@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
 from wattloop.measure.launch import find_program

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from wattloop.core.records import Missing, RunStatus, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.measure.accounting.efficiency import efficiencies
 from wattloop.measure.accounting.insights import Insight, node_imbalance
 from wattloop.measure.channels import channels_of

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.errors import RunNotFound
-from wattloop.core.records import Gap, Missing, WindowResult
+from wattloop.core.records import Gap
+from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.channels import Channel, channels_of
 from wattloop.measure.closing import RecordedMeter

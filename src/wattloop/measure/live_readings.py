@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Missing, WindowResult
+from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.registry import Inventory
 from wattloop.measure.resolve import resolve_window

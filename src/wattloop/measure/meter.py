@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.clock import Clock, RealClock
-from wattloop.core.records import Domain, Gap, Missing, Signal
+from wattloop.core.records import Domain, Gap, Signal
+from wattloop.core.results import Missing
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Context, Meter
 
 __all__ = ["METERS", "Inventory", "detect", "detect_one", "meter_names"]

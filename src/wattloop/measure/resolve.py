@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, Scope, WindowResult, non_overlapping
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.core.units import format_duration
 from wattloop.measure.channels import Channel
 from wattloop.measure.spans import Span

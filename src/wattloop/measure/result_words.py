@@ -1,6 +1,6 @@
 """A measurement in a few words, as an interactive session shows it."""
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.units import format_duration, format_energy
 
 __all__ = ["in_words"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from wattloop.core.records import RunStatus, WindowResult
+    from wattloop.core.results import RunStatus, WindowResult
     from wattloop.measure.run_result import RunResult
     from wattloop.measure.session import Session
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattloop.core.errors import WattloopError
-from wattloop.core.records import Missing, RunStatus, WindowResult
+from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 
 __all__ = ["RunResult"]

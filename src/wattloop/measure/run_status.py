@@ -1,6 +1,6 @@
 """How a run ended, by what ended its block."""
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 
 __all__ = ["status_after"]
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.header import journal_header

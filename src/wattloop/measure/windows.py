@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 from typing import Protocol
 
-from wattloop.core.records import WindowResult
 from wattloop.core.resolved import Resolved
+from wattloop.core.results import WindowResult
 
 __all__ = ["Window", "WindowKeeper", "current_window"]
 

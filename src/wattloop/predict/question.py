@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.placement import Placement
 
-__all__ = ["PRECISIONS", "Question"]
+__all__ = ["PRECISIONS", "Question", "is_number"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
@@ -18,6 +19,8 @@ SLOWEST, QUICKEST = 0.05, 20.0
 
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
 """What people vary -> field, where they differ."""
+QUANTITIES = {**FIELDS, "samples-per-second": "samples_s", "network": "network_bytes_s"}
+"""What is a number, with or without a fraction -> field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,13 @@ class Question:
         _check_optimizer(self.optimizer, self.style)
         for name in ("gpus", "batch", "seq", "image", "accumulate"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} {value}: must be a whole number of at least 1")
+            if value is not None and (not is_number(value) or value < 1 or value % 1):
+                shown = value if is_number(value) else repr(value)
+                raise ConfigError(f"{name} {shown}: must be a whole number of at least 1")
+        for name, field in QUANTITIES.items():
+            value = getattr(self, field)
+            if value is not None and not is_number(value):
+                raise ConfigError(f"{name} {value!r}: must be a number")
         if self.samples_s is not None and not self.samples_s > 0:
             raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
         if self.network_bytes_s is not None and not self.network_bytes_s > 0:
@@ -117,6 +125,11 @@ class Question:
             network_bytes_s=self.network_bytes_s,
             host_speed=self.host_speed,
         )
+
+
+def is_number(value: object) -> bool:
+    """Of any library, but not a text that reads like one."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_optimizer(optimizer: str | None, style: str | None) -> None:

@@ -13,8 +13,12 @@ from wattloop.core.units import kwh_from_joules
 from wattloop.measure.accounting.carbon import Intensity, find_intensity
 from wattloop.predict.node import NodePrediction
 from wattloop.predict.prediction import Interval, Prediction
+from wattloop.predict.question import is_number
 
-__all__ = ["Amount", "RunTotal", "run_total", "steps_of"]
+__all__ = ["Amount", "RunTotal", "check_extent", "run_total", "steps_of"]
+
+MOST = 1e15
+"""Of steps, epochs or samples: what is more is a slip of the keyboard."""
 
 
 class Amount(NamedTuple):
@@ -60,6 +64,27 @@ class RunTotal:
     cost_reason: str = ""
     carbon_reason: str = ""
     notes: tuple[str, ...] = ()
+
+
+def check_extent(
+    *, steps: int | None = None, epochs: float | None = None, samples: int | None = None
+) -> None:
+    """Refuse numbers that no run has, before anything is worked out.
+
+    Raises:
+        ConfigError: one is no number, not above 0, too large, or has a fraction of a step.
+    """
+    for name, value in (("steps", steps), ("epochs", epochs), ("samples", samples)):
+        if value is None:
+            continue
+        if not is_number(value):
+            raise ConfigError(f"{name} {value!r}: must be a number above 0")
+        if not value > 0:
+            raise ConfigError(f"{name} {value:g}: must be above 0")
+        if value >= MOST:
+            raise ConfigError(f"{name} {MOST:g} or more: no run is that long; give fewer")
+        if name != "epochs" and value % 1:
+            raise ConfigError(f"{name} {value:g}: must be a whole number")
 
 
 def steps_of(

@@ -3,7 +3,8 @@
 - `document`   a report as parts, whatever it is printed on; `html` and `pdf` print it
 - `subject`    what a report is asked of; `of_run`, `of_sweep`, `of_search`, `of_campaign` and
   `of_study` write one each
-- `run_parts`, `sweep_cells`, `campaign_table`, `advice_notes`, `findings_blocks`   parts of them
+- `run_parts`, `sweep_cells`, `campaign_table`, `sm2_course`, `study_rows`, `advice_notes`,
+  `findings_blocks`   parts of them
 - `stored`     sweeps and searches as they stand in the store now
 - `over_time`  one policy of a campaign simulated again, to be seen over time
 - `card`       the energy card of a model: `card_inference` and `card_carbon` find its figures,

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Missing, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import Missing, WindowResult
 from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.accounting.carbon import IntensitySearch
 from wattloop.report.card_carbon import carbon_figures

@@ -12,6 +12,7 @@ from wattloop.analyze.table import Table as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
 from wattloop.report.findings_blocks import analysis_section
+from wattloop.report.sm2_course import is_by_sm2, sm2_section
 from wattloop.report.stored import looked_at
 from wattloop.report.tables.of_search import search_table
 from wattloop.store.database import Store
@@ -35,6 +36,8 @@ def report_of_search(store: Store, experiment: Experiment) -> Document:
     ]
     if experiment.facts.get("final"):
         sections.insert(1, _in_full(experiment.facts["final"], summary))
+    if is_by_sm2(experiment):
+        sections.append(sm2_section(store, experiment, summary))
     if candidates:
         table = with_energy(search_table(store, experiment, looked=(candidates, summary)))
         sections += _analyses(table)

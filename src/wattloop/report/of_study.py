@@ -16,6 +16,15 @@ from wattloop.report.document import (
     Section,
     Table,
 )
+from wattloop.report.study_rows import (
+    BEST_COLUMNS,
+    CANDIDATE_COLUMNS,
+    best_rows,
+    candidate_rows,
+    change_text,
+    differed_texts,
+    twin_rows,
+)
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.version import __version__
@@ -87,48 +96,23 @@ def _baseline(found: Mapping[str, Any]) -> list[Block]:
 def _characterize(found: Mapping[str, Any]) -> list[Block]:
     if not found["best"]:
         return [Paragraph(str(found["note"]))]
-    rows = tuple(
-        (
-            row["metric"],
-            row["of"] or "all",
-            row["setting"],
-            f"{row['gain_pct']:+.1f}" + ("" if row["beyond_noise"] else " (within noise)"),
-            row["provenance"],
-            row["sweep"],
-        )
-        for row in found["best"]
-    )
-    columns = ("metric", "of", "best setting", "gain %", "how", "sweep")
-    return [Table(columns, rows, "What levers do", frozenset((3,)))]
+    return [Table(BEST_COLUMNS, best_rows(found), "What levers do", frozenset((3,)))]
 
 
 def _simulate(found: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = []
     if found["twin"]:
-        compared = tuple(
-            (
-                row["metric"],
-                f"{row['measured']:.5g}",
-                f"{row['simulated']:.5g}",
-                f"{row['off']:.1%}",
-                "yes" if row["within"] else "no",
-            )
-            for row in found["twin"]
-        )
+        compared = twin_rows(found, "yes", "no")
         heads = ("figure", "measured", "simulated", "off", "close enough")
         blocks.append(Table(heads, compared, "The twin beside reality", frozenset((1, 2, 3))))
     else:
         blocks.append(
             Paragraph("The baseline is the simulation itself: there is no twin to be checked.")
         )
-    rows = tuple(
-        (name, v["metric"], v["goal"], f"{v['after']:.5g}", _change(v), v["verdict"])
-        for name, candidate in found["candidates"].items()
-        for v in candidate["verdicts"]
-    )
-    columns = ("candidate", "figure", "goal", "mean", "change", "result")
     caption = f"Candidates against {found['base']}, simulated"
-    blocks.append(Table(columns, rows, caption, frozenset((3, 4)), (str(found["source"]),)))
+    rows = candidate_rows(found)
+    source = (str(found["source"]),)
+    blocks.append(Table(CANDIDATE_COLUMNS, rows, caption, frozenset((3, 4)), source))
     return blocks
 
 
@@ -143,7 +127,7 @@ def _validate(found: Mapping[str, Any]) -> list[Block]:
             v["metric"],
             f"{v['before']:.5g}",
             f"{v['after']:.5g}",
-            _change(v),
+            change_text(v),
             v["goal"],
             v["verdict"],
             v["why"],
@@ -154,23 +138,12 @@ def _validate(found: Mapping[str, Any]) -> list[Block]:
     tone = "good" if found["success"] else "warning"
     word = "SUCCESS" if found["success"] else "FAIL"
     meaning = f"{found['provenance']}; {found['source']}"
-    differed = [
-        Note(
-            f"{row['metric']}: predicted {row['predicted']}, found {row['found']:.5g}",
-            tone="warning",
-            title="Differed:",
-        )
-        for row in found["differed"]
-    ]
+    differed = [Note(text, tone="warning", title="Differed:") for text in differed_texts(found)]
     return [
         Badges((Badge("Result", word, tone, meaning),)),
         Table(columns, rows, "Every goal, tested", frozenset((1, 2, 3))),
         *differed,
     ]
-
-
-def _change(verdict: Mapping[str, Any]) -> str:
-    return "–" if verdict["change"] is None else f"{verdict['change']:+.1%}"
 
 
 _BLOCKS = {

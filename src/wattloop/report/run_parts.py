@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.units import format_energy, format_mass, format_power
 from wattloop.report.document import Badge, Badges, Fact, Facts, Note, Table
 from wattloop.store.runs import RunRecord

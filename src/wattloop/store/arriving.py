@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.labels import Label
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.store.job_rows import AGENT_KIND, UNALLOCATED_KIND
 from wattloop.store.plausible import reasons_to_doubt
 from wattloop.store.run_record import RunRecord

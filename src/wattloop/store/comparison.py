@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.records import DomainEnergy, Scope
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy
 from wattloop.store.runs import RunRecord
 
 __all__ = ["Cell", "Comparison", "Quantity", "compare"]
@@ -121,7 +122,7 @@ def _cell(known: Known, first: Known) -> Cell:
     if base == 0:
         return Cell(value, uncertainty, real=real)
     # d(b/a - 1) = b/a * sqrt((ub/b)^2 + (ua/a)^2)
-    spread = math.hypot(uncertainty / base, value * base_uncertainty / base**2)
+    spread = math.hypot(uncertainty / base, value / base * (base_uncertainty / base))
     return Cell(value, uncertainty, value / base - 1, spread, real)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
 from wattloop.store.text import json_text, plain

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import Connection, select
 
 from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.chunks import pack_samples
 from wattloop.store.database import Store
 from wattloop.store.details import sort_events

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.job_rows import AGENT_KIND, job_key_of, lock_job_in, refresh_job_in
 from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import runs

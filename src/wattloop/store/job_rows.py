@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from wattloop.core.labels import below_peers, label_of
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.run_record import RunRecord
 from wattloop.store.schema import jobs, run_facts, runs
 from wattloop.store.text import plain

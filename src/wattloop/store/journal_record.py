@@ -6,7 +6,7 @@ A run is kept whatever is wrong with its journal: what is torn, odd or missing i
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.store.journal import Journal
 from wattloop.store.runs import RunRecord
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.runs import RunRecord

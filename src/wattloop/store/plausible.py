@@ -6,7 +6,8 @@ Negative or endless energy, more than its devices can draw, a time that has not 
 import math
 from collections.abc import Iterator
 
-from wattloop.core.records import DomainEnergy, Scope
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy
 from wattloop.store.run_record import RunRecord
 
 __all__ = ["reasons_to_doubt"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 
 __all__ = ["RunRecord", "read_record"]
 

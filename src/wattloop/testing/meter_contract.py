@@ -10,7 +10,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Signal
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Meter, Reading
 
 __all__ = ["check_meter"]

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Meter, Reading
 
 __all__ = ["ScriptedMeter", "counter", "gauge"]

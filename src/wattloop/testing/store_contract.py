@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import RunNotFound
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.store.chunks import read_samples
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus, Scope, Signal
+from wattloop.core.records import Scope, Signal
+from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.measure.channels import channels_of
 from wattloop.measure.closing import close_journal

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import CommandError
-from wattloop.core.records import RunStatus, WindowResult
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.command import child_environment
 from wattloop.measure.session import Session

@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 
 __all__ = ["SCOPES", "Outcome", "ScopeEnergy", "TrialStatus", "domain_energies", "scope_energies"]

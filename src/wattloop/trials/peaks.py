@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattloop.core.records import Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
 from wattloop.store.journal import Journal, read_journal
 from wattloop.store.levels import watts
 from wattloop.store.series import Series, series_of

@@ -108,9 +108,7 @@ class CapWatch:
         finder = None if pilot is None else pilot.found_by or pilot.finder
         probes = () if finder is None else finder.probes
         fault = self._tuner.fault or ""
-        if choice is None and finder is not None and len(probes) >= FEWEST_PROBES:
-            choice = finder.best()
-        if choice is None:
+        if choice is None or (choice.unfinished and len(probes) < FEWEST_PROBES):
             over = pilot is not None and pilot.state is State.LEFT
             reason = fault or (
                 "no cap was found in the time allowed"

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
@@ -12,7 +12,7 @@ from wattloop.measure.accounting.carbon import find_intensity
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, Objective
 from wattloop.tune.parameter_spec import Strict
 
-__all__ = ["ObjectiveSpec", "objective_named"]
+__all__ = ["ObjectiveSpec"]
 
 NO_TARIFF = (
     "objective cost: no price of electricity; give price_per_kwh, or set tariff.per_kwh in "
@@ -96,27 +96,3 @@ class ObjectiveSpec(Strict):
                 raise ConfigError(f"objective carbon: give carbon_g_per_kwh; or {search.reason}")
             options["carbon_g_per_kwh"] = search.found.g_co2e_per_kwh
         return options
-
-
-def objective_named(
-    written: str | Mapping[str, Any] | list[str] | Objective,
-    settings: Settings | None = None,
-    *,
-    maximize: bool = True,
-) -> Objective:
-    """The objective for `energy`, `{name: eds, k: 1.5}` or `[energy, time]`.
-
-    Args:
-        written: as in a specification.
-        settings: where tariff and carbon intensity are taken from.
-        maximize: whether more of the quality metric is better.
-
-    Raises:
-        ConfigError: unknown, or a number it needs is missing.
-    """
-    try:
-        return ObjectiveSpec.model_validate(written).objective(settings, maximize=maximize)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(["objective", *map(str, fault["loc"])])
-        raise ConfigError(f"{place}: {fault['msg'].removeprefix('Value error, ')}") from None

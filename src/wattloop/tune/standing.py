@@ -1,4 +1,4 @@
-"""The best configuration of a search as it stands, also of one that was killed."""
+"""A search as it stands: its strategy and the best configuration, also of one that was killed."""
 
 from collections.abc import Iterable
 
@@ -12,9 +12,9 @@ from wattloop.tune.search_record import OVER, SearchRecord
 from wattloop.tune.spec import spec_from
 from wattloop.tune.stored import without_collecting
 from wattloop.tune.strategies import strategy_for
-from wattloop.tune.strategy import Chosen
+from wattloop.tune.strategy import Chosen, Strategy
 
-__all__ = ["chosen_now"]
+__all__ = ["chosen_now", "strategy_now"]
 
 
 def chosen_now(
@@ -32,12 +32,23 @@ def chosen_now(
     known = experiment.facts.get("best")
     if known or experiment.status in OVER:
         return None if not known else Chosen(**known)
+    strategy = strategy_now(store, experiment, settings, records)
+    return None if strategy is None else strategy.best()
+
+
+def strategy_now(
+    store: Store,
+    experiment: Experiment,
+    settings: Settings,
+    records: Iterable[TrialRecord] | None = None,
+) -> Strategy | None:
+    """Its strategy, told everything that is stored; None where it cannot be made any more."""
     try:
         spec = spec_from(experiment.spec)
         problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
         strategy = strategy_for(spec, problem)
         with without_collecting():
             strategy.recall(SearchRecord(store, experiment).story(records).events)
-        return strategy.best()
+        return strategy
     except WattloopError:
         return None

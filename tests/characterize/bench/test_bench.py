@@ -16,7 +16,8 @@ from wattloop.characterize.bench.plan import planned
 from wattloop.characterize.bench.session_record import BenchRecord
 from wattloop.core.errors import MeterUnavailable, StoreError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.accounting.idle import IdleLine

@@ -3,7 +3,8 @@
 from typing import Any
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, Missing, WindowResult
 
 
 def domain(name: str, energy_j: float | None, **over: Any) -> DomainEnergy:

@@ -4,7 +4,8 @@ from typing import Any
 
 from tests.store.test_job_list import record
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 
 
 def job_run(number: int, seconds: float, watts: float, gpus: int = 2, **changes: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.schedule.described.stored_runs import job_run
-from wattloop.core.records import RunStatus
+from wattloop.core.results import RunStatus
 from wattloop.schedule.described.history import History
 from wattloop.store.database import Store, open_store
 from wattloop.store.runs import insert_run

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -38,6 +40,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+TOKEN = os.urandom(32).hex()
+"""One for all clusters of this process, which pytest may have several of: Ray reads it once."""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A cluster that listens on the loopback interface and keeps its files to itself."""
@@ -47,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         **machine(folder, gpus=4),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_TOKEN": os.urandom(32).hex(),
+        "RAY_AUTH_TOKEN": TOKEN,
         "LOADING_BENCH_ENDED": str(folder / "ended"),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -57,6 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "site"), str(SRC), str(ROOT)]))
         import ray
 
+        EARLIER.clear()
         EARLIER.update(_sockets_of_the_cluster())
         ray.init(
             num_cpus=2,
@@ -88,13 +95,35 @@ def segment(candidate: str, epochs: float = 1, **parameters: object) -> Segment:
     )
 
 
-def test_nothing_listens_beyond_this_machine(bench: RayBench) -> None:
+def test_nothing_listens_beyond_this_machine(bench: RayBench, neighbour: int) -> None:
     """Whatever Ray opens for a search on one machine is on the loopback interface."""
     sockets = _sockets_of_the_cluster()
     lines = [line.split() for line in _tcp()]
     listening = [words[1] for words in lines if words[3] == "0A" and words[9] in sockets]
     assert listening, "Ray listens somewhere"
     assert {address.partition(":")[0] for address in listening} <= LOOPBACK
+    everywhere = [words[1] for words in lines if words[3] == "0A"]
+    assert f"00000000:{neighbour:04X}" in everywhere, "and another cluster is left alone"
+
+
+@pytest.fixture
+def neighbour(cluster: Settings) -> Iterator[int]:
+    """A process of another cluster of ours, such as one that is about to end; where it listens."""
+    code = (
+        "import socket, sys; listener = socket.create_server(('', 0));"
+        "print(listener.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    other = {**os.environ, "LOADING_BENCH_ENDED": "/elsewhere"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=other,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate()
 
 
 def test_two_candidates_at_once_on_two_gpus(bench: RayBench) -> None:
@@ -278,8 +307,11 @@ EARLIER: set[str] = set()
 
 
 def _sockets_of_the_cluster() -> set[str]:
-    """Inodes of the sockets of all processes that know this cluster's token, ours among them."""
-    mark = f"RAY_AUTH_TOKEN={os.environ['RAY_AUTH_TOKEN']}".encode()
+    """Inodes of the sockets of all processes that know this cluster's folder, ours among them.
+
+    The token would not tell it from an earlier cluster of this process.
+    """
+    mark = f"LOADING_BENCH_ENDED={os.environ['LOADING_BENCH_ENDED']}".encode()
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

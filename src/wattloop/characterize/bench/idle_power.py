@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable, WattloopError
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.kernels.launch import Job, Worker, worker_environment
 from wattloop.measure.accounting.idle import IdleLine, fit_idle, fit_windows
 from wattloop.measure.accounting.idle_store import idle_path, load_idle

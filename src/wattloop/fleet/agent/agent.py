@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 
 from wattloop.control.daemon.job_gpus import JobGpus
-from wattloop.core.records import Gap, RunStatus
+from wattloop.core.records import Gap
+from wattloop.core.results import RunStatus
 from wattloop.fleet.agent.arrivals import Arrivals
 from wattloop.fleet.agent.desk import Desk
 from wattloop.fleet.agent.events import JobEvent

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Domain, Gap, Missing, WindowResult
+from wattloop.core.records import Domain, Gap
+from wattloop.core.results import Missing, WindowResult
 from wattloop.fleet.agent.earlier_rows import chosen_rows
 from wattloop.fleet.agent.ledger import Account
 from wattloop.fleet.agent.share_domains import ShareMeter

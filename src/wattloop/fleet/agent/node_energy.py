@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wattloop.core.records import Domain, DomainKind, Gap, Missing
+from wattloop.core.records import Domain, DomainKind, Gap
+from wattloop.core.results import Missing
 from wattloop.fleet.agent.plausible import PlausibleMeter
 from wattloop.fleet.agent.same_counter import goes_on
 from wattloop.measure.channels import Channel, channels_of

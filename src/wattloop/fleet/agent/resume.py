@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.fleet.agent.job_run import JobRun
 from wattloop.fleet.agent.ledger import Account, Ledger
 from wattloop.fleet.agent.shares import NOBODY

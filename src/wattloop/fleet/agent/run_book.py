@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from wattloop.core.records import Domain, Missing, RunStatus
+from wattloop.core.records import Domain
+from wattloop.core.results import Missing, RunStatus
 from wattloop.fleet.agent.desk import Answer
 from wattloop.fleet.agent.events import JobEvent
 from wattloop.fleet.agent.job_plan import job_plan, tells_of

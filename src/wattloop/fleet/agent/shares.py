@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wattloop.core.records import Domain, Scope, non_overlapping
+from wattloop.core.records import Domain, Scope
+from wattloop.core.results import non_overlapping
 
 __all__ = ["NOBODY", "Layout", "Occupant", "Part", "Stretch", "split"]
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from wattloop.core.labels import HIGH, LOW, Label, label_of
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 
 __all__ = ["HIGH", "LOW", "Efficiency", "Label", "efficiencies", "label_of"]
 

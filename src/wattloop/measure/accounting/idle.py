@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, WindowResult
+from wattloop.core.results import DomainEnergy, Missing, WindowResult
 from wattloop.core.units import format_energy
 from wattloop.measure.accounting.line import Line, fit_line
 

@@ -10,7 +10,8 @@ import math
 from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_power
 from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact

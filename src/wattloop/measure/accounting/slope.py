@@ -6,7 +6,7 @@ Runs of one device lie on a line whose slope, in joules per second, belongs to t
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.measure.accounting.line import fit_line
 
 __all__ = ["Slope", "slopes"]

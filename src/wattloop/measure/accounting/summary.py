@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.accounting.carbon import (
     Intensity,

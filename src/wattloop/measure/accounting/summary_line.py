@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
 from wattloop.core.units import format_duration, format_energy, format_mass
 from wattloop.measure.accounting.efficiency import Efficiency
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import Domain, DomainKind, Missing, Scope
+from wattloop.core.records import Domain, DomainKind, Scope
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import DecimalFile
 from wattloop.measure.gauges.gauge import FileSensor, Gauge

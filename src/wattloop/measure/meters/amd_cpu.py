@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.hwmon import find_chips
 from wattloop.hardware.number_file import NumberFile

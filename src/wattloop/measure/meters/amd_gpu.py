@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.text_file import read_text
 from wattloop.measure.meter import Context, Meter

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
 from wattloop.hardware.number_file import NumberFile
 from wattloop.hardware.text_file import read_whole
 from wattloop.measure.meter import Meter, Reading

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Meter, Reading
 from wattloop.measure.meters.amd_gpu import INSTALL_AMDSMI, AmdCard
 from wattloop.measure.meters.amd_smi_card import (

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, Gap, Missing
+from wattloop.core.records import Domain, Gap
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.measure.gauges import jetson, known
 from wattloop.measure.gauges.configured import configured_gauges

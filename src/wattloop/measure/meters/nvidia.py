@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope, Signal
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
 from wattloop.measure.meter import Context, Meter, Reading
 from wattloop.measure.meters import nvml_library
 

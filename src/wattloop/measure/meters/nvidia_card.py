@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from wattloop.core.records import Missing
+from wattloop.core.results import Missing
 from wattloop.measure.meters import nvml_library
 
 __all__ = ["Card", "CardSignal", "inspect", "partitioned"]

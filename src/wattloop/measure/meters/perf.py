@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Missing, Scope
+from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
 from wattloop.hardware.text_file import read_whole

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wattloop.core.errors import MeterUnavailable
-from wattloop.core.records import Domain, DomainKind, Gap, Missing
+from wattloop.core.records import Domain, DomainKind, Gap
+from wattloop.core.results import Missing
 from wattloop.hardware.host import Host
 from wattloop.hardware.number_file import NumberFile
 from wattloop.hardware.powercap import POWERCAP, Zone, find_zones, without_mirrors

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.core.records import WindowResult
+from wattloop.core.results import WindowResult
 from wattloop.core.units import format_energy
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import GREY, WIDTH, styled

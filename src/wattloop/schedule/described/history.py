@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import select
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import RunStatus, Scope
+from wattloop.core.records import Scope
+from wattloop.core.results import RunStatus
 from wattloop.core.units import format_duration, format_power
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord, read_record

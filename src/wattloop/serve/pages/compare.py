@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.units import format_change, format_duration, format_energy, format_power
 from wattloop.report.document import Block, Chart, Note, Table
 from wattloop.report.figures.power import power_figure
 from wattloop.serve.api.compare import comparison_of
@@ -118,7 +118,7 @@ def _cells(cells: tuple[Cell, ...], unit: str) -> list[str]:
         if cell.difference is None:
             found.append("–")
         else:
-            found.append(f"{cell.difference:+.1%}{'' if cell.real else ' ?'}")
+            found.append(f"{format_change(cell.difference)}{'' if cell.real else ' ?'}")
     return found
 
 

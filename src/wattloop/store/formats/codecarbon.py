@@ -17,7 +17,8 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, RunStatus, Scope, WindowResult
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.core.units import J_PER_KWH
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord, delete_run_in, duration_in, insert_run_in

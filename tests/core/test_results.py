@@ -1,11 +1,12 @@
-"""Promises of `records`: totals count each joule once, and data survives JSON."""
+"""Promises of `results`: totals count each joule once, and data survives JSON."""
 
 import json
 
 import pytest
 
 from wattloop.core.provenance import Provenance
-from wattloop.core.records import DomainEnergy, Missing, Scope, WindowResult, non_overlapping
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 
 
 def energy(name: str, joules: float | None, **facts: object) -> DomainEnergy:

@@ -1,0 +1,243 @@
+"""What was found: energies of a window and how a run ended, as plain data.
+
+The meaning of every field is part of the contract between windows (who turn readings into energy)
+and the store (who keeps it).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope
+
+__all__ = ["DomainEnergy", "Missing", "RunStatus", "WindowResult", "non_overlapping"]
+
+
+class Missing(NamedTuple):
+    """A part of the node whose energy is not in the total, and why.
+
+    Attributes:
+        name: of the part, such as `gpu:1` or `dram`.
+        reason: what stands in the way.
+        remedy: what the user can do about it; empty where nothing is known to help.
+    """
+
+    name: str
+    reason: str
+    remedy: str = ""
+
+
+class DomainEnergy(NamedTuple):
+    """Energy of one domain over one window.
+
+    Attributes:
+        energy_j: joules, or None when nothing could be read.
+        uncertainty_j: half-width of the interval that holds the true value of what the sensor
+            reports (resolution, update period, interpolation, gaps). Systematic sensor error is
+            added for modelled and estimated domains; for measured ones it is `known_error`.
+        covered: share of the window's time for which readings exist, 0 to 1.
+        in_total: whether the window's total contains this domain (overlapping ones are left out).
+        known_error: systematic error of the source, as a share of the energy.
+        tdp_w: its thermal design power, or the limit it is under; `tdp_note` says which.
+        device: what it is, such as the name of a GPU.
+    """
+
+    name: str
+    scope: Scope
+    energy_j: float | None
+    uncertainty_j: float
+    provenance: Provenance
+    source: str
+    covered: float = 1.0
+    in_total: bool = True
+    known_error: float = 0.0
+    tdp_w: float | None = None
+    tdp_note: str = ""
+    device: str = ""
+
+
+class WindowResult(NamedTuple):
+    """What was found for one window: an energy per domain, what is missing, and warnings.
+
+    Attributes:
+        name: as the program calls it.
+        window_id, parent_id: its number within the run, and that of the window around it.
+        begin_s, end_s: seconds on the machine's monotonic clock.
+        domains: energy of each, overlapping ones included; `counted` are those of the total.
+        missing: parts of the node that somebody expected and nobody read.
+        warnings: for people, such as that it was too short for a sensor.
+        metrics: numbers that the program gave with it.
+    """
+
+    name: str
+    window_id: int
+    parent_id: int | None
+    begin_s: float
+    end_s: float
+    domains: tuple[DomainEnergy, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = {}
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the window in seconds."""
+        return self.end_s - self.begin_s
+
+    @property
+    def counted(self) -> tuple[DomainEnergy, ...]:
+        """The non-overlapping domains that make up the total."""
+        return tuple(d for d in self.domains if d.in_total and d.energy_j is not None)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of everything that could be read, each device once; None when nothing could."""
+        return _sum_j(self.counted)
+
+    @property
+    def uncertainty_j(self) -> float:
+        """Half-width for `energy_j`; sensors are independent, so parts add in quadrature."""
+        return float(sum(d.uncertainty_j**2 for d in self.counted) ** 0.5)
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power over the window."""
+        energy_j = self.energy_j
+        return None if energy_j is None or self.duration_s <= 0 else energy_j / self.duration_s
+
+    @property
+    def complete(self) -> bool:
+        """Whether every known part of the node was read for the whole window."""
+        return not self.missing and bool(self.counted)
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Provenance of the total: that of its weakest part."""
+        counted = self.counted
+        return Provenance.weakest(d.provenance for d in counted) if counted else None
+
+    @property
+    def cpu_energy_j(self) -> float | None:
+        """Joules of the CPU packages."""
+        return self.scope_energy_j(Scope.CPU)
+
+    @property
+    def gpu_energy_j(self) -> float | None:
+        """Joules of all GPUs."""
+        return self.scope_energy_j(Scope.GPU)
+
+    @property
+    def dram_energy_j(self) -> float | None:
+        """Joules of main memory."""
+        return self.scope_energy_j(Scope.DRAM)
+
+    def scope_energy_j(self, scope: Scope) -> float | None:
+        """Joules of one scope, overlapping domains left out; None when it was not read."""
+        return _sum_j(self.scope_domains(scope))
+
+    def scope_domains(self, scope: Scope) -> tuple[DomainEnergy, ...]:
+        """The domains of one scope that were read and do not overlap."""
+        parts = [d for d in self.domains if d.scope is scope and d.energy_j is not None]
+        names = non_overlapping((d.name, _inside_name(d.name)) for d in parts)
+        return tuple(d for d in parts if d.name in names)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "window_id": self.window_id,
+            "parent_id": self.parent_id,
+            "begin_s": self.begin_s,
+            "end_s": self.end_s,
+            "duration_s": self.duration_s,
+            "energy_j": self.energy_j,
+            "uncertainty_j": self.uncertainty_j,
+            "complete": self.complete,
+            "domains": [domain_energy_to_dict(d) for d in self.domains],
+            "missing": [
+                {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in self.missing
+            ],
+            "warnings": list(self.warnings),
+            "metrics": dict(self.metrics),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "WindowResult":
+        """Inverse of `to_dict`."""
+        return cls(
+            name=data["name"],
+            window_id=data["window_id"],
+            parent_id=data["parent_id"],
+            begin_s=data["begin_s"],
+            end_s=data["end_s"],
+            domains=tuple(domain_energy_from_dict(d) for d in data["domains"]),
+            missing=tuple(Missing(**m) for m in data["missing"]),
+            warnings=tuple(data["warnings"]),
+            metrics=dict(data.get("metrics", {})),
+        )
+
+
+class RunStatus(StrEnum):
+    """How a run ended."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """The program ended with an exit code other than 0, or raised."""
+    KILLED = "killed"
+    """A signal ended the program; Wattloop saw it happen."""
+    DIED = "died"
+    """Whoever measured it died first; recovered from its journal."""
+
+
+def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
+    """Plain data for JSON."""
+    return {
+        "name": energy.name,
+        "scope": energy.scope.value,
+        "energy_j": energy.energy_j,
+        "uncertainty_j": energy.uncertainty_j,
+        "provenance": energy.provenance.value,
+        "source": energy.source,
+        "covered": energy.covered,
+        "in_total": energy.in_total,
+        "known_error": energy.known_error,
+        "tdp_w": energy.tdp_w,
+        "tdp_note": energy.tdp_note,
+        "device": energy.device,
+    }
+
+
+def domain_energy_from_dict(data: dict[str, Any]) -> DomainEnergy:
+    """Inverse of `domain_energy_to_dict`."""
+    return DomainEnergy(
+        **{
+            **data,
+            "scope": Scope(data["scope"]),
+            "provenance": Provenance(data["provenance"]),
+        }
+    )
+
+
+def non_overlapping(domains: Iterable[tuple[str, str | None]]) -> set[str]:
+    """Names of (name, inside) pairs that may be added without counting a joule twice.
+
+    A domain is left out when one that contains it is present. `psys` is the exception: makers
+    disagree on what it covers, so it counts only where no package can be read.
+    """
+    inside_of = dict(domains)
+    if any(name.endswith("/package") for name in inside_of):
+        inside_of.pop("psys", None)
+    return {name for name, container in inside_of.items() if container not in inside_of}
+
+
+def _inside_name(name: str) -> str | None:
+    """`cpu:0/core` lies inside `cpu:0/package`; other names stand alone within their scope."""
+    head, _, leaf = name.rpartition("/")
+    return f"{head}/package" if head and leaf != "package" else None
+
+
+def _sum_j(parts: Iterable[DomainEnergy] | Sequence[DomainEnergy]) -> float | None:
+    values = [part.energy_j for part in parts if part.energy_j is not None]
+    return sum(values) if values else None
