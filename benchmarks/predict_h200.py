@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bars import Page, arguments, publish
 from predict_base import KeptAdept
 from predict_errors import Outcome, mean_error
+from predict_h200_fresh import fresh_bars, fresh_table, judge_fresh, newest_networks
 from predict_h200_intervals import coverages, hindsight_table, nested, origin_table
 from predict_h200_page import TEXT, bars_of, draw, prototype_table
 from predict_h200_repeats import repeat_table
@@ -77,8 +78,13 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
         repeat_table(ours),
         hindsight_table(ours, covered),
     ]
+    bars = bars_of(outcomes, second, first, covered, in_sample)
     if own:
+        fresh = judge_fresh(models, measured, own)
+        bars += fresh_bars(fresh)
         tables += [
+            fresh_table(fresh),
+            by_part(fresh.outcomes[first], "The same by regime"),
             origin_table(ours, others, known),
             by_part(second[first], "Networks of the suite, which the constants never saw"),
             compared(second, "The same by all models"),
@@ -90,9 +96,9 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
     return Page(
         "predict_h200",
         "Training steps of unseen networks on an H200",
-        bars_of(outcomes, second, first, covered, in_sample),
+        bars,
         tables,
-        text=TEXT.format(rows=len(ours), own=len(own), nets=len({m.point.group for m in own})),
+        text=_text(ours, own),
         packages=("wattloop", "torch", "transformers", "numpy"),
         details={
             "rows": [
@@ -101,6 +107,17 @@ def _page(args: Namespace, measured: Sequence[Measured], own: Sequence[Measured]
             ],
             "took_s": {name: verdict.took_s for name, verdict in verdicts.items()},
         },
+    )
+
+
+def _text(ours: Sequence[Outcome], own: Sequence[Measured]) -> str:
+    fresh = newest_networks(own) if own else []
+    return TEXT.format(
+        rows=len(ours),
+        own=len(own),
+        nets=len({m.point.group for m in own}),
+        fresh=len(fresh),
+        fresh_nets=len({m.point.group for m in fresh}),
     )
 
 

@@ -1,7 +1,7 @@
 """The newest collection by what was known before it: constants, intervals, forms and priors.
 
 Its networks that no earlier collection has are the nearest to networks nobody has seen. Of its
-host one thing is told, how quick it was, as a probe would: by steps of its other networks.
+host one number is told, how quick it was: by steps of its other networks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,7 +80,8 @@ def judge_fresh(
 
 def fresh_bars(fresh: Fresh) -> list[Bar]:
     """What is asked for on unseen networks, with the baselines beside."""
-    (first, ours), *others = fresh.outcomes.items()
+    ours, *_ = fresh.outcomes.values()
+    others = list(fresh.outcomes.items())[1:]
     note = f"{len(ours)} steps of {len({o.row.model.partition('@')[0] for o in ours})} networks"
     found = [
         Bar(
@@ -131,8 +132,9 @@ def fresh_table(fresh: Fresh) -> Table:
 
 FRESH = """
 By constants of the twelve networks and of the collections before, with intervals from their
-residuals. A user is told the host's speed by `wattloop calibrate`; one who predicts for a host that
-nobody has probed has the errors of the row below the models.
+residuals. Of this collection's host one number is known, its speed, as `wattloop calibrate host`
+measures it (here, by steps of its other networks); who predicts for a host that nobody has asked
+has the errors of the row below the models.
 """.strip().replace("\n", " ")
 
 

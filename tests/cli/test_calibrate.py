@@ -66,3 +66,19 @@ def test_bad_options_are_told(
     """Which option, and what it takes."""
     assert main(["calibrate", "collect", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpu", "cpu"], "--gpu cpu: how quick a host asks a GPU is measured on one"),
+        (["--gpu", "first"], "--gpu first: give the GPU's number"),
+        (["--json", "nowhere/host.json"], "no folder nowhere"),
+    ],
+)
+def test_a_host_without_a_gpu_is_not_measured(
+    here: Machine, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, no traceback."""
+    assert main(["calibrate", "host", *words]) == 2
+    assert told in capsys.readouterr().err

@@ -63,6 +63,7 @@ def test_a_workload_answers_for_any_gpu_and_run() -> None:
         ({"gpus": True}, "gpus True: must be a whole number"),
         ({"cap_w": "300"}, "cap '300': must be a number"),
         ({"samples_s": [9]}, r"samples-per-second \[9\]: must be a number"),
+        ({"host_speed": "0.8"}, "host-speed '0.8': must be a number"),
         ({"steps": "5"}, "steps '5': must be a number above 0"),
         ({"steps": 2.5}, "steps 2.5: must be a whole number"),
         ({"steps": 10**400}, "steps 1e.15 or more: no run is that long"),

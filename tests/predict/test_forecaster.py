@@ -41,6 +41,18 @@ def test_accumulation_makes_the_step_larger() -> None:
     assert 1 < four.prediction.step_s / one.prediction.step_s < 4
 
 
+def test_a_slower_host_lengthens_what_waits_for_it() -> None:
+    """Dispatch takes 1 / speed as long, the GPU's own time stays; others are told it is in vain."""
+    usual, slow = answer(), answer(host_speed=0.5)
+    assert slow.prediction.host_s == pytest.approx(2 * usual.prediction.host_s)
+    assert slow.prediction.gpu_s == pytest.approx(usual.prediction.gpu_s)
+    assert slow.prediction.step_s > usual.prediction.step_s
+    assert (usual.to_dict()["host_speed"], slow.to_dict()["host_speed"]) == (1.0, 0.5)
+    assert not slow.warnings
+    other = answer(host_speed=0.5, estimator="roofline")
+    assert "roofline knows no host: host-speed changes nothing" in other.warnings
+
+
 def test_what_does_not_fit_is_predicted_and_said_by_how_much() -> None:
     """Too large a batch is a warning with the missing bytes, not an error."""
     forecast = answer(model=small_workload(peak_bytes=200e9))
@@ -57,7 +69,7 @@ def test_json_has_the_documented_keys() -> None:
     for key in (
         "step_s", "power_w", "energy_j_per_step", "throughput_samples_s", "memory_bytes", "fits",
         "intervals", "regime", "terms_s", "gpu", "gpus", "model", "precision", "batch", "warnings",
-        "provenance", "scope", "calibrated", "estimator", "notes", "cap_w",
+        "provenance", "scope", "calibrated", "estimator", "notes", "cap_w", "host_speed",
     ):  # fmt: skip
         assert key in data, key
     assert data["provenance"] == "predicted"
@@ -97,6 +109,8 @@ def test_a_saved_workload_answers_the_same(tmp_path: Path) -> None:
         ({"gpus": 0}, "gpus 0: must be a whole number of at least 1"),
         ({"samples_s": 0.0}, "samples-per-second 0: must be above 0"),
         ({"network_bytes_s": 0.0}, "network 0 Gbit/s: must be above 0"),
+        ({"host_speed": 0.0}, "host-speed 0: 1 is the calibrated host's"),
+        ({"host_speed": float("nan")}, "host-speed nan: 1 is the calibrated host's"),
         ({"estimator": "oracle"}, "estimator oracle: unknown; choose one of kernels"),
         ({"estimator": "adept", "gpu": "v100"}, "estimator adept: fitted for h200, not for v100"),
         ({"calibration": "none.json"}, "calibration none.json: no such file"),

@@ -19,7 +19,12 @@ SLOWEST, QUICKEST = 0.05, 20.0
 
 FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
 """What people vary -> field, where they differ."""
-QUANTITIES = {**FIELDS, "samples-per-second": "samples_s", "network": "network_bytes_s"}
+QUANTITIES = {
+    **FIELDS,
+    "samples-per-second": "samples_s",
+    "network": "network_bytes_s",
+    "host-speed": "host_speed",
+}
 """What is a number, with or without a fraction -> field."""
 
 

@@ -2,8 +2,8 @@
 
 A few small networks of the suite are asked for, phase by phase, while the GPU has nothing to do.
 What that takes, over what the constants say, is the speed. Microbenchmarks of the host (`probe`)
-do not tell it: over 75 steps that wait for the host, their times follow the steps' by no more than
-a correlation of 0.2.
+do not tell it: over 96 steps that wait for the host, their times follow the steps' by no more than
+a correlation of 0.3.
 """
 
 import statistics

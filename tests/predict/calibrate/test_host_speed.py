@@ -1,0 +1,57 @@
+"""Promises of how quick a host dispatches."""
+
+import pytest
+
+from wattloop.hardware.gpus import gpu_named
+from wattloop.predict.calibrate.host_speed import NETWORKS, measured_host_speed, speed_of
+from wattloop.predict.models.kernels import KernelModel
+
+
+def test_the_speed_is_the_middle_round_of_the_middle_network() -> None:
+    """A network that is off, and a round in which the host was busy, change nothing."""
+    expected_s = {"a": 0.010, "b": 0.020, "c": 0.030}
+    usual = {"a": 0.0125, "b": 0.025, "c": 0.090}
+    slow = {name: 2 * seconds for name, seconds in usual.items()}
+    found = speed_of([usual, slow, usual], expected_s)
+    assert found.speed == pytest.approx(0.8)
+    assert (found.low, found.high) == (pytest.approx(0.4), pytest.approx(0.8))
+    assert found.dispatch_s == usual
+
+
+def test_networks_are_trained_and_compared_with_their_traces() -> None:
+    """Every network has its time and what constants say of it (here a CPU plays the GPU)."""
+    pytest.importorskip("torch", reason="networks are torch's")
+    from wattloop.predict.calibrate.bench import Bench
+
+    class Pretended(Bench):
+        """A processor that says it is a GPU; there is nothing to wait for."""
+
+        on_gpu = True
+
+        def synchronize(self) -> None:
+            """All is done already."""
+
+        def free(self) -> None:
+            """Nothing is held."""
+
+    gpu, name = gpu_named("h200"), "tabular_resnet@4 2 fp32"
+    told: list[str] = []
+    with Pretended("cpu", 1e6, 0) as bench:
+        found = measured_host_speed(bench, KernelModel.for_gpu(gpu), gpu, [name], told.append)
+    assert told[0] == name and told[-1].startswith("round ")
+    assert 1e-3 < found.expected_s[name] < 0.1
+    assert found.speed == pytest.approx(found.expected_s[name] / found.dispatch_s[name], rel=0.9)
+    assert found.low <= found.speed <= found.high
+
+
+def test_all_its_networks_fit_in_the_queue_and_every_precision_is_had() -> None:
+    """More kernels than can wait on a GPU would make the host wait for them."""
+    pytest.importorskip("transformers", reason="networks are Hugging Face's")
+    from wattloop.predict.calibrate.subject_workload import subject_workload
+    from wattloop.predict.models.kernels.host_fit import QUEUE
+
+    for network in NETWORKS:
+        name, batch, precision = network.split()
+        workload = subject_workload(name, int(batch), precision)
+        assert precision == "fp32"
+        assert sum(op.kernels * op.count for op in workload.operations) < QUEUE
