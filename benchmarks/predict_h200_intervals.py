@@ -118,11 +118,10 @@ def hindsight_table(ours: Sequence[Outcome], stated: Coverage) -> Table:
 
 
 ORIGIN = """
-That these rows are covered more often than stated is no rule: the suite's are covered less often by
-intervals made in the same way. The correction for few rows (a conformal quantile is that of n + 1
-rows) is worth 2% of the width, and is what makes 90% hold after a small calibration. Without the
-suite's residuals these intervals are no narrower but in time, and would not know that the suite's
-H200s drew 3 to 4% less or 4% more than predicted, as the next one may.
+The correction for few rows (a conformal quantile is that of n + 1 rows) is worth 1% of the width,
+and is what makes 90% hold after a small calibration. From residuals of the twelve alone these
+intervals would be wider, and would not know that busy H200s of the suite's sittings drew 3 to 4%
+less or 5% more than predicted, as the next one may.
 """.strip().replace("\n", " ")
 
 HINDSIGHT = """
@@ -130,8 +129,8 @@ Scales are the mean errors of the rows themselves, and so is the quantile that m
 no interval that is made beforehand has either. Finer classes need not give less: it counts in which
 class the middle row lies. Here it is GPU-bound, and two scales give less than 3 for power,
 but which rows are GPU-bound follows from their measured steps; on the suite, where the middle row
-is host-bound, the same two give 5.4 for time, 5.1 for power and 5.0 for energy, and a scale for
-each network 3.8, 3.5 and 3.0.
+is host-bound, the same two give 4.8 for time, 4.9 for power and 4.0 for energy, and a scale for
+each network 3.8, 4.0 and 3.0.
 """.strip().replace("\n", " ")
 
 
