@@ -12,17 +12,21 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from predict_errors import Outcome, bias, mean_error, parts
 from predict_h200_floor import drawn_again, floor_bars
+from predict_h200_fresh import fresh_bars, fresh_table, judge_fresh, newest_networks
 from predict_h200_intervals import Covered, hindsight_table
 from predict_h200_repeats import repeat_bar, repeat_table
-from predict_points import trace_path
+from predict_points import Measured, trace_path
 from predict_zoo import Row
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.leave_one_out import Judged
+from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Point
+from wattloop.predict.models.roofline import Roofline
 from wattloop.predict.placement import Placement
 from wattloop.predict.prediction import Prediction
 from wattloop.predict.workload.costs import elementwise, gemm
 from wattloop.predict.workload.files import save_workload
+from wattloop.predict.workload.operation import Phase
 from wattloop.predict.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
@@ -138,3 +142,50 @@ def test_scales_known_in_hindsight_give_narrower_intervals() -> None:
     assert one[2] == pytest.approx(100 * (1.3 - 1 / 1.3) / 12.6)
     assert regime[2] == pytest.approx(100 * (1.01 - 1 / 1.01) / 12.6)
     assert last[2] == 3.0
+
+
+def test_fresh_networks_are_judged_by_what_was_known_before(monkeypatch) -> None:
+    """Promise: constants never saw the newest sitting, whose host's speed others of it tell."""
+    gpu, model = gpu_named("h200"), KernelModel()
+
+    def measured(name: str, width: int, sitting: str, speed: float) -> Measured:
+        operations = tuple(
+            gemm(1, 64, width, width, dtype="fp32", count=200, phase=phase)
+            for phase in (Phase.FORWARD, Phase.BACKWARD)
+        )
+        work = Workload(name, operations, optimizer="adamw", batch=64, peak_bytes=1e9)
+        at = model.predict(work, Placement(gpu, host_speed=speed))
+        row = Row(name, 64, "fp32", "adamw", at.step_s, at.power_w, at.energy_j, 1e9, 1980, 1)
+        point = Point(work, Placement(gpu), row.step_s, row.power_w, name, host=sitting)
+        return Measured(row, "other", point, sitting)
+
+    twelve = [measured(f"n{width}", width, "", 1.0) for width in (64, 96, 128)]
+    before = [measured(f"m{width}", width, "suite_1", 1.0) for width in (80, 112)]
+    newest = [measured(name, 72, "suite_2", 0.5) for name in ("m80", "new_a", "new_b")]
+    own = [*before, *newest]
+    assert [m.row.model for m in newest_networks(own)] == ["new_a", "new_b"]
+
+    seen: list[set[str]] = []
+    fit = KernelModel.fit
+    monkeypatch.setattr(
+        KernelModel,
+        "fit",
+        lambda self, points: seen.append({p.host for p in points}) or fit(self, points),
+    )
+    fresh = judge_fresh({"kernels": model, "roofline": Roofline()}, twelve, own)
+    assert seen and not any("suite_2" in hosts for hosts in seen)
+    told, untold = mean_error(fresh.outcomes["kernels"], "time"), mean_error(fresh.untold, "time")
+    assert told < 6
+    assert untold > 40
+    bars = {bar.name: bar for bar in fresh_bars(fresh)}
+    limits = {"time_mean": 11, "time_median": 7, "power_mean": 7, "energy_mean": 8}
+    assert {name: bar.bar for name, bar in bars.items()} == {
+        f"fresh_{name}": limit for name, limit in limits.items()
+    }
+    assert set(bars["fresh_time_mean"].baselines) == {"roofline"}
+    assert "2 steps of 2 networks" in bars["fresh_time_mean"].note
+    assert set(fresh.covered) == {"time", "power", "energy"}
+    rows = fresh_table(fresh).rows
+    assert [row[0] for row in rows][:3] == [
+        "kernels", "roofline", "kernels, not told how quick the host was",
+    ]  # fmt: skip
