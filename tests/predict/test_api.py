@@ -37,7 +37,9 @@ def test_a_module_with_inputs_and_loss_is_predicted_as_given() -> None:
     module = torch.nn.Linear(16, 4).eval()
     before = module.weight.clone()
     inputs = torch.empty(32, 16, device="meta")
-    forecast = predict(module, inputs=inputs, loss=lambda y: y.square().mean(), optimizer="sgd")
+    forecast = predict(
+        module, inputs=inputs, loss=lambda y: y.square().mean(), optimizer="sgd", host_speed=1
+    )
     assert forecast.workload.batch == 32
     assert forecast.workload.parameters == 16 * 4 + 4
     assert forecast.workload.optimizer == "sgd"

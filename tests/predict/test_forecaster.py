@@ -49,6 +49,8 @@ def test_a_slower_host_lengthens_what_waits_for_it() -> None:
     assert slow.prediction.step_s > usual.prediction.step_s
     assert (usual.to_dict()["host_speed"], slow.to_dict()["host_speed"]) == (1.0, 0.5)
     assert not slow.warnings
+    assert any(note.startswith("host: as quick as the calibrated one") for note in usual.notes)
+    assert not any(note.startswith("host:") for note in slow.notes)
     other = answer(host_speed=0.5, estimator="roofline")
     assert "roofline knows no host: host-speed changes nothing" in other.warnings
 

@@ -67,7 +67,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     clock: ClockMhz = None,
     samples_rate: SamplesRate = None,
     network: Network = None,
-    host_speed: HostSpeed = 1.0,
+    host_speed: HostSpeed = None,
     steps: Annotated[
         int | None, typer.Option("--steps", help="Optimizer steps of the run.")
     ] = None,

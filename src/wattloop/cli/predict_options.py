@@ -87,7 +87,7 @@ Network = Annotated[
     typer.Option("--network", metavar="GBIT", help="Gbit/s between nodes of 8, for more GPUs."),
 ]
 HostSpeed = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--host-speed", metavar="X", help="Of the host, as 'wattloop calibrate host' measures it."
     ),

@@ -32,7 +32,7 @@ def predict(  # noqa: PLR0913 - most have a default
     clock_mhz: float | None = None,
     samples_s: float | None = None,
     network_bytes_s: float | None = None,
-    host_speed: float = 1.0,
+    host_speed: float | None = None,
     head: str | None = None,
     estimator: str = "kernels",
     calibration: str | None = None,
@@ -67,8 +67,8 @@ def predict(  # noqa: PLR0913 - most have a default
         clock_mhz: locked SM clock of each GPU.
         samples_s: the most samples a second that the data loader brings to a GPU.
         network_bytes_s: of a node towards the next, for more GPUs than the 8 of one node.
-        host_speed: how quick the host dispatches, 1 is the calibrated one's; `wattloop calibrate
-            host` measures it.
+        host_speed: how quick the host dispatches, 1 (the default) is the calibrated one's;
+            `wattloop calibrate host` measures it.
         head: of a model named `hf:NAME`, such as `masked-lm`.
         estimator: `kernels`, `adept` or `roofline`.
         calibration: a file of constants, instead of those known for the GPU.

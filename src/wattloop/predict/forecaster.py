@@ -10,7 +10,7 @@ from wattloop.predict.estimators import estimator_for
 from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.models.model import Model
-from wattloop.predict.prediction import Prediction
+from wattloop.predict.prediction import Prediction, Regime
 from wattloop.predict.question import Question
 from wattloop.predict.workload.workload import Workload
 
@@ -54,7 +54,16 @@ class Forecaster:
             is_calibrated=_is_calibrated(question, prediction),
             memory=fit_on(workload, gpu, question.gpus),
             top_operations_s=top_operations_s(estimator, workload, placement),
-            notes=tuple(filter(None, (*workload.notes, variant_assumed(question.gpu)))),
+            notes=tuple(
+                filter(
+                    None,
+                    (
+                        *workload.notes,
+                        variant_assumed(question.gpu),
+                        _host_assumed(question, prediction),
+                    ),
+                )
+            ),
             warnings=_warnings(workload, gpu, question),
         )
 
@@ -105,6 +114,16 @@ def _is_calibrated(question: Question, prediction: Prediction) -> bool:
     return question.estimator == "kernels" and SPEC_ONLY not in prediction.model
 
 
+def _host_assumed(question: Question, prediction: Prediction) -> str:
+    """What a step that waits for its host takes of that host; empty where it was told."""
+    if question.host_speed is not None or prediction.regime is not Regime.LAUNCH:
+        return ""
+    return (
+        "host: as quick as the calibrated one; others differ by a third, which --host-speed "
+        "tells and 'wattloop calibrate host' measures"
+    )
+
+
 def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ...]:
     found = []
     if question.estimator == "roofline" and question.calibration is None:
@@ -112,7 +131,7 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
             "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
             "time is too short"
         )
-    if question.host_speed != 1 and question.estimator != "kernels":
+    if question.host_speed is not None and question.estimator != "kernels":
         found.append(f"{question.estimator} knows no host: host-speed changes nothing")
     unruled = unruled_share(workload)
     if unruled > MUCH_UNRULED:

@@ -45,7 +45,7 @@ class Question:
         cap_w, clock_mhz: power limit and locked SM clock of each GPU.
         samples_s: samples a second that the data loader brings to each GPU.
         network_bytes_s: between nodes, where more GPUs train than a node has.
-        host_speed: how quick the host dispatches; 1 is the calibrated one's.
+        host_speed: how quick the host dispatches; 1 is the calibrated one's, which is usual.
         head: of a model of Transformers, such as `causal-lm`.
         stated: inputs as `x=float32[B,3,224,224]`.
         inputs, loss: of a module.
@@ -67,7 +67,7 @@ class Question:
     clock_mhz: float | None = None
     samples_s: float | None = None
     network_bytes_s: float | None = None
-    host_speed: float = 1.0
+    host_speed: float | None = None
     head: str | None = None
     stated: tuple[str, ...] = ()
     inputs: Any = None
@@ -94,7 +94,7 @@ class Question:
             raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
         if self.network_bytes_s is not None and not self.network_bytes_s > 0:
             raise ConfigError(f"network {8e-9 * self.network_bytes_s:g} Gbit/s: must be above 0")
-        if not SLOWEST <= self.host_speed <= QUICKEST:
+        if self.host_speed is not None and not SLOWEST <= self.host_speed <= QUICKEST:
             raise ConfigError(
                 f"host-speed {self.host_speed:g}: 1 is the calibrated host's, and this is not "
                 f"between {SLOWEST:g} and {QUICKEST:g}; 'wattloop calibrate host' measures it"
@@ -128,7 +128,7 @@ class Question:
             clock_mhz=self.clock_mhz,
             samples_s=self.samples_s,
             network_bytes_s=self.network_bytes_s,
-            host_speed=self.host_speed,
+            host_speed=1.0 if self.host_speed is None else self.host_speed,
         )
 
 
