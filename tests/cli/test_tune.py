@@ -250,9 +250,37 @@ def test_a_cap_that_may_not_be_set_is_left_out(here, capsys):
     told = capsys.readouterr()
     assert "goes on without power_limit: " in told.err
     assert trained(here) == [0.1, 0.01, 0.3]
-    (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: auto}\n")
+
+
+@pytest.mark.parametrize("strategy", ["grid", "race"])
+def test_a_cap_that_nobody_could_find_here_is_said_at_once(here, capsys, strategy):
+    """Promise: of `power_limit: auto`, too, whether or not a strategy came to look for one."""
+    (here / "s.yaml").write_text(SPEC.replace("grid", strategy) + "hardware: {power_limit: auto}\n")
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
-    assert "no power cap was set" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert told.err.count("goes on without power_limit: gpu/power_limit cannot be set here") == 1
+    assert "good enough" in told.out
+
+
+def test_a_cap_that_is_all_there_is_to_search_leaves_one_training(here, capsys):
+    """Promise: the training as it is, measured, where its cap may not be set."""
+    (here / "s.yaml").write_text(
+        "metric: {name: accuracy, goal: maximize, target: 0.8}\nhardware: {power_limit: auto}\n"
+    )
+    assert main(["tune", "run", "s.yaml", *COMMAND[:-1], "0.3"]) == 0
+    told = capsys.readouterr()
+    assert "goes on without power_limit: " in told.err
+    assert "good enough after" in told.out
+
+
+def test_a_search_that_found_none_good_enough_says_how_near_it_came(here, capsys):
+    """Promise: of a search that is over, `none` and not `none yet`, with the nearest to target."""
+    assert main(["tune", "run", "s.yaml", "--target", "80", *COMMAND]) == 0
+    assert "best: none; none has reached accuracy 80, c2 came nearest with 0.9474" in (
+        capsys.readouterr().out
+    )
+    assert main(["tune", "best"]) == 0
+    assert "c2 came nearest with 0.9474" in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):

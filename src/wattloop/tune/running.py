@@ -18,6 +18,7 @@ from wattloop.tune.listening import Listener
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Search, Stopped
 from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
+from wattloop.tune.segment import CAP_LEVER
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
@@ -83,8 +84,9 @@ def prepared(
     mark = fingerprint(spec, training)
     ray = None if parallel is None else slots_asked(str(parallel))
     # whether the workers of a cluster can set a lever is found out there
-    without = cannot_be_set(spec.space(), settings) if ray is None else {}
-    problem = problem_without(spec.problem(settings), without)
+    whole = spec.problem(settings)
+    without = cannot_be_set(whole.space, settings, whole.cap) if ray is None else {}
+    problem = problem_without(whole, without)
     facts = {
         "quality": asdict(problem.quality),
         "default": dict(problem.default),
@@ -206,7 +208,9 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
             "parameter; 'wattloop devices' says what would allow it"
         )
     default = {n: value for n, value in problem.default.items() if n not in gone}
-    return replace(problem, space=Space(kept), default=default)
+    # where there is nothing but the cap, the training as it is remains
+    cap = None if CAP_LEVER in gone and kept else problem.cap
+    return replace(problem, space=Space(kept), default=default, cap=cap)
 
 
 def _checked(spec: SearchSpec, problem: Problem, training: Training) -> None:
