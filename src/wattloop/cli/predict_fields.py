@@ -10,9 +10,10 @@ __all__ = ["with_options_named"]
 
 FIELDS = (
     "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|cap|clock|head|input|"
-    "samples-per-second|network|estimator|calibration|sweep|compare|inference|steps|epochs|samples"
+    "samples-per-second|network|estimator|calibration|sweep|compare|inference|steps|epochs|samples|"
+    "plot|save-workload"
 )
-BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( \S.*)?: ", re.DOTALL)
+BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( .*)?: ", re.DOTALL)
 
 
 @contextmanager
