@@ -1,9 +1,11 @@
 """Promises of `wattloop tune`, with real commands on a machine that draws 50 W."""
 
+import contextlib
 import csv
 import io
 import json
 import os
+import pathlib
 import signal
 import sqlite3
 import subprocess
@@ -69,6 +71,18 @@ COMMAND = ["--", sys.executable, "train.py", "{lr}"]
 def trained(folder):
     log = folder / "trained.log"
     return [float(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def training_in(folder):
+    """Processes of trainings in this folder, whoever began them."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (place / "cwd").readlink() == folder and b"train.py" in (
+                place / "cmdline"
+            ).read_bytes():
+                found.append(place.name)
+    return found
 
 
 def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
@@ -188,17 +202,24 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
         time.sleep(0.02)
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 2  # somebody is at it
     assert "is being run by process" in capsys.readouterr().err
+    assert main(["tune", "final"]) == 2  # it would be measured with the search beside it
+    assert "is being run by process" in capsys.readouterr().err
     time.sleep(1.3)  # a run that was killed knows itself up to its last second
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert training_in(here)
     assert main(["tune", "best"]) == 0
     assert "best: lr=0.1" in capsys.readouterr().out
     (here / "train.py").write_text(TRAIN)
+    assert main(["tune", "final"]) == 0
+    assert "training the best configuration of small in full" in capsys.readouterr().err
+    assert not training_in(here)
+    assert trained(here) == [0.1, 0.01, 0.1]
     assert main(["tune", "resume"]) == 0
     told = capsys.readouterr()
     assert "best: lr=0.3" in told.out
     assert "because it was interrupted" in told.out
-    assert trained(here) == [0.1, 0.01, 0.01, 0.3]
+    assert trained(here) == [0.1, 0.01, 0.1, 0.01, 0.3]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def train_final(
 
     Raises:
         ConfigError: the search has no winner yet, or a function is needed.
+        DeviceBusy: the search goes on in another process.
     """
     search = find_experiment(store, reference, KIND)
     spec = spec_from(search.spec)
@@ -80,7 +81,9 @@ def train_final(
     if best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
     default = None
-    with runs:
+    # a search that goes on, or what a killed one left running, would be in the numbers
+    with claimed(store, search.experiment_id), runs:
+        end_leftovers(search.experiment_id)
         winner = runs.train(WINNER, parameters, best.levers)
         if problem.default:
             own, levers = problem.space.split(problem.space.complete(problem.default))
