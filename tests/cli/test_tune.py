@@ -210,6 +210,8 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     assert training_in(here)
     assert main(["tune", "best"]) == 0
     assert "best: lr=0.1" in capsys.readouterr().out
+    assert main(["tune", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("  lr=0.1")
     (here / "train.py").write_text(TRAIN)
     assert main(["tune", "final"]) == 0
     assert "training the best configuration of small in full" in capsys.readouterr().err
