@@ -219,7 +219,7 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     assert trained(here) == [0.1, 0.01, 0.1]
     assert main(["tune", "resume"]) == 0
     told = capsys.readouterr()
-    assert "best: lr=0.3" in told.out
+    assert "good enough" in told.out
     assert "because it was interrupted" in told.out
     assert trained(here) == [0.1, 0.01, 0.1, 0.01, 0.3]
 
@@ -304,6 +304,16 @@ def test_a_search_that_found_none_good_enough_says_how_near_it_came(here, capsys
     )
     assert main(["tune", "best"]) == 0
     assert "c2 came nearest with 0.9474" in capsys.readouterr().out
+
+
+def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
+    """Promise: GPUs or a program that are not there are said, and the next try is a new search."""
+    assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 2
+    assert "gpu:0 is not read here" in capsys.readouterr().err
+    assert main(["tune", "resume"]) == 2
+    assert "no unfinished search" in capsys.readouterr().err
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert "good enough" in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):

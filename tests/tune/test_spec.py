@@ -206,6 +206,10 @@ def test_prices_and_carbon_come_from_the_settings() -> None:
 
 X = "parameters: {x: [1, 2]}\n"
 FAULTS = [
+    (
+        "metric: {name: acc, goal: maximize, target: .nan}",
+        r"metric.target: .* finite number, not nan",
+    ),
     ("metod: race", r"s\.yaml:1: metod: unknown field; did you mean 'method'\?"),
     ("", r"parameters: the space is empty"),
     ("parameters:\n  x: 3", r":1: parameters: nothing to search"),

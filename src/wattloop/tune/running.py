@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.errors import ConfigError, ExperimentNotFound, WattloopError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment, set_experiment_status
+from wattloop.store.experiments import (
+    Experiment,
+    delete_experiment,
+    find_experiment,
+    set_experiment_status,
+)
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_words import slots_asked
@@ -104,7 +109,12 @@ def prepared(
     limits = spec.to_dict().get("limits") or {}
     if is_resumed and limits:
         _keep_limits(store, experiment, limits)
-    return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+    try:
+        return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+    except WattloopError:
+        if not is_resumed:  # nobody should go on with what could never begin
+            delete_experiment(store, experiment.experiment_id)
+        raise
 
 
 def resumed(
