@@ -16,6 +16,8 @@ import pytest
 
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment, set_experiment_status
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver
 from wattloop.testing.powercap_tree import PowercapTree
@@ -306,6 +308,20 @@ def test_a_search_that_found_none_good_enough_says_how_near_it_came(here, capsys
     assert "c2 came nearest with 0.9474" in capsys.readouterr().out
 
 
+def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
+    here, capsys, monkeypatch
+):
+    """Promise: idle GPUs beside it are not in its energy, as they were not in the search's."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_GPUS", "3")  # 80 W each
+    monkeypatch.setenv("WATTLOOP_METERS", "virtual")
+    (here / "train.py").write_text(TRAIN.replace("0.02", "0.1"))
+    assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 0
+    assert main(["tune", "final", "--json", "out.json"]) == 0
+    capsys.readouterr()
+    final = json.loads((here / "out.json").read_text())
+    assert final["winner"]["energy_j"] / final["winner"]["time_s"] < 120
+
+
 def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
     """Promise: GPUs or a program that are not there are said, and the next try is a new search."""
     assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 2
@@ -314,6 +330,13 @@ def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
     assert "no unfinished search" in capsys.readouterr().err
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
     assert "good enough" in capsys.readouterr().out
+    with open_store(here / "runs.db") as store:  # as if it had been interrupted on another machine
+        known = find_experiment(store, "last")
+        set_experiment_status(store, known.experiment_id, "interrupted", {"parallel": 2})
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 2
+    told = capsys.readouterr().err
+    assert "was begun with --parallel 2, cannot go on here: " in told
+    assert "--new begins anew" in told
 
 
 def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):

@@ -23,6 +23,8 @@ from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.candidate_results import candidates_from
 from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.device_groups import device_groups
+from wattloop.tune.engines.ray_words import slots_asked
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.running import problem_without
@@ -126,7 +128,11 @@ class _Runs:
             name=search.name,
             created_wall_s=wall_s,
             spec=search.spec,
-            facts={"search": search.experiment_id, "scope": search.facts.get("scope")},
+            facts={
+                "search": search.experiment_id,
+                "scope": search.facts.get("scope"),
+                **_devices(search.facts.get("parallel")),
+            },
         )
         self._store, self._problem = store, problem
         self._record = SearchRecord(store, self.experiment)
@@ -176,6 +182,13 @@ class _Runs:
         files = CandidateFiles(self._record.folder, name).checkpoint
         full = _full(segment, progress, record, self._problem)
         return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")
+
+
+def _devices(parallel: int | str | None) -> dict[str, str]:
+    """GPUs as one training of the search had them: others would be in the energy, idle or not."""
+    if parallel is None or slots_asked(str(parallel)) is not None:
+        return {}
+    return {"parallel": ",".join(f"gpu:{number}" for number in device_groups(parallel)[0])}
 
 
 def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:

@@ -111,9 +111,14 @@ def prepared(
         _keep_limits(store, experiment, limits)
     try:
         return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
-    except WattloopError:
+    except WattloopError as error:
         if not is_resumed:  # nobody should go on with what could never begin
             delete_experiment(store, experiment.experiment_id)
+        elif parallel is None and (before := experiment.facts.get("parallel")) is not None:
+            raise ConfigError(
+                f"{experiment.experiment_id}, which was begun with --parallel {before}, cannot go "
+                f"on here: {error}; --new begins anew, one training at a time"
+            ) from None
         raise
 
 
