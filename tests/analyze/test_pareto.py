@@ -65,7 +65,7 @@ def test_energy_and_quality_are_the_usual_objectives():
     rows[0]["accuracy"] = None
     found = pareto_front(table_of(rows, name="t"))
     assert len(found.is_on_front) == 399
-    assert "1 rows with missing values left out" in found.notes
+    assert "1 row with missing values left out" in found.notes
     knees = [r for r in found.rows if r["knee"]]
     assert [k["run"] for k in knees] == [found.knee]
 

@@ -76,6 +76,8 @@ def test_a_run_without_energy_has_no_quotient():
     assert len(found.rows) == 1
     assert np.isnan(found.per_ws).tolist() == [False, True, True]
     assert "2 rows without a quotient" in found.warnings[0]
+    with pytest.raises(ConfigError, match="no row has accuracy and energy_j above 0"):
+        quotients(table_of(rows[1:], name="t", parameters=[], results=["accuracy", "energy_j"]))
 
 
 def test_what_makes_no_quotient_is_refused():
@@ -88,7 +90,7 @@ def test_what_makes_no_quotient_is_refused():
     table = table_of(greenscreen_runs(5), name="g")
     for options, message in (
         ({"variant": "best"}, "unknown quotient 'best'"),
-        ({"variant": "gain"}, "needs the accuracy of guessing"),
+        ({"variant": "gain"}, "needs the accuracy of guessing; give --chance"),
         ({"chance": 3.0}, "it is a share"),
         ({"epochs": 0.0}, "0 epochs"),
         ({"energy": "time_s"}, "'time_s' is in s, not in J"),

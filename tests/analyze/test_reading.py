@@ -111,5 +111,8 @@ def test_a_word_among_the_numbers_of_a_result_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r":4: energy_wh is 'oops', not a number as in 3 other"):
         read_csv(written(tmp_path, text))
     assert read_csv(written(tmp_path, text), parameters=["lr", "energy_wh"]).parameters
+    semicolons = "lr;energy_wh\n0,1;5,5\n0,2;6,5\n"
+    with pytest.raises(ConfigError, match=r":2: energy_wh is '5,5'; write decimals with a point"):
+        read_csv(written(tmp_path, semicolons))
     level = "time,lr\nday,1\nnight,2\n"
     assert read_csv(written(tmp_path, level)).column("time") == ("day", "night")

@@ -26,6 +26,10 @@ def one(**values):
         ("energy_wh", 2.0, 7_200.0),
         ("Energy (Wh)", 2.0, 7_200.0),
         ("total_energy_kwh", 1.0, 3.6e6),
+        ("energy_kWh", 1.0, 3.6e6),
+        ("Energy (kWh)", 1.0, 3.6e6),
+        ("energyKJ", 1.0, 1e3),
+        ("energyMedianJ", 1.0, 1.0),
         ("gpu_energy_j_mean", 3.0, 3.0),
     ],
 )
@@ -47,6 +51,30 @@ def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
         energy_of(one(time_s=1.0), "time_s")
     with pytest.raises(ConfigError, match="no column of energy, such as energy_j"):
         energy_of(one(accuracy=1.0))
+
+
+@pytest.mark.parametrize(
+    ("found_by", "column"),
+    [
+        (energy_of, "energy_mj"),
+        (power_of, "power_mW"),
+        (time_of, "runtime_h"),
+        (time_of, "time_min"),
+    ],
+)
+def test_a_unit_that_is_not_known_is_not_taken_as_si(found_by, column):
+    """A thousandth or a thousand times is no assumption to go on with; other analyses do."""
+    table = one(**{column: 3.0}, accuracy=0.5)
+    with pytest.raises(ConfigError, match=f"'{column}': the unit .* is not known here; known are"):
+        found_by(table)
+    assert with_energy(table) is table
+
+
+def test_an_energy_below_zero_is_refused():
+    """As the least of all it would be the best."""
+    rows = [{"energy_wh": e, "accuracy": 0.5} for e in (1.0, -2.5, None)]
+    with pytest.raises(ConfigError, match=r"energy_wh is -2.5 in row 2: no energy is below 0"):
+        energy_of(table_of(rows, name="t"))
 
 
 def test_per_cent_become_shares():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def files(here: Machine) -> Path:
     """A saved workload and a file of models in the working directory."""
     save_workload(small_workload(), here.folder / "small.json")
     save_workload(small_workload(peak_bytes=300e9), here.folder / "large.json")
+    save_workload(replace(small_workload(), precision="fp9"), here.folder / "odd.json")
     (here.folder / "models.py").write_text(MODELS)
     return here.folder
 
@@ -238,12 +240,27 @@ def test_a_whole_run_of_a_whole_node_is_predicted(
     assert "least energy of the run: gpus=" in out
 
 
+def test_prices_without_a_run_are_not_dropped_in_silence(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever states a tariff waits for a cost: it is said what is missing for one."""
+    predicted("--model", "small.json", "--tariff", "0.2", "--zone", "FRA")
+    assert "note: --zone, --tariff: cost and carbon are of a run; give --steps" in (
+        capsys.readouterr().err
+    )
+    predicted("--model", "small.json", "--tariff", "0.2", "--steps", "1")
+    out, err = capsys.readouterr()
+    assert "A run of 1 step\n" in out
+    assert "are of a run" not in err
+
+
 SMALL = ("--model", "small.json")
 BAD = [
     (("--model", "nothing"), "--model nothing: not understood; write hf:NAME"),
     (("--model", "gpt2"), "--model gpt2: write it as hf:gpt2"),
     (("--model", "none.json"), "--model none.json: no such file"),
     ((*SMALL, "--gpu", "h300"), "--gpu h300: no GPU called 'h300'"),
+    ((*SMALL, "--gpu", "rtx4090"), "describe another in a YAML file and give its path"),
     ((*SMALL, "--precision", "int4"), "--precision int4: unknown; choose one of fp32"),
     ((*SMALL, "--optimizer", "lion"), "--optimizer lion: unknown; choose one of"),
     ((*SMALL, "--batch", "0"), "--batch 0: must be"),
@@ -258,7 +275,13 @@ BAD = [
     ((*SMALL, "--epochs", "1"), "--epochs 1: give samples as well"),
     ((*SMALL, "--epochs", "1e300", "--samples", "9"), "--epochs 1e+15 or more: no run is that"),
     ((*SMALL, "--steps", f"1{400 * '0'}"), "--steps 1e+15 or more: no run is that long"),
-    ((*SMALL, "--plot", "x.svg"), "there is one point; add --sweep or --compare"),
+    ((*SMALL, "--plot", "x.svg"), "--plot x.svg: there is one point; add --sweep or --compare"),
+    ((*SMALL, "--sweep", "gpus=1,2", "--plot", "x.gif"), "--plot x.gif: end it with .svg"),
+    ((*SMALL, "--style", "loop"), "--style loop: small.json was traced with style fused"),
+    ((*SMALL, "--input", "float32[B,3]"), "--input: small.json is traced already"),
+    (("--model", "odd.json"), "--model odd.json: field 'precision' is 'fp9', none of fp32"),
+    (("--model", ""), "--model : not understood"),
+    ((*SMALL, "--compare", ""), "--compare : name each GPU once"),
     ((*SMALL, "--calibration", "c.json"), "--calibration c.json: no such file"),
     ((*SMALL, "--estimator", "guess"), "--estimator guess: unknown"),
     ((*SMALL, "--json", "no/such/x.json"), "--json no/such/x.json: no folder"),

@@ -1,9 +1,11 @@
 """Promises of `wattloop tune`, with real commands on a machine that draws 50 W."""
 
+import contextlib
 import csv
 import io
 import json
 import os
+import pathlib
 import signal
 import sqlite3
 import subprocess
@@ -14,6 +16,8 @@ import pytest
 
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment, set_experiment_status
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver
 from wattloop.testing.powercap_tree import PowercapTree
@@ -69,6 +73,18 @@ COMMAND = ["--", sys.executable, "train.py", "{lr}"]
 def trained(folder):
     log = folder / "trained.log"
     return [float(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def training_in(folder):
+    """Processes of trainings in this folder, whoever began them."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (place / "cwd").readlink() == folder and b"train.py" in (
+                place / "cmdline"
+            ).read_bytes():
+                found.append(place.name)
+    return found
 
 
 def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
@@ -188,17 +204,26 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
         time.sleep(0.02)
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 2  # somebody is at it
     assert "is being run by process" in capsys.readouterr().err
+    assert main(["tune", "final"]) == 2  # it would be measured with the search beside it
+    assert "is being run by process" in capsys.readouterr().err
     time.sleep(1.3)  # a run that was killed knows itself up to its last second
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert training_in(here)
     assert main(["tune", "best"]) == 0
     assert "best: lr=0.1" in capsys.readouterr().out
+    assert main(["tune", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("  lr=0.1")
     (here / "train.py").write_text(TRAIN)
+    assert main(["tune", "final"]) == 0
+    assert "training the best configuration of small in full" in capsys.readouterr().err
+    assert not training_in(here)
+    assert trained(here) == [0.1, 0.01, 0.1]
     assert main(["tune", "resume"]) == 0
     told = capsys.readouterr()
-    assert "best: lr=0.3" in told.out
+    assert "good enough" in told.out
     assert "because it was interrupted" in told.out
-    assert trained(here) == [0.1, 0.01, 0.01, 0.3]
+    assert trained(here) == [0.1, 0.01, 0.1, 0.01, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -250,9 +275,68 @@ def test_a_cap_that_may_not_be_set_is_left_out(here, capsys):
     told = capsys.readouterr()
     assert "goes on without power_limit: " in told.err
     assert trained(here) == [0.1, 0.01, 0.3]
-    (here / "s.yaml").write_text(SPEC + "hardware: {power_limit: auto}\n")
+
+
+@pytest.mark.parametrize("strategy", ["grid", "race"])
+def test_a_cap_that_nobody_could_find_here_is_said_at_once(here, capsys, strategy):
+    """Promise: of `power_limit: auto`, too, whether or not a strategy came to look for one."""
+    (here / "s.yaml").write_text(SPEC.replace("grid", strategy) + "hardware: {power_limit: auto}\n")
     assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
-    assert "no power cap was set" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert told.err.count("goes on without power_limit: gpu/power_limit cannot be set here") == 1
+    assert "good enough" in told.out
+
+
+def test_a_cap_that_is_all_there_is_to_search_leaves_one_training(here, capsys):
+    """Promise: the training as it is, measured, where its cap may not be set."""
+    (here / "s.yaml").write_text(
+        "metric: {name: accuracy, goal: maximize, target: 0.8}\nhardware: {power_limit: auto}\n"
+    )
+    assert main(["tune", "run", "s.yaml", *COMMAND[:-1], "0.3"]) == 0
+    told = capsys.readouterr()
+    assert "goes on without power_limit: " in told.err
+    assert "good enough after" in told.out
+
+
+def test_a_search_that_found_none_good_enough_says_how_near_it_came(here, capsys):
+    """Promise: of a search that is over, `none` and not `none yet`, with the nearest to target."""
+    assert main(["tune", "run", "s.yaml", "--target", "80", *COMMAND]) == 0
+    assert "best: none; none has reached accuracy 80, c2 came nearest with 0.9474" in (
+        capsys.readouterr().out
+    )
+    assert main(["tune", "best"]) == 0
+    assert "c2 came nearest with 0.9474" in capsys.readouterr().out
+
+
+def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
+    here, capsys, monkeypatch
+):
+    """Promise: idle GPUs beside it are not in its energy, as they were not in the search's."""
+    monkeypatch.setenv("WATTLOOP_VIRTUAL_GPUS", "3")  # 80 W each
+    monkeypatch.setenv("WATTLOOP_METERS", "virtual")
+    (here / "train.py").write_text(TRAIN.replace("0.02", "0.1"))
+    assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 0
+    assert main(["tune", "final", "--json", "out.json"]) == 0
+    capsys.readouterr()
+    final = json.loads((here / "out.json").read_text())
+    assert final["winner"]["energy_j"] / final["winner"]["time_s"] < 120
+
+
+def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):
+    """Promise: GPUs or a program that are not there are said, and the next try is a new search."""
+    assert main(["tune", "run", "s.yaml", "--parallel", "2", *COMMAND]) == 2
+    assert "gpu:0 is not read here" in capsys.readouterr().err
+    assert main(["tune", "resume"]) == 2
+    assert "no unfinished search" in capsys.readouterr().err
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    assert "good enough" in capsys.readouterr().out
+    with open_store(here / "runs.db") as store:  # as if it had been interrupted on another machine
+        known = find_experiment(store, "last")
+        set_experiment_status(store, known.experiment_id, "interrupted", {"parallel": 2})
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 2
+    told = capsys.readouterr().err
+    assert "was begun with --parallel 2, cannot go on here: " in told
+    assert "--new begins anew" in told
 
 
 def test_a_store_that_cannot_be_read_is_left_alone(here, capsys):

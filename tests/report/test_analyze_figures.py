@@ -98,6 +98,8 @@ def test_the_front_and_its_knee_are_marked(runs):
     rows = data_of(pareto_figures(found)["pareto"])
     assert sum(row["front"] for row in rows) == len(found.rows)
     assert [row["run"] for row in rows if row["knee"]] == [found.knee]
+    assert "ring: knee" in text_of(pareto_figures(found))
+    assert "ring" not in text_of(pareto_figures(pareto_front(runs)))
     three = pareto_front(runs, {"energy_wh": False, "val_accuracy": True, "time_s": False})
     assert "time (s)" in text_of(pareto_figures(three))
 

@@ -51,6 +51,21 @@ def test_a_mistake_in_the_function_is_told(settings):
     assert "ValueError: no such file for 0." in result.summary.why
 
 
+def test_without_a_target_nothing_is_called_good_enough(settings):
+    """Promise: who forgot the target is told that quality did not count; it does in a quotient."""
+    why = searched(settings, target=None).summary.why
+    assert why.startswith("best by energy of 3: energy ")
+    assert why.endswith("; no target is stated, so that accuracy did not count")
+    assert "did not count" not in searched(settings, target=None, objective="quotient").summary.why
+    assert "of 2 that are good enough: " in searched(settings).summary.why
+
+
+def test_one_epoch_is_one_epoch(settings):
+    """Promise: a training that reports once is said to have had one epoch."""
+    result = searched(settings, lambda trial: {"accuracy": 0.9}, strategy="race")
+    assert result.summary.why.startswith("good enough after 1 epoch of ")
+
+
 def test_a_search_that_stopped_goes_on_with_other_limits(settings):
     """Promise: what was trained is not trained again."""
     trained = []

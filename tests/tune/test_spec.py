@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
@@ -99,7 +100,9 @@ def test_a_sweep_of_wandb_is_understood(tmp_path: Path) -> None:
         "  a: {distribution: log_uniform, min: -4.605170185988091, max: 0}\n"
         "  b: {distribution: q_uniform, min: 0, max: 1, q: 0.25}\n"
         "  c: {distribution: int_uniform, min: 1, max: 4}\n"
-        "  d: {distribution: constant, value: x}\n  e: {distribution: categorical, values: [1]}\n",
+        "  d: {distribution: constant, value: x}\n  e: {distribution: categorical, values: [1]}\n"
+        "  f: {distribution: q_uniform, min: 8, max: 32, q: 8}\n"
+        "  g: {distribution: q_log_uniform_values, min: 32, max: 256, q: 8}\n",
     )
     assert spec.command == ["/usr/bin/env", "python", "train.py", "${args}"]
     assert (spec.strategy.name, spec.limits.trials) == ("tpe", 5)
@@ -109,6 +112,8 @@ def test_a_sweep_of_wandb_is_understood(tmp_path: Path) -> None:
     assert isinstance(low, Real) and low.log and low.low == pytest.approx(0.01)
     assert parameters["b"].listed() == (0.0, 0.25, 0.5, 0.75, 1.0)
     assert parameters["c"] == Integer(low=1, high=4)
+    drawn = [parameters[name].draw(np.random.default_rng(0)) for name in "fg"]
+    assert [type(value) for value in (*parameters["f"].listed(), *drawn)] == [int] * 6
     assert not spec.quality.maximize
 
 
@@ -206,6 +211,10 @@ def test_prices_and_carbon_come_from_the_settings() -> None:
 
 X = "parameters: {x: [1, 2]}\n"
 FAULTS = [
+    (
+        "metric: {name: acc, goal: maximize, target: .nan}",
+        r"metric.target: .* finite number, not nan",
+    ),
     ("metod: race", r"s\.yaml:1: metod: unknown field; did you mean 'method'\?"),
     ("", r"parameters: the space is empty"),
     ("parameters:\n  x: 3", r":1: parameters: nothing to search"),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 __all__ = [
+    "UNITS",
     "is_identifier",
     "is_parameter_name",
     "is_result_name",
@@ -61,12 +62,14 @@ LARGER_IS_BETTER = _words(
     "speedup"
 )
 PARAMETER_PREFIX = re.compile(r"^(param|params|parameter|config|hp)[_./]", re.IGNORECASE)
+UNIT = r"(?<![a-zA-Z])[kmunKMGT](?:Wh|J|W)(?![a-zA-Z])"
+"""A unit with its prefix, which is one word."""
 SPREADS = ("_sd", "_half_width", "_uncertainty", "_uncertainty_j")
 
 
 def words_of(name: str) -> list[str]:
     """`Eval loss (Wh)` and `evalLoss_wh` as eval, loss, wh."""
-    split = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
+    split = re.sub(rf"(?!{UNIT})([a-z])([A-Z])", r"\1 \2", name)
     return [word for word in re.split(r"[^0-9a-zA-Z%]+", split.lower()) if word]
 
 

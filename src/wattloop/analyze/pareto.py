@@ -91,7 +91,8 @@ def pareto_front(
     if bend is None:
         notes.append("no knee: it takes a third point that lies inside the chord of the ends")
     if before > len(table):
-        notes.append(f"{before - len(table)} rows with missing values left out")
+        gone = before - len(table)
+        notes.append(f"{gone} row{'s' * (gone != 1)} with missing values left out")
     return Front(
         title=f"{table.name}: Pareto front, {len(numbers)} of {len(table)} runs",
         columns={

@@ -111,7 +111,9 @@ def quotients(
     if variant not in VARIANTS:
         raise ConfigError(f"unknown quotient '{variant}'; known are {', '.join(VARIANTS)}")
     if variant == "gain" and chance is None:
-        raise ConfigError("the quotient 'gain' needs the accuracy of guessing: chance, 0.1 of ten")
+        raise ConfigError(
+            "the quotient 'gain' needs the accuracy of guessing; give --chance, 0.1 for ten classes"
+        )
     if chance is not None and not 0 <= chance < 1:
         raise ConfigError(f"chance is {chance:g}; it is a share, from 0 to 1")
     good = quality_of(table, quality, held_out=variant == "validation")
@@ -121,13 +123,16 @@ def quotients(
     known = np.isfinite(above) & np.isfinite(spent.values) & (spent.values > 0)
     per_ws[known] = above[known] / spent.values[known]
     if not known.any():
-        raise ConfigError(f"{table.name}: no row has both {good.column} and {spent.column}")
+        raise ConfigError(f"{table.name}: no row has {good.column} and {spent.column} above 0")
     order = [int(n) for n in np.argsort(-per_ws, kind="stable") if known[n]]
     unit = "run" if variant == "total" else "epoch"
     notes = [f"{VARIANTS[variant]}; {good.column} and {how}"]
     notes += [note for note in (good.note, spent.note) if note]
     missing = len(table) - len(order)
-    warnings = [f"{missing} rows without a quotient: a value is missing"] if missing else []
+    warnings = []
+    if missing:
+        rows = f"{missing} row{'s' * (missing != 1)}"
+        warnings.append(f"{rows} without a quotient: a value is missing, or there is no energy")
     return Quotients(
         title=f"{table.name}: efficiency quotient, best first",
         columns={

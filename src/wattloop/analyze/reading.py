@@ -207,6 +207,12 @@ def _check_numbers(place: str, name: str, cells: Sequence[str]) -> None:
     """Refuse a few words among the numbers of a result: taken as text, it would be no result."""
     known = {n: c.strip() for n, c in enumerate(cells, 2) if c.strip().lower() not in MISSING}
     wrong = [n for n, cell in known.items() if not NUMBER.fullmatch(cell)]
+    commas = [n for n in wrong if NUMBER.fullmatch(known[n].replace(",", ".", 1))]
+    if commas:
+        raise ConfigError(
+            f"{place}:{commas[0]}: {name} is '{known[commas[0]]}'; write decimals with a point, "
+            "and thousands without a comma"
+        )
     if wrong and len(wrong) < len(known) / 2:
         raise ConfigError(
             f"{place}:{wrong[0]}: {name} is '{known[wrong[0]]}', not a number as in "

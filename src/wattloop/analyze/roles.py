@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattloop.analyze.columns import unit_of, words_of
+from wattloop.analyze.columns import UNITS, unit_of, words_of
 from wattloop.analyze.table import Floats, Table
 from wattloop.core.errors import ConfigError
 
@@ -32,6 +32,12 @@ TIME = ("time", "runtime", "duration", "elapsed")
 HELD_OUT = ("val", "validation", "test", "eval")
 PARTS = ("peak", "cpu", "dram", "gain", "target")
 """Words of columns that are there beside the one that is meant."""
+UNCLEAR = {
+    "J": ("mj", "mwh", "gwh"),
+    "W": ("mw",),
+    "s": ("us", "ns", "min", "h", "hr", "hrs", "hour", "day", "days"),
+}
+"""Units that are none here, or may be two: `energy_mj` is in milli- or in megajoules."""
 BOUNDS = frozenset(("warmup", "warm", "max", "min", "patience", "decay"))
 """Words of epochs that are not those that a run had."""
 
@@ -52,8 +58,20 @@ class Quantity:
 
 
 def energy_of(table: Table, column: str | None = None) -> Quantity:
-    """Joules."""
-    return _quantity(table, column, "J", ENERGY, "energy", "energy_j or energy_wh")
+    """Joules.
+
+    Raises:
+        ConfigError: no such column, a unit that is not known, or an energy below 0.
+    """
+    found = _quantity(table, column, "J", ENERGY, "energy", "energy_j or energy_wh")
+    if (found.values < 0).any():
+        row = int(np.nanargmin(found.values))
+        raise ConfigError(
+            f"{table.name}: {found.column} is {table.column(found.column)[row]} in "
+            f"{table.names[row]}: no energy is below 0; leave such rows out with "
+            f"--where '{found.column}>0'"
+        )
+    return found
 
 
 def time_of(table: Table, column: str | None = None) -> Quantity:
@@ -73,11 +91,13 @@ def power_of(table: Table, column: str | None = None) -> Quantity | None:
 
 def with_energy(table: Table) -> Table:
     """With a column of energy made of power and time, where there are those and no energy."""
-    power = power_of(table)
-    if power is None or find(table, _is_energy) is not None:
+    if find(table, _is_energy) is not None:
         return table
-    epoch = epoch_time_of(table)
     try:
+        power = power_of(table)
+        if power is None:
+            return table
+        epoch = epoch_time_of(table)
         lasted = epoch or time_of(table)
     except ConfigError:
         return table
@@ -200,6 +220,12 @@ def _quantity(
 def _scaled(table: Table, column: str, unit: str) -> Quantity:
     known = unit_of(column)
     if known is None:
+        last = words_of(column)[-1]
+        if last in UNCLEAR[unit]:
+            raise ConfigError(
+                f"{table.name}: '{column}': the unit '{last}' is not known here; known are "
+                f"{', '.join(u for u, (si, _) in UNITS.items() if si == unit)}"
+            )
         return Quantity(column, table.numbers(column), f"{column} has no unit: taken as {unit}")
     if known[0] != unit:
         raise ConfigError(f"{table.name}: '{column}' is in {known[0]}, not in {unit}")

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from wattloop.cli.options import Config, JsonFile, Pue, Tariff, Zone
-from wattloop.cli.output import check_target
+from wattloop.cli.output import check_target, say
 from wattloop.cli.predict_inspect import inspect_command
 from wattloop.cli.predict_job import job_command
 from wattloop.cli.predict_lists import gpus_command, models_command
@@ -157,6 +157,12 @@ def run_command(  # noqa: PLR0913 - one parameter per option
                 save_workload=save_workload,
                 json_file=json_file,
             )
+        )
+    given = {"--pue": pue, "--zone": zone, "--tariff": tariff}
+    unused = ", ".join(option for option, value in given.items() if value is not None)
+    if unused and steps is None and epochs is None:
+        say(
+            f"note: {unused}: cost and carbon are of a run; give --steps, or --epochs and --samples"
         )
 
 

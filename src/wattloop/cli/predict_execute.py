@@ -44,8 +44,10 @@ def execute(request: PredictRequest) -> None:
     if request.plot is not None:
         if not axes:
             raise ConfigError(f"plot {request.plot}: there is one point; add --sweep or --compare")
-        from wattloop.report.figures.render import needs_libraries
+        from wattloop.report.figures.render import FORMATS, needs_libraries
 
+        if user_path(request.plot).suffix.lower() not in FORMATS:
+            raise ConfigError(f"plot {request.plot}: end it with {', '.join(FORMATS)}")
         needs_libraries()
     if axes:
         _table(request, axes)

@@ -11,9 +11,9 @@ __all__ = ["with_options_named"]
 FIELDS = (
     "model|gpus|gpu|batch|seq|image|precision|optimizer|style|accumulate|cap|clock|head|input|"
     "samples-per-second|network|host-speed|estimator|calibration|sweep|compare|inference|steps|"
-    "epochs|samples"
+    "epochs|samples|plot|save-workload"
 )
-BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( \S.*)?: ", re.DOTALL)
+BEGINS_WITH_FIELD = re.compile(rf"({FIELDS})( .*)?: ", re.DOTALL)
 
 
 @contextmanager

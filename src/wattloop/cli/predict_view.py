@@ -80,7 +80,8 @@ def print_run(run: RunTotal) -> None:
         rows.append(
             ("carbon", *_amount(run.carbon_g, lambda mass_g: f"{format_mass(mass_g)} CO2e"))
         )
-    print_table(("", "predicted", "90% interval"), rows, title=f"A run of {run.steps:,} steps")
+    title = f"A run of {run.steps:,} step{'s' * (run.steps != 1)}"
+    print_table(("", "predicted", "90% interval"), rows, title=title)
 
 
 def all_notes(forecast: Forecast) -> list[str]:

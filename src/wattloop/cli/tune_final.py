@@ -35,14 +35,17 @@ def final_command(
     from wattloop.cli.experiment_list import say_which
     from wattloop.cli.tune_progress import busy
     from wattloop.store.database import open_store
+    from wattloop.store.experiments import find_experiment
     from wattloop.tune.final import train_final
 
     check_target(json_file, "--json")
     settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
-    what = f"training the best configuration of {which} in full, and the default beside it"
-    with open_store(settings.store_location) as place, busy(what):
+    with open_store(settings.store_location) as place:
         say_which(place, which, "search")
-        result = train_final(which, place, settings, to_the_end=to_the_end)
+        search = find_experiment(place, which, "search")
+        what = f"training the best configuration of {search.name or search.experiment_id} in full"
+        with busy(f"{what}, and the default beside it"):
+            result = train_final(search.experiment_id, place, settings, to_the_end=to_the_end)
     if json_file is not None:
         write_json(result.to_dict(), json_file)
     if json_file != "-":

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,11 @@ from wattloop.cli.experiment_list import Listing, list_stored, show_stored, stor
 from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, write_json, write_text
+
+if TYPE_CHECKING:
+    from wattloop.store.database import Store
+    from wattloop.store.experiments import Experiment
+    from wattloop.tune.history import SearchSummary
 
 __all__ = ["best_command", "export_command", "list_command", "show_command"]
 
@@ -22,13 +27,20 @@ def list_command(
 ) -> None:
     """Show searches, newest first."""
     from wattloop.cli import tune_view
+    from wattloop.report.stored import looked_at
     from wattloop.tune.history import summary_of
+    from wattloop.tune.search_record import OVER
+
+    def row(place: "Store", search: "Experiment") -> tuple["Experiment", "SearchSummary"]:
+        if search.status in OVER:
+            return search, summary_of(place, search)
+        return search, looked_at(place, search)[1]  # one that was killed wrote no best down
 
     searches = Listing(
         kind=KIND,
         plural="searches",
         example="wattloop tune run search.yaml -- python train.py --lr {lr}",
-        row=lambda place, experiment: (experiment, summary_of(place, experiment)),
+        row=row,
         as_dict=lambda row: row[1].to_dict(),
         print_rows=tune_view.print_list,
     )

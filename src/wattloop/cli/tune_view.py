@@ -13,6 +13,7 @@ from wattloop.tune.history import (
     SearchSummary,
     parameter_columns,
 )
+from wattloop.tune.search_record import OVER
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -133,7 +134,8 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
     """The configuration to use, and what the search cost."""
     lines = []
     if summary.best is None:
-        lines.append(f"best: none yet{f'; {summary.why}' if summary.why else ''}")
+        none = "none" if summary.status in OVER else "none yet"
+        lines.append(f"best: {none}{f'; {summary.why}' if summary.why else ''}")
     else:
         lines.append(f"best: {setting_text(summary.best)}")
         if summary.why:

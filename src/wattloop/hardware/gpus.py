@@ -217,9 +217,11 @@ def _advice(text: str) -> str:
             names.setdefault(name, gpu.name)
     near = difflib.get_close_matches(" ".join(text.lower().split()), names, n=3, cutoff=0.6)
     known = ", ".join(_unique(gpu.name for gpu in known_gpus()))
+    other = "describe another in a YAML file and give its path (docs/gpus.md)"
     if near:
-        return f"did you mean {' or '.join(_unique(names[name] for name in near))}? Known: {known}"
-    return f"known are {known}; describe another in a YAML file and give its path (docs/gpus.md)"
+        meant = " or ".join(_unique(names[name] for name in near))
+        return f"did you mean {meant}? Known are {known}; {other}"
+    return f"known are {known}; {other}"
 
 
 def _unique(names: Iterable[str]) -> list[str]:

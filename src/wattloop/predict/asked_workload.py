@@ -5,7 +5,7 @@ from threading import Lock
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
-from wattloop.predict.question import Question
+from wattloop.predict.question import PRECISIONS, Question
 from wattloop.predict.trace_key import trace_key
 from wattloop.predict.workload.workload import Workload
 
@@ -38,7 +38,13 @@ def asked_workload(question: Question, *, cache: bool = False) -> Workload:
             raise ConfigError(
                 f"model {model}: no such file; write a workload with --save-workload {model}"
             )
-        return _as_asked(load_workload(path), question, model)
+        workload = load_workload(path)
+        if workload.precision not in PRECISIONS:
+            raise ConfigError(
+                f"model {model}: field 'precision' is '{workload.precision}', none of "
+                f"{', '.join(PRECISIONS)}; trace the model again"
+            )
+        return _as_asked(workload, question, model)
     if not cache:
         return _traced(question)
     from wattloop.predict.workload.cache import kept_or_made
@@ -91,8 +97,9 @@ def _traced(question: Question) -> Workload:
 
 def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
     """A workload that was traced before cannot be of another batch or precision."""
-    for field in ("batch", "precision", "optimizer"):
-        wanted, saved = getattr(question, field), getattr(workload, field)
+    for field in ("batch", "precision", "optimizer", "style"):
+        own = "optimizer_style" if field == "style" else field
+        wanted, saved = getattr(question, field), getattr(workload, own)
         if wanted is not None and wanted != saved:
             raise ConfigError(
                 f"{field} {wanted}: {name} was traced with {field} {saved}; leave it out, or "
@@ -104,6 +111,8 @@ def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
                 f"{field} {getattr(question, field)}: {name} is traced already; trace the model "
                 "itself to change it"
             )
+    if question.stated or question.inputs is not None:
+        raise ConfigError(f"input: {name} is traced already; trace the model itself to change it")
     if question.training != workload.training:
         # what forward alone would keep cannot be told from what it keeps for backward
         was, option = ("training", "with") if workload.training else ("inference", "without")

@@ -19,6 +19,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.status_now import with_status_now
 from wattloop.tune.history import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.search_record import OVER
 from wattloop.version import __version__
 
 __all__ = ["report_of_search"]
@@ -67,7 +68,7 @@ def _short(summary: SearchSummary) -> list[Block]:
         if summary.best.to_target_j is not None:
             facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
     else:
-        facts.append(Fact("Best", "none yet", summary.why))
+        facts.append(Fact("Best", "none" if summary.status in OVER else "none yet", summary.why))
     if summary.saved_j is not None and summary.default is not summary.best:
         share = _saved_share(summary)
         facts.append(Fact("Saved against the default", format_energy(summary.saved_j), share))

@@ -10,7 +10,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def device_groups(asked: int | str) -> list[tuple[str, ...]]:
-    """`2` is two GPUs with one training each; `0,1;2,3` is two pairs.
+    """`2` is two GPUs with one training each; `0,1;2,3` is two pairs, `gpu:0` one GPU.
 
     Raises:
         ConfigError: not numbers, a GPU that is named twice, or more than CUDA_VISIBLE_DEVICES has.
@@ -24,7 +24,7 @@ def device_groups(asked: int | str) -> list[tuple[str, ...]]:
             raise ConfigError(f"parallel {asked}: {VISIBLE} is '{seen}'; ask for fewer")
         return [(number.strip(),) for number in numbers[:count]]
     groups = [
-        tuple(word.strip() for word in group.split(",") if word.strip())
+        tuple(word.strip().removeprefix("gpu:") for word in group.split(",") if word.strip())
         for group in text.split(";")
     ]
     named = [number for group in groups for number in group]

@@ -23,6 +23,8 @@ from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.candidate_results import candidates_from
 from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.device_groups import device_groups
+from wattloop.tune.engines.ray_words import slots_asked
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.running import problem_without
@@ -59,6 +61,7 @@ def train_final(
 
     Raises:
         ConfigError: the search has no winner yet, or a function is needed.
+        DeviceBusy: the search goes on in another process.
     """
     search = find_experiment(store, reference, KIND)
     spec = spec_from(search.spec)
@@ -80,7 +83,9 @@ def train_final(
     if best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
     default = None
-    with runs:
+    # a search that goes on, or what a killed one left running, would be in the numbers
+    with claimed(store, search.experiment_id), runs:
+        end_leftovers(search.experiment_id)
         winner = runs.train(WINNER, parameters, best.levers)
         if problem.default:
             own, levers = problem.space.split(problem.space.complete(problem.default))
@@ -123,7 +128,11 @@ class _Runs:
             name=search.name,
             created_wall_s=wall_s,
             spec=search.spec,
-            facts={"search": search.experiment_id, "scope": search.facts.get("scope")},
+            facts={
+                "search": search.experiment_id,
+                "scope": search.facts.get("scope"),
+                **_devices(search.facts.get("parallel")),
+            },
         )
         self._store, self._problem = store, problem
         self._record = SearchRecord(store, self.experiment)
@@ -173,6 +182,13 @@ class _Runs:
         files = CandidateFiles(self._record.folder, name).checkpoint
         full = _full(segment, progress, record, self._problem)
         return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")
+
+
+def _devices(parallel: int | str | None) -> dict[str, str]:
+    """GPUs as one training of the search had them: others would be in the energy, idle or not."""
+    if parallel is None or slots_asked(str(parallel)) is not None:
+        return {}
+    return {"parallel": ",".join(f"gpu:{number}" for number in device_groups(parallel)[0])}
 
 
 def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Problem) -> FullRun:

@@ -87,12 +87,20 @@ class LeverBoard:
         Raises:
             ConfigError, LeverError: none may be set here.
         """
+        plan = self.possible_caps(search)
+        self._hold([lever.name for lever in plan.levers])
+        return plan
+
+    def possible_caps(self, search: CapSearch) -> CapPlan:
+        """The same, nothing taken.
+
+        Raises:
+            ConfigError, LeverError: none may be set here.
+        """
         levers = self._all()
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
         caps = ",".join(f"{cap_w:g}" for cap_w in search.caps_w) or None
-        plan = cap_plan(levers, gpus, caps)
-        self._hold([lever.name for lever in plan.levers])
-        return plan
+        return cap_plan(levers, gpus, caps)
 
     def close(self) -> None:
         """Put everything back and let go."""
@@ -153,10 +161,18 @@ def lever_names(space: Space) -> dict[str, str]:
     return {name: space.parameters[name].lever for name in space.hardware}
 
 
-def cannot_be_set(space: Space, settings: Settings) -> dict[str, str]:
-    """Hardware parameters whose levers may not be set here -> why, and what would allow it."""
+def cannot_be_set(space: Space, settings: Settings, cap: CapSearch | None = None) -> dict[str, str]:
+    """Hardware parameters whose levers may not be set here -> why, and what would allow it.
+
+    The power limit is among them where `cap` is to be searched and none may be set.
+    """
     refused: dict[str, str] = {}
     board = LeverBoard(space, settings)
+    if cap is not None:
+        try:
+            board.possible_caps(cap)
+        except (ConfigError, LeverError) as error:
+            refused[CAP_LEVER] = str(error)
     for name, group in lever_names(space).items():
         if group == GPUS:
             continue

@@ -138,7 +138,7 @@ class Integer(Parameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Real(Parameter):
-    """A number from `low` to `high`; with a step, only `low + i step`."""
+    """A number from `low` to `high`; with a step, only `low + i step`, whole where both are."""
 
     low: float
     high: float
@@ -203,8 +203,11 @@ class Real(Parameter):
     def _at(self, index: int) -> float:
         if self.step is None:
             return float(self.low)
+        value = self.low + index * self.step
+        if isinstance(value, int):  # 24.0 is no batch size for a program that takes whole numbers
+            return value
         # without rounding, the third step of 0.1 would be 0.30000000000000004
-        return float(f"{self.low + index * self.step:.12g}")
+        return float(f"{value:.12g}")
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

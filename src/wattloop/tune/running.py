@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from wattloop.core.errors import ConfigError, ExperimentNotFound
+from wattloop.core.errors import ConfigError, ExperimentNotFound, WattloopError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment, set_experiment_status
+from wattloop.store.experiments import (
+    Experiment,
+    delete_experiment,
+    find_experiment,
+    set_experiment_status,
+)
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_words import slots_asked
@@ -18,6 +23,7 @@ from wattloop.tune.listening import Listener
 from wattloop.tune.problem import Problem
 from wattloop.tune.search_loop import Search, Stopped
 from wattloop.tune.search_record import KIND, OVER, SearchRecord, open_search
+from wattloop.tune.segment import CAP_LEVER
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for
@@ -83,8 +89,9 @@ def prepared(
     mark = fingerprint(spec, training)
     ray = None if parallel is None else slots_asked(str(parallel))
     # whether the workers of a cluster can set a lever is found out there
-    without = cannot_be_set(spec.space(), settings) if ray is None else {}
-    problem = problem_without(spec.problem(settings), without)
+    whole = spec.problem(settings)
+    without = cannot_be_set(whole.space, settings, whole.cap) if ray is None else {}
+    problem = problem_without(whole, without)
     facts = {
         "quality": asdict(problem.quality),
         "default": dict(problem.default),
@@ -102,7 +109,17 @@ def prepared(
     limits = spec.to_dict().get("limits") or {}
     if is_resumed and limits:
         _keep_limits(store, experiment, limits)
-    return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+    try:
+        return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+    except WattloopError as error:
+        if not is_resumed:  # nobody should go on with what could never begin
+            delete_experiment(store, experiment.experiment_id)
+        elif parallel is None and (before := experiment.facts.get("parallel")) is not None:
+            raise ConfigError(
+                f"{experiment.experiment_id}, which was begun with --parallel {before}, cannot go "
+                f"on here: {error}; --new begins anew, one training at a time"
+            ) from None
+        raise
 
 
 def resumed(
@@ -206,7 +223,9 @@ def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
             "parameter; 'wattloop devices' says what would allow it"
         )
     default = {n: value for n, value in problem.default.items() if n not in gone}
-    return replace(problem, space=Space(kept), default=default)
+    # where there is nothing but the cap, the training as it is remains
+    cap = None if CAP_LEVER in gone and kept else problem.cap
+    return replace(problem, space=Space(kept), default=default, cap=cap)
 
 
 def _checked(spec: SearchSpec, problem: Problem, training: Training) -> None:

@@ -23,7 +23,7 @@ class MetricSpec(Strict):
 
     name: Annotated[str, Field(min_length=1)]
     goal: Literal["maximize", "minimize"]
-    target: float | None = None
+    target: Annotated[float | None, Field(allow_inf_nan=False)] = None
 
     @model_validator(mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.tune.candidate_results import CandidateResult, candidates_of
+from wattloop.tune.problem import Quality
 from wattloop.tune.search_table import quality_of
 
 __all__ = ["SearchSummary", "summary_of"]
@@ -25,7 +26,7 @@ class SearchSummary:
         idle_j: of that, devices that waited for others.
         candidates, segments: begun, and ended.
         best: the configuration to use, None as long as there is none; `why` in a sentence, which
-            for none tells what failed.
+            for none tells how near the target one came and what failed.
         front: of several objectives, the configurations that no other beats in all of them.
         default: the configuration people would have used, where it was trained.
         saved_j: energy to the target of the default minus that of the best; None when one of them
@@ -108,7 +109,7 @@ def summary_of(
         segments=sum(c.segments for c in candidates),
         failed=sum(c.segments > 0 and not c.good for c in candidates),
         best=best,
-        why=str(chosen.get("why") or "") or ("" if best else _faults(candidates)),
+        why=str(chosen.get("why") or "") or ("" if best else _why_none(candidates, facts)),
         front=tuple(by_name[name] for name in facts.get("front") or () if name in by_name),
         default=default,
         saved_j=saved_j,
@@ -126,6 +127,24 @@ def _default(
         if all(own.get(name) == value for name, value in wanted.items()):
             return candidate
     return None
+
+
+def _why_none(candidates: Sequence[CandidateResult], facts: dict[str, Any]) -> str:
+    """How near the target they came, and what failed; empty where nothing is known."""
+    told = (_nearest(candidates, quality_of(facts)), _faults(candidates))
+    return "; ".join(text for text in told if text)
+
+
+def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> str:
+    came = {c.candidate: c.best for c in candidates if c.best is not None}
+    if quality is None or quality.target is None or not came:
+        return ""
+    pick = max if quality.maximize else min
+    name = pick(came, key=lambda candidate: came[candidate])
+    return (
+        f"none has reached {quality.metric} {quality.target:g}, {name} came nearest with "
+        f"{came[name]:.4g}"
+    )
 
 
 def _faults(candidates: Sequence[CandidateResult]) -> str:

@@ -53,6 +53,8 @@ def test_a_compressed_file_is_known_by_its_content(workload, tmp_path):
         (lambda v: v.pop("batch"), "field 'batch' is missing"),
         (lambda v: v.update(batch="eight"), "field 'batch' is \"eight\", not a whole number"),
         (lambda v: v.update(peak_bytes=-1.0), "field 'peak_bytes' is -1.0"),
+        (lambda v: v.update(batch=0), "field 'batch' is 0, not 1 or more"),
+        (lambda v: v.update(operations=[]), "field 'operations' is empty"),
         (lambda v: v.update(training=1), "field 'training' is 1, not true or false"),
         (lambda v: v["operations"][1].update(kind="magic"), r"operations\[1\].kind' is 'magic'"),
         (lambda v: v["operations"][0].pop("op"), r"operations\[0\].op' is missing"),

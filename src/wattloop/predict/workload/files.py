@@ -84,6 +84,13 @@ def workload_from(values: object) -> Workload:
     given["operations"] = tuple(
         _operation(index, each) for index, each in enumerate(given["operations"])
     )
+    for name in ("batch", "accumulate"):
+        if given[name] < 1:
+            raise ConfigError(
+                f"field '{name}' is {given[name]}, not 1 or more; trace the model again"
+            )
+    if not given["operations"]:
+        raise ConfigError("field 'operations' is empty; trace the model again")
     given["notes"] = tuple(str(each) for each in given["notes"])
     return Workload(**given)
 

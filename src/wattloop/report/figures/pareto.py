@@ -67,11 +67,10 @@ def pareto_figures(found: Front) -> dict[str, Any]:
         knee.mark_text(dy=-16, fontSize=11, color=BEST).encode(text=alt.Text("run:N")),
     ]
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-    said = "; ".join(
-        filter(
-            None, (table.source, f"{sum(found.is_on_front)} runs on the front; ring: knee", sampled)
-        )
-    )
+    count = sum(found.is_on_front)
+    on_front = f"{count} run{'s' * (count != 1)} on the front"
+    ring = "" if found.knee is None else "ring: knee"
+    said = "; ".join(filter(None, (table.source, on_front, ring, sampled)))
     return {"pareto": styled(chart, "Pareto front", said)}
 
 

@@ -221,11 +221,16 @@ class Ledger:
         names = self.problem.objective.names
         shown = ", ".join(f"{n} {_shown(n, s)}" for n, s in zip(names, scores, strict=True))
         good = f" with {quality.metric} {candidate.quality:.4g}" if candidate.quality else ""
+        them, note = f"{of} that {'is' if of == 1 else 'are'} good enough", ""
+        if quality.target is None:
+            them = str(of)
+            if quality.metric and not NEED_QUALITY.intersection(names):
+                note = f"; no target is stated, so that {quality.metric} did not count"
         return Chosen(
             candidate=candidate.name,
             parameters=dict(candidate.parameters),
             levers=dict(candidate.levers),
-            why=f"best by {'+'.join(names)} of {of} that are good enough: {shown}{good}",
+            why=f"best by {'+'.join(names)} of {them}: {shown}{good}{note}",
         )
 
 

@@ -131,7 +131,7 @@ class Race(Strategy):
             parameters=dict(runner.parameters),
             levers=dict(runner.levers),
             learning_rate=runner.learning_rate,
-            why=f"good enough after {runner.reached:g} epochs{taken}, "
+            why=f"good enough after {runner.reached:g} epoch{'s' * (runner.reached != 1)}{taken}, "
             f"{others} other{'s' * (others != 1)} tried",
         )
 
