@@ -46,6 +46,21 @@ def test_nine_in_ten_new_steps_lie_in_their_interval() -> None:
         assert covered == pytest.approx(0.9, abs=0.04)
 
 
+def test_power_is_not_thought_to_exceed_its_limit() -> None:
+    """Promise: a GPU holds its cap within 2%; below, and for time and energy, nothing changes."""
+    known = Intervals.of(drawn(0.1, 50, 1))
+    free = known.around(Prediction(0.5, 290.0), STEP, HERE).power_interval
+    capped = known.around(Prediction(0.5, 290.0), STEP, Placement(GPU, cap_w=300.0))
+    assert free is not None and capped.power_interval is not None
+    assert free.high > 320
+    assert capped.power_interval.high == pytest.approx(306)
+    assert capped.power_interval.low == free.low
+    assert capped.energy_interval is not None
+    assert capped.energy_interval.low * capped.energy_interval.high == pytest.approx(145.0**2)
+    full = known.around(Prediction(0.5, 310.0), STEP, Placement(GPU, cap_w=300.0)).power_interval
+    assert full is not None and full.high == 310.0
+
+
 def test_a_prediction_gets_all_three_intervals_around_it() -> None:
     """Promise: time, power and energy have intervals of the stated confidence that hold them."""
     found = Intervals.of(drawn(0.1, 50, 1)).around(Prediction(0.5, 400.0), STEP, HERE, 0.8)

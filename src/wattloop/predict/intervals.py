@@ -8,7 +8,8 @@ by constants that never saw its model, the interval is
 
 `spread` tells steps that are predicted well from others by what is known of them (see `spreads`);
 without it, residuals of the same bottleneck count, where there are enough of enough models.
-`distance` is 0 inside of the calibrated range (see `scope`).
+`distance` is 0 inside of the calibrated range (see `scope`). A GPU holds its power limit, so no
+interval of power goes further.
 """
 
 import math
@@ -23,11 +24,13 @@ from wattloop.predict.scope import Distance, Scope
 from wattloop.predict.spreads import BASE, spread_of, spreads_of, traits_of
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["CONFIDENCE", "HOST_SHARE", "Intervals", "Residual", "bottleneck_of"]
+__all__ = ["CONFIDENCE", "HOST_SHARE", "Intervals", "Residual", "bottleneck_of", "most_power_w"]
 
 CONFIDENCE = 0.9
 HOST_SHARE = 0.7
 """The GPU is the bottleneck when dispatching takes less than this share of the step."""
+HELD = 1.02
+"""A GPU holds its power limit so closely: an H200 drew up to 708 W of 700, by its own sensor."""
 ENOUGH_RESIDUALS = 20
 ENOUGH_MODELS = 3
 POOLED = "all"
@@ -147,7 +150,7 @@ class Intervals:
         return replace(
             prediction,
             step_interval=interval("time", prediction.step_s),
-            power_interval=interval("power", prediction.power_w),
+            power_interval=_held(interval("power", prediction.power_w), prediction, placement),
             energy_interval=interval("energy", prediction.energy_j),
             warnings=(
                 *prediction.warnings,
@@ -209,6 +212,21 @@ class Intervals:
         scope = raw.get("scope")
         known = Scope.from_dict(scope) if isinstance(scope, Mapping) else None
         return cls(sizes, known, spreads)
+
+
+def _held(
+    interval: Interval | None, prediction: Prediction, placement: Placement
+) -> Interval | None:
+    """The interval of power, up to what the limit lets through."""
+    if interval is None:
+        return None
+    most_w = max(most_power_w(placement), prediction.power_w)
+    return interval._replace(high=min(interval.high, most_w))
+
+
+def most_power_w(placement: Placement) -> float:
+    """What the power limit of one GPU lets through."""
+    return HELD * _limit_w(placement)
 
 
 def _limit_w(placement: Placement) -> float:

@@ -39,7 +39,7 @@ def test_figures_and_intervals_are_those_of_predict(
             ("energy", one.energy_j, one.energy_interval),
         ):
             assert interval is not None
-            assert value * found.factors[quantity][number] == pytest.approx(interval.high)
+            assert value / found.factors[quantity][number] == pytest.approx(interval.low)
 
 
 def test_workloads_together_are_as_each_alone() -> None:

@@ -35,7 +35,8 @@ def service() -> OracleService:
 def test_a_price_is_what_predict_says(service: OracleService) -> None:
     """Time, power and interval of a step, times the steps of the job."""
     place = Where("h200", 4, 500.0)
-    price = service.answer([AskedJob(stated=RESNET)], [place]).prices[0]
+    answer = service.answer([AskedJob(stated=RESNET)], [place])
+    price = answer.prices[0]
     workload = workload_of(JobKind("hf:resnet-50", "tf32"), 64)
     question = replace(question_of(JobKind("hf:resnet-50", "tf32"), 64), model=workload)
     one = Forecaster().answer(replace(question, gpus=4, cap_w=500.0, gpu="h200")).prediction
@@ -43,7 +44,18 @@ def test_a_price_is_what_predict_says(service: OracleService) -> None:
     assert price.power_w == pytest.approx(4 * one.power_w)
     assert price.factors is not None and one.step_interval is not None
     assert one.step_s * price.factors["time"] == pytest.approx(one.step_interval.high)
+    assert one.power_interval is not None
+    told = to_dict(answer)["results"][0]["intervals"]["power_w"]
+    assert told == pytest.approx([4 * one.power_interval.low, 4 * one.power_interval.high])
     assert price.provenance == "predicted" and "h200" in price.source
+
+
+def test_power_is_not_thought_to_exceed_the_cap(service: OracleService) -> None:
+    """Intervals end where GPUs hold their limit, within 2%."""
+    answer = service.answer([AskedJob(stated=RESNET)], [Where("h200", 2, 300.0)])
+    assert answer.prices[0].factors is not None and answer.prices[0].power_w is not None
+    assert answer.prices[0].power_w * answer.prices[0].factors["power"] > 620
+    assert to_dict(answer)["results"][0]["intervals"]["power_w"][1] == pytest.approx(612)
 
 
 def test_a_wrong_pair_does_not_spoil_the_others(service: OracleService) -> None:

@@ -90,7 +90,7 @@ def _row(number: int, pair: Pair, price: Price) -> dict[str, Any]:
         "cap_w": price.cap_w,
         "intervals": {
             "time_s": _interval(price.time_s, factors.get("time")),
-            "power_w": _interval(price.power_w, factors.get("power")),
+            "power_w": _interval(price.power_w, factors.get("power"), price.most_w),
             "energy_j": _interval(energy_j, factors.get("energy")),
         },
         "provenance": price.provenance,
@@ -98,5 +98,10 @@ def _row(number: int, pair: Pair, price: Price) -> dict[str, Any]:
     }
 
 
-def _interval(value: float | None, factor: float | None) -> list[float] | None:
-    return None if value is None or factor is None else [value / factor, value * factor]
+def _interval(
+    value: float | None, factor: float | None, most: float | None = None
+) -> list[float] | None:
+    if value is None or factor is None:
+        return None
+    high = value * factor
+    return [value / factor, high if most is None else min(high, max(most, value))]

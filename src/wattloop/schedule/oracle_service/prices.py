@@ -40,6 +40,7 @@ class Price:
     Attributes:
         time_s: of the whole job; None when nobody said how many samples.
         power_w: of all its GPUs together (scope: gpu).
+        most_w: more than that they do not draw, whatever `factors` say; None where nobody knows.
         samples_s: throughput; None where only a time is known.
         batch: samples per GPU and step that cost least; None where only a time is known.
         cap_w: power limit of each GPU.
@@ -52,6 +53,7 @@ class Price:
 
     time_s: float | None = None
     power_w: float | None = None
+    most_w: float | None = None
     samples_s: float | None = None
     batch: int | None = None
     cap_w: float | None = None
@@ -165,6 +167,7 @@ def _price(figure: Figure | Price, key: WorkloadKey, spot: Spot, work: float | N
     return Price(
         time_s=None if work is None else work / figure.samples_s,
         power_w=figure.power_w,
+        most_w=figure.most_w,
         samples_s=figure.samples_s,
         batch=key.batch,
         cap_w=spot.placement.cap_w,

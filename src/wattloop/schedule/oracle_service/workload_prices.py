@@ -8,6 +8,7 @@ from typing import NamedTuple
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.estimators import estimator_for
 from wattloop.predict.fits import fit_on
+from wattloop.predict.intervals import most_power_w
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.placement import Placement
 from wattloop.predict.workload.workload import Workload
@@ -48,6 +49,7 @@ class Figure(NamedTuple):
         refused: why it does not run there; empty when it does.
         samples_s: of all GPUs together.
         power_w: of all GPUs together.
+        most_w: what their power limit lets through, as closely as GPUs hold it.
         factors: quantity -> how far off it may be (see `PairFigures`).
         source: which model answered, from which constants.
     """
@@ -55,6 +57,7 @@ class Figure(NamedTuple):
     refused: str
     samples_s: float
     power_w: float
+    most_w: float
     factors: Mapping[str, float]
     source: str
 
@@ -182,6 +185,7 @@ def _computed(
                 refused=refused[gpus],
                 samples_s=workload.samples * gpus / step_s[column],
                 power_w=power_w[column] * gpus,
+                most_w=gpus * most_power_w(spot.placement),
                 factors={name: values[column] for name, values in factors.items()},
                 source=on.source,
             )
