@@ -17,9 +17,8 @@ def rows():
 
 def test_every_sample_is_a_case_of_the_suite(rows):
     """What was measured can be measured again: the suite still has each case."""
-    known = {
-        case.key for section in ("kernels", "host", "power", "steps") for case in cases(section)
-    }
+    sections = ("kernels", "host", "power", "steps", "waiting")
+    known = {case.key for section in sections for case in cases(section)}
     taken = {row["case"] for row in rows if row["record"] in ("kernel", "host", "power", "step")}
     assert taken <= known
     assert len(taken) > 11_000
@@ -36,3 +35,13 @@ def test_kernels_were_timed_steadily(rows):
     """Rounds of one kernel differ by less than 2% in nine of ten cases."""
     spreads = sorted(row["spread"] for row in rows if row["record"] == "kernel")
     assert spreads[int(0.9 * len(spreads))] < 0.02
+
+
+def test_the_newest_steps_have_the_hosts_own_time(rows):
+    """Every phase's dispatch, and probes before and after, for all of `waiting` and the last 60."""
+    asked = [row for row in rows if row["record"] == "step" and row.get("host_s")]
+    assert len(asked) == 126
+    assert {tuple(row["host_s"]) for row in asked} == {("forward", "backward", "optimizer")}
+    assert all(len(row["probes"]) == 2 and len(row["marks_s"]) >= 3 for row in asked)
+    rounds = [row["round"] for row in asked if row["case"].startswith("waiting")]
+    assert sorted(rounds) == [1] * 22 + [2] * 22 + [3] * 22
