@@ -202,8 +202,13 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     give_up_s = time.monotonic() + 60
     while len(trained(here)) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
-    assert main(["tune", "run", "s.yaml", *COMMAND]) == 2  # somebody is at it
-    assert "is being run by process" in capsys.readouterr().err
+    for words in (["run", "s.yaml", "--trials", "99", *COMMAND], ["resume", "--trials", "99"]):
+        assert main(["tune", *words]) == 2  # somebody is at it
+        said = capsys.readouterr().err
+        assert f"is being run by process {process.pid}" in said
+        assert "going on with" not in said
+    with open_store(here / "runs.db") as store:
+        assert "limits" not in find_experiment(store, "last").facts
     assert main(["tune", "final"]) == 2  # it would be measured with the search beside it
     assert "is being run by process" in capsys.readouterr().err
     time.sleep(1.3)  # a run that was killed knows itself up to its last second
