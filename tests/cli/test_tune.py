@@ -181,6 +181,16 @@ def test_what_was_searched_to_its_end_is_named_when_it_is_begun_again(here, caps
     assert "searched the same to its end" in capsys.readouterr().err
 
 
+def test_a_parameter_of_thousands_is_written_out(here, capsys):
+    """Promise: 20000 W of a cluster are shown as that, not as 2e+04."""
+    spec = SPEC.replace("  lr: ", "  budget_w: {values: [20000.0]}\n  lr: ")
+    (here / "s.yaml").write_text(spec.replace("{lr: 0.1}", "{lr: 0.1, budget_w: 20000.0}"))
+    assert main(["tune", "run", "s.yaml", *COMMAND, "{budget_w}"]) == 0
+    shown = capsys.readouterr().out
+    assert "20000" in shown
+    assert "e+04" not in shown
+
+
 def test_several_objectives_end_with_their_front(here, capsys):
     """Promise: where there is no single best, all that nothing else beats are shown."""
     front = SPEC.replace("strategy: grid", "strategy: grid\nobjective: [quality, energy]")

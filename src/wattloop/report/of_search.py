@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table as AnalyzeTable
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import format_duration, format_energy, format_number
 from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
 from wattloop.report.findings_blocks import analysis_section
 from wattloop.report.sm2_course import is_by_sm2, sm2_section
@@ -90,7 +90,7 @@ def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
         (
             name,
             _pairs({**run["parameters"], **run["levers"]}),
-            "–" if run["quality"] is None else f"{run['quality']:.4g}",
+            "–" if run["quality"] is None else format_number(run["quality"]),
             f"{run['epochs']:g}",
             _energy(run),
             format_duration(run["time_s"]),
@@ -133,7 +133,7 @@ def _configurations(
         (
             c.candidate + (" (best)" if c is summary.best else ""),
             *(_value(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
-            "–" if c.best is None else f"{c.best:.4g}",
+            "–" if c.best is None else format_number(c.best),
             "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
             "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
             format_duration(c.time_s),
@@ -201,4 +201,4 @@ def _pairs(setting: dict[str, Any]) -> str:
 
 def _value(value: object) -> str:
     """Drawn numbers have sixteen figures, of which nobody reads more than four."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
