@@ -115,6 +115,7 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
     assert "searching" in said
     final = json.loads((here / "final.json").read_text())
     assert final["default"]["from_search"]
+    assert final["notes"] == []
     assert final["winner"]["parameters"] == {"lr": 0.3}
     assert final["search"]["energy_j"] > final["winner"]["energy_j"]
 
@@ -335,6 +336,22 @@ def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
     capsys.readouterr()
     final = json.loads((here / "out.json").read_text())
     assert final["winner"]["energy_j"] / final["winner"]["time_s"] < 120
+
+
+def test_a_search_on_a_cluster_is_not_compared_in_silence(here, capsys):
+    """Promise: winner and default of a search on Ray are both trained here, and that is said."""
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    with open_store(here / "runs.db") as store:  # as if workers of Ray had trained
+        search = find_experiment(store, "last")
+        set_experiment_status(store, search.experiment_id, search.status, {"parallel": "ray:2"})
+    capsys.readouterr()
+    assert main(["tune", "final", "--json", "out.json"]) == 0
+    assert "note: the search ran on a Ray cluster" in capsys.readouterr().err
+    final = json.loads((here / "out.json").read_text())
+    assert "devices of this machine" in final["notes"][0]
+    assert not final["default"]["from_search"]
+    assert main(["report", search.experiment_id, "-o", "search.html"]) == 0
+    assert "the search ran on a Ray cluster" in (here / "search.html").read_text()
 
 
 def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.tune_view import value_text
 from wattloop.core.units import format_duration, format_energy, format_number
 
@@ -63,6 +63,8 @@ def print_final(result: "FinalResult") -> None:
     if result.winner.files:
         print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
     print(saving_in_words(result))  # noqa: T201 - the answer
+    for note in result.notes:
+        say(f"wattloop: note: {note}")
 
 
 def _row(name: str, run: "FullRun") -> tuple[str, ...]:

@@ -10,7 +10,17 @@ from typing import Any
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table as AnalyzeTable
 from wattloop.core.units import format_duration, format_energy, format_number
-from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
+from wattloop.report.document import (
+    Block,
+    Chart,
+    Document,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Table,
+)
 from wattloop.report.findings_blocks import analysis_section
 from wattloop.report.sm2_course import is_by_sm2, sm2_section
 from wattloop.report.stored import looked_at
@@ -105,7 +115,8 @@ def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
         numbers=frozenset({2, 3, 4, 5}),
     )
     said = final["said"]
-    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}.")))
+    notes = (Note(text, title="Note:") for text in final.get("notes") or ())
+    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}."), *notes))
 
 
 def _energy(run: dict[str, Any]) -> str:
