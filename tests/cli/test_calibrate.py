@@ -48,6 +48,8 @@ def test_a_second_run_goes_on_with_the_first(
     out, err = capsys.readouterr()
     assert out.split()[-4:] == ["3", "0", str(first["cases"] - 3), str(first["cases"])]
     assert "nothing to fit" in err
+    assert main(["calibrate", "fit", "mine.jsonl"]) == 2
+    assert "collected with --gpu cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_a_search_is_run_listed_shown_exported_and_proven(here, capsys):
     assert "searching" in said
     final = json.loads((here / "final.json").read_text())
     assert final["default"]["from_search"]
+    assert final["notes"] == []
     assert final["winner"]["parameters"] == {"lr": 0.3}
     assert final["search"]["energy_j"] > final["winner"]["energy_j"]
 
@@ -181,6 +182,16 @@ def test_what_was_searched_to_its_end_is_named_when_it_is_begun_again(here, caps
     assert "searched the same to its end" in capsys.readouterr().err
 
 
+def test_a_parameter_of_thousands_is_written_out(here, capsys):
+    """Promise: 20000 W of a cluster are shown as that, not as 2e+04."""
+    spec = SPEC.replace("  lr: ", "  budget_w: {values: [20000.0]}\n  lr: ")
+    (here / "s.yaml").write_text(spec.replace("{lr: 0.1}", "{lr: 0.1, budget_w: 20000.0}"))
+    assert main(["tune", "run", "s.yaml", *COMMAND, "{budget_w}"]) == 0
+    shown = capsys.readouterr().out
+    assert "20000" in shown
+    assert "e+04" not in shown
+
+
 def test_several_objectives_end_with_their_front(here, capsys):
     """Promise: where there is no single best, all that nothing else beats are shown."""
     front = SPEC.replace("strategy: grid", "strategy: grid\nobjective: [quality, energy]")
@@ -202,8 +213,13 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     give_up_s = time.monotonic() + 60
     while len(trained(here)) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
-    assert main(["tune", "run", "s.yaml", *COMMAND]) == 2  # somebody is at it
-    assert "is being run by process" in capsys.readouterr().err
+    for words in (["run", "s.yaml", "--trials", "99", *COMMAND], ["resume", "--trials", "99"]):
+        assert main(["tune", *words]) == 2  # somebody is at it
+        said = capsys.readouterr().err
+        assert f"is being run by process {process.pid}" in said
+        assert "going on with" not in said
+    with open_store(here / "runs.db") as store:
+        assert "limits" not in find_experiment(store, "last").facts
     assert main(["tune", "final"]) == 2  # it would be measured with the search beside it
     assert "is being run by process" in capsys.readouterr().err
     time.sleep(1.3)  # a run that was killed knows itself up to its last second
@@ -320,6 +336,22 @@ def test_the_winner_of_trainings_side_by_side_is_measured_on_as_many_gpus(
     capsys.readouterr()
     final = json.loads((here / "out.json").read_text())
     assert final["winner"]["energy_j"] / final["winner"]["time_s"] < 120
+
+
+def test_a_search_on_a_cluster_is_not_compared_in_silence(here, capsys):
+    """Promise: winner and default of a search on Ray are both trained here, and that is said."""
+    assert main(["tune", "run", "s.yaml", *COMMAND]) == 0
+    with open_store(here / "runs.db") as store:  # as if workers of Ray had trained
+        search = find_experiment(store, "last")
+        set_experiment_status(store, search.experiment_id, search.status, {"parallel": "ray:2"})
+    capsys.readouterr()
+    assert main(["tune", "final", "--json", "out.json"]) == 0
+    assert "note: the search ran on a Ray cluster" in capsys.readouterr().err
+    final = json.loads((here / "out.json").read_text())
+    assert "devices of this machine" in final["notes"][0]
+    assert not final["default"]["from_search"]
+    assert main(["report", search.experiment_id, "-o", "search.html"]) == 0
+    assert "the search ran on a Ray cluster" in (here / "search.html").read_text()
 
 
 def test_a_search_that_could_not_begin_is_not_gone_on_with(here, capsys):

@@ -7,6 +7,7 @@ from wattloop.core.units import (
     format_duration,
     format_energy,
     format_mass,
+    format_number,
     format_power,
     kwh_from_joules,
     wh_from_joules,
@@ -53,6 +54,31 @@ def test_energy_for_people(joules: float, text: str) -> None:
 def test_duration_for_people(seconds: float, text: str) -> None:
     """The unit fits the length."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (20_000.0, 4, "20000"),
+        (-123_456.7, 3, "-123457"),
+        (999_996.0, 5, "999996"),
+        (1234.5, 3, "1234"),
+        (0.123456, 4, "0.1235"),
+        (2.0, 5, "2"),
+        (1e-05, 4, "1e-05"),
+        (3.2e14, 4, "3.2e+14"),
+        (float("inf"), 4, "inf"),
+    ],
+)
+def test_numbers_for_people(value: float, digits: int, text: str) -> None:
+    """An exponent only where nobody would write the number out."""
+    assert format_number(value, digits) == text
+
+
+def test_thousands_are_grouped_where_asked() -> None:
+    """In sentences; columns of a table may do without."""
+    assert format_number(26_608.4, group=",") == "26,608"
+    assert format_number(1_234.56, group=",") == "1,235"
 
 
 def test_power_and_mass_for_people() -> None:

@@ -59,6 +59,8 @@ def test_a_workload_answers_for_any_gpu_and_run() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"gpu": 5}, "gpu 5: must be a name such as 'h200'"),
+        ({"gpu": None}, "gpu None: must be a name such as 'h200'"),
         ({"batch": "8"}, "batch '8': must be a whole number of at least 1"),
         ({"batch": 2.5}, "batch 2.5: must be a whole number"),
         ({"gpus": "2"}, "gpus '2': must be a whole number"),
@@ -73,8 +75,8 @@ def test_a_workload_answers_for_any_gpu_and_run() -> None:
         ({"epochs": float("nan"), "samples": 10}, "epochs nan: must be above 0"),
     ],
 )
-def test_what_is_no_number_of_the_kind_is_refused(options: dict[str, object], said: str) -> None:
-    """A ConfigError that names the argument, never a bare TypeError."""
+def test_what_is_of_another_kind_is_refused(options: dict[str, object], said: str) -> None:
+    """A ConfigError that names the argument, never a bare TypeError or AttributeError."""
     with pytest.raises(ConfigError, match=said):
         predict(small_workload(), **options)  # type: ignore[arg-type]  # wrong on purpose
 

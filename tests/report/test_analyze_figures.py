@@ -171,6 +171,17 @@ def test_one_file_of_each_kind(tmp_path, runs, kind):
         assert b"https://cdn" not in data
 
 
+def test_what_only_a_page_can_do_is_said_only_there(tmp_path, runs):
+    """Nobody can point at a cell of an image."""
+    charts = correlation_figures(correlations(runs))
+    for kind in ("svg", "html"):
+        save_one(charts, tmp_path / f"figure.{kind}", title="t")
+    image = (tmp_path / "figure.svg").read_text()
+    assert "Pearson's r" in image
+    assert "point at" not in image
+    assert '"Pearson\'s r; point at a cell for p"' in (tmp_path / "figure.html").read_text()
+
+
 def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
     """Before anything is written."""
     with pytest.raises(ConfigError, match=r"end it with \.svg, \.png, \.html"):

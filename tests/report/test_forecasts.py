@@ -1,4 +1,4 @@
-"""Promises of the figure of predictions: one curve per setting, what does not fit is hollow."""
+"""Promises of the figure of predictions: what does not fit or is not calibrated shows."""
 
 from typing import Any
 
@@ -51,3 +51,16 @@ def test_what_does_not_fit_is_hollow_and_said() -> None:
     assert "hollow: does not fit into memory" in spec["title"]["subtitle"]
     data = filled[0].get("data") or spec["hconcat"][0].get("data") or spec["data"]
     assert [row["fits"] for row in data["values"]] == [False, True]
+
+
+def test_gpus_that_nobody_calibrated_are_diamonds_and_named() -> None:
+    """An H200 was calibrated, an L4 is predicted from its data sheet."""
+    spec = drawn([Axis("gpu", ("l4", "h200")), Axis("gpus", (1,))])
+    for panel in spec["hconcat"]:
+        marks = [layer for layer in panel["layer"] if layer["mark"]["type"] == "point"]
+        assert [mark["encoding"]["shape"]["field"] for mark in marks] == ["shape", "shape"]
+        data = marks[0].get("data") or panel.get("data") or spec["data"]
+        assert [row["shape"] for row in data["values"]] == ["diamond", "circle"]
+    assert "diamonds: spec-only, not calibrated (l4)" in spec["title"]["subtitle"]
+    calibrated = drawn([Axis("gpu", ("h200",)), Axis("gpus", (1,))])
+    assert "spec-only" not in calibrated["title"]["subtitle"]

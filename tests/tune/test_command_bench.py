@@ -265,6 +265,20 @@ for epoch in range(1, 7):
     assert "accuracy was not reported any more after epoch 2" in progress.message
 
 
+def test_a_program_that_falls_silent_and_trains_on_is_said(bench):
+    """Promise: it has ended all the same, and whoever looks knows that epochs may be missing."""
+    program = """
+import time
+for epoch in range(1, 4):
+    time.sleep(0.05)
+    print(f"accuracy={epoch / 10}")
+time.sleep(2.5)
+"""
+    progress = bench(program).run(segment())
+    assert (progress.status, progress.epochs) == (Status.ENDED, 3)
+    assert progress.message.startswith("accuracy was not reported any more after epoch 3, though")
+
+
 def test_a_rate_sweep_is_not_supported(bench):
     """Promise: refused without running anything."""
     sweep = RateSweep(low=1e-3, high=1.0, count=5)

@@ -159,3 +159,32 @@ def test_the_only_word_is_an_epoch(counted):
     one = course(counted=counted)
     one.conclude({"accuracy": 0.5}, 1.0)
     assert epochs_of(one) == [(1, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("epochs_s", "end_s", "silent"),
+    [
+        ((10.0, 20.0, 30.0), 95.0, True),
+        ((10.0, 20.0, 30.0), 75.0, False),  # a last look at the model
+        ((10.0, 20.0, 70.0), 95.0, False),  # its epochs may take as long as that
+        ((10.0, 20.0), 95.0, False),  # too few to know
+        ((0.1, 0.2, 0.3), 2.0, False),  # quick epochs, and the end of the program
+        ((), 95.0, False),
+    ],
+)
+def test_silence_is_measured_by_epochs_of_the_same_training(epochs_s, end_s, silent):
+    """Promise: only a training that ran on for several of its own epochs is said to be silent."""
+    one = course()
+    for at_s in epochs_s:
+        one.report({"accuracy": 0.5}, None, at_s)
+    assert bool(one.silent(0.0, end_s)) is silent
+
+
+def test_silence_of_a_whole_segment_is_silence():
+    """Promise: epochs of segments before tell how long they take; pauses between do not count."""
+    one = course()
+    for at_s in (10.0, 20.0, 30.0):
+        one.report({"accuracy": 0.5}, None, at_s)
+    one.begin()
+    assert not one.silent(1_000.0, 1_040.0)
+    assert "after epoch 3" in one.silent(1_000.0, 1_060.0)

@@ -14,6 +14,7 @@ from wattloop.control.registry import find_levers, lever_named
 from wattloop.core.settings import Settings
 from wattloop.tune.command_bench import CommandBench
 from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune.levers import cannot_be_set
 from wattloop.tune.parameters import Choice
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Status
@@ -101,6 +102,23 @@ def test_where_no_cap_may_be_set_the_training_goes_on(settings, tmp_path):
     assert progress.status is Status.ENDED
     assert progress.cap.cap_w is None
     assert "gpu" in progress.cap.reason
+
+
+@pytest.mark.parametrize(
+    ("caps_w", "limit_w", "said"),
+    [
+        ((300.0, 300.0), 700.0, "hardware.power_limit.auto 300,300: give at least two different"),
+        ((), 200.0, "there is nothing to choose; give hardware.power_limit.auto"),
+    ],
+)
+def test_caps_that_are_refused_are_named_as_the_specification_does(caps_w, limit_w, said):
+    """Promise: no word of an option of another command."""
+    levers = find_levers(settings=SETTINGS)
+    for number in (0, 1):
+        lever_named(levers, f"gpu:{number}/power_limit").write(limit_w)
+    refused = cannot_be_set(small_problem().space, SETTINGS, CapSearch(caps_w=caps_w))
+    assert said in refused["power_limit"]
+    assert "--" not in refused["power_limit"]
 
 
 def test_levers_are_set_for_a_segment_and_put_back(settings, tmp_path):

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattloop.core.units import format_number
+
 __all__ = ["Findings", "cell"]
 
 Row = Mapping[str, Any]
@@ -87,7 +89,7 @@ def cell(value: Any, form: str = "") -> str:
         return "-"
     if form:
         return format(value, form)
-    return f"{value:.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return format_number(value)
 
 
 def _aligned(lines: list[tuple[str, ...]]) -> list[str]:

@@ -18,6 +18,7 @@ from wattloop.analyze.design import MANY_LEVELS
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.table import Floats, Table
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_number
 
 __all__ = ["Matrix", "configuration_matrix"]
 
@@ -143,7 +144,7 @@ def _columns(
                 low, high = edges[number], edges[number + 1]
                 on = (numbers >= low) & ((numbers < high) if number < 3 else (numbers <= high))
                 if on.any():
-                    levels.append((name, f"{low:.3g} to {high:.3g}"))
+                    levels.append((name, f"{format_number(low, 3)} to {format_number(high, 3)}"))
                     columns.append(on)
             continue
         labels = np.array([label or "" for label in table.labels(name)])

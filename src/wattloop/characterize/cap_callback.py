@@ -210,7 +210,7 @@ class CapTuner:
         settings = load_settings() if self._settings is None else self._settings
         levers = find_levers(settings=settings)
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
-        plan = cap_plan(levers, gpus, self._caps)
+        plan = cap_plan(levers, gpus, self._caps, named="caps")
         session = self._given_session or active_session()
         if session is None:
             session = Session.open(settings, name="cap", keep=False)

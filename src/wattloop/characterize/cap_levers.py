@@ -46,7 +46,13 @@ class CapPlan:
         return {"levers": [lever.name for lever in self.levers], "caps_w": list(self.caps_w)}
 
 
-def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None = None) -> CapPlan:
+def cap_plan(
+    levers: Sequence[Lever],
+    gpus: str | None = None,
+    caps: str | None = None,
+    *,
+    named: str = "--caps",
+) -> CapPlan:
     """Caps that every chosen GPU accepts.
 
     Without `caps` they are round numbers from the lowest the cards allow up to the present limit:
@@ -56,6 +62,7 @@ def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None 
         levers: of this machine.
         gpus: numbers with commas; all GPUs unless given.
         caps: `100:250:25`, or values with commas, in W or % of the card's default limit.
+        named: what `caps` is called where a person gave it, or could.
 
     Raises:
         ConfigError: no GPU with a power limit, or one that may not be set, with what would help; or
@@ -73,7 +80,7 @@ def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None 
         try:
             values = expanded(caps)
         except ValueError as error:
-            raise ConfigError(f"--caps: {error}") from None
+            raise ConfigError(f"{named}: {error}") from None
         numbers = sorted({_accepted(value, chosen) for value in values})
     else:
         low_w = max(state.low or 0.0 for state in states)
@@ -84,13 +91,13 @@ def cap_plan(levers: Sequence[Lever], gpus: str | None = None, caps: str | None 
         if not 0 < low_w < high_w:
             raise ConfigError(
                 f"{', '.join(s.name for s in states)}: the limit is {high_w:g} W and cannot be set "
-                f"lower than {low_w:g} W, so there is nothing to choose; give --caps"
+                f"lower than {low_w:g} W, so there is nothing to choose; give {named}"
             )
         numbers = _round_caps(low_w, high_w)
         for cap_w in numbers:
             _accepted(cap_w, chosen)
     if len(numbers) < 2:
-        raise ConfigError(f"--caps {caps}: give at least two different caps")
+        raise ConfigError(f"{named} {caps}: give at least two different caps")
     return CapPlan(tuple(chosen), tuple(numbers))
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from wattloop.cli.output import is_terminal, print_table, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_number
 
 __all__ = ["evaluate_table"]
 
@@ -36,7 +37,7 @@ def evaluate_table(
 def _shown(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from wattloop.cli.output import is_terminal, say, write_json
+from wattloop.cli.predict_fields import with_axes_named
 from wattloop.cli.predict_table import print_points
 from wattloop.cli.predict_view import print_forecast
 from wattloop.core.errors import ConfigError
@@ -95,9 +96,10 @@ def _points(request: PredictRequest, axes: Sequence[Axis]) -> list[Point]:
         for values in combinations:
             question = request.question
             setting = dict(zip((axis.name for axis in axes), values, strict=True))
-            for name, value in setting.items():
-                question = question.varied(name, value)
-            points.append(Point(setting, request.extent.of(forecaster.answer(question))))
+            with with_axes_named(setting):
+                for name, value in setting.items():
+                    question = question.varied(name, value)
+                points.append(Point(setting, request.extent.of(forecaster.answer(question))))
             advance()
     return points
 

@@ -18,7 +18,13 @@ from wattloop.cli.result_view import (
 )
 from wattloop.cli.runs_meaning import meaning_lines
 from wattloop.core.results import WindowResult
-from wattloop.core.units import format_change, format_duration, format_energy, format_power
+from wattloop.core.units import (
+    format_change,
+    format_duration,
+    format_energy,
+    format_number,
+    format_power,
+)
 from wattloop.store.comparison import Cell, Comparison, Quantity
 from wattloop.store.database import Store
 from wattloop.store.live import live_runs
@@ -159,7 +165,7 @@ def _quantity(quantity: Quantity, cell: Cell) -> str:
         return format_power(cell.value)
     if quantity.unit == "J":
         return f"{short_energy(cell.value)} ± {short_energy(cell.uncertainty)}"
-    return f"{cell.value:.4g} {quantity.unit}"
+    return f"{format_number(cell.value)} {quantity.unit}"
 
 
 def _difference(cell: Cell) -> str:

@@ -7,6 +7,7 @@ import typer
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, print_table, say, write_json, write_text
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_number
 from wattloop.core.user_path import user_path
 
 __all__ = ["init_command", "policies_command", "scenarios_command"]
@@ -70,4 +71,4 @@ def init_command(
 
 def _short(value: object) -> str:
     """0.00167 for 1/600."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return format_number(value, 3) if isinstance(value, float) else str(value)

@@ -5,6 +5,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
+from wattloop.core.units import format_number
 from wattloop.report.study_rows import (
     BEST_COLUMNS,
     CANDIDATE_COLUMNS,
@@ -64,7 +65,7 @@ def _brief(step: str, steps: Mapping[str, Any], spec: "StudySpec") -> str:
     if found is None:
         return ""
     if step == "baseline":
-        return ", ".join(f"{name} {value:.4g}" for name, value in found["means"].items())
+        return ", ".join(f"{name} {format_number(value)}" for name, value in found["means"].items())
     if step == "characterize":
         return found["note"] or f"{len(found['best'])} best settings"
     if step == "simulate":
@@ -80,7 +81,7 @@ def _brief(step: str, steps: Mapping[str, Any], spec: "StudySpec") -> str:
 def _print_baseline(found: Mapping[str, Any]) -> None:
     print_table(
         ("figure", "mean"),
-        [(name, f"{value:.5g}") for name, value in found["means"].items()],
+        [(name, format_number(value, 5)) for name, value in found["means"].items()],
         title=f"baseline, {found['provenance']}: {found['source']}",
     )
     for symptom in found["symptoms"]:
@@ -126,8 +127,8 @@ def _print_validate(found: Mapping[str, Any]) -> None:
         [
             (
                 v["metric"],
-                f"{v['before']:.5g}",
-                f"{v['after']:.5g}",
+                format_number(v["before"], 5),
+                format_number(v["after"], 5),
                 change_text(v),
                 v["goal"],
                 v["verdict"] + ("" if v["met"] else f" ({v['why']})"),

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, print_table, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
 from wattloop.cli.tune_view import value_text
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import format_duration, format_energy, format_number
 
 if TYPE_CHECKING:
     from wattloop.tune.saving import FinalResult, FullRun
@@ -63,6 +63,8 @@ def print_final(result: "FinalResult") -> None:
     if result.winner.files:
         print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
     print(saving_in_words(result))  # noqa: T201 - the answer
+    for note in result.notes:
+        say(f"wattloop: note: {note}")
 
 
 def _row(name: str, run: "FullRun") -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def _row(name: str, run: "FullRun") -> tuple[str, ...]:
     return (
         name,
         setting,
-        "-" if run.quality is None else f"{run.quality:.4g}",
+        "-" if run.quality is None else format_number(run.quality),
         f"{run.epochs:g}",
         energy,
         format_duration(run.time_s),

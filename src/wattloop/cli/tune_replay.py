@@ -13,6 +13,7 @@ import typer
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_number
 
 __all__ = ["REPLAY_FIGURES", "replay_command"]
 
@@ -120,7 +121,7 @@ def replay_command(
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "-" if value is None else format_number(value, 3)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wattloop.cli.output import print_table, say
-from wattloop.core.units import format_duration, format_energy, format_power
+from wattloop.core.units import format_duration, format_energy, format_number, format_power
 from wattloop.report.stored import looked_at
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
@@ -113,7 +113,7 @@ def print_candidates(
             (
                 c.candidate,
                 *(value_text(c.parameters.get(n, c.levers.get(n))) for n in names),
-                UNKNOWN if c.best is None else f"{c.best:.4g}",
+                UNKNOWN if c.best is None else format_number(c.best),
                 f"{c.epochs:g}",
                 UNKNOWN if c.energy_j is None else format_energy(c.energy_j),
                 UNKNOWN if c.to_target_j is None else format_energy(c.to_target_j),
@@ -187,7 +187,7 @@ def value_text(value: Any) -> str:
     """A parameter for people."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)
 
 
 def energy_text(energy_j: float | None, scope: str | None) -> str:

@@ -80,6 +80,11 @@ class Question:
             raise ConfigError(
                 f"precision {self.precision}: unknown; choose one of {', '.join(PRECISIONS)}"
             )
+        if not isinstance(self.gpu, str):
+            raise ConfigError(
+                f"gpu {self.gpu!r}: must be a name such as 'h200', or the path of a file that "
+                "describes one, as text"
+            )
         _check_optimizer(self.optimizer, self.style)
         for name in ("gpus", "batch", "seq", "image", "accumulate"):
             value = getattr(self, name)

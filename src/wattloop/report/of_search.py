@@ -9,8 +9,18 @@ from typing import Any
 
 from wattloop.analyze.roles import with_energy
 from wattloop.analyze.table import Table as AnalyzeTable
-from wattloop.core.units import format_duration, format_energy
-from wattloop.report.document import Block, Chart, Document, Fact, Facts, Paragraph, Section, Table
+from wattloop.core.units import format_duration, format_energy, format_number
+from wattloop.report.document import (
+    Block,
+    Chart,
+    Document,
+    Fact,
+    Facts,
+    Note,
+    Paragraph,
+    Section,
+    Table,
+)
 from wattloop.report.findings_blocks import analysis_section
 from wattloop.report.sm2_course import is_by_sm2, sm2_section
 from wattloop.report.stored import looked_at
@@ -90,7 +100,7 @@ def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
         (
             name,
             _pairs({**run["parameters"], **run["levers"]}),
-            "–" if run["quality"] is None else f"{run['quality']:.4g}",
+            "–" if run["quality"] is None else format_number(run["quality"]),
             f"{run['epochs']:g}",
             _energy(run),
             format_duration(run["time_s"]),
@@ -105,7 +115,8 @@ def _in_full(final: dict[str, Any], summary: SearchSummary) -> Section:
         numbers=frozenset({2, 3, 4, 5}),
     )
     said = final["said"]
-    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}.")))
+    notes = (Note(text, title="Note:") for text in final.get("notes") or ())
+    return Section("Trained in full", (table, Paragraph(f"{said[0].upper()}{said[1:]}."), *notes))
 
 
 def _energy(run: dict[str, Any]) -> str:
@@ -133,7 +144,7 @@ def _configurations(
         (
             c.candidate + (" (best)" if c is summary.best else ""),
             *(_value(c.parameters.get(name, c.levers.get(name, "–"))) for name in names),
-            "–" if c.best is None else f"{c.best:.4g}",
+            "–" if c.best is None else format_number(c.best),
             "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
             "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
             format_duration(c.time_s),
@@ -201,4 +212,4 @@ def _pairs(setting: dict[str, Any]) -> str:
 
 def _value(value: object) -> str:
     """Drawn numbers have sixteen figures, of which nobody reads more than four."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.core.units import format_number
 from wattloop.report.document import (
     Badge,
     Badges,
@@ -85,7 +86,7 @@ def _objective(spec: Mapping[str, Any]) -> list[Block]:
 
 
 def _baseline(found: Mapping[str, Any]) -> list[Block]:
-    facts = tuple(Fact(name, f"{value:.5g}") for name, value in found["means"].items())
+    facts = tuple(Fact(name, format_number(value, 5)) for name, value in found["means"].items())
     blocks: list[Block] = [Facts(facts), Paragraph(f"{found['provenance']}; {found['source']}")]
     blocks += [Note(text, tone="warning", title="Symptom:") for text in found["symptoms"]]
     if not found["symptoms"]:
@@ -125,8 +126,8 @@ def _validate(found: Mapping[str, Any]) -> list[Block]:
     rows = tuple(
         (
             v["metric"],
-            f"{v['before']:.5g}",
-            f"{v['after']:.5g}",
+            format_number(v["before"], 5),
+            format_number(v["after"], 5),
             change_text(v),
             v["goal"],
             v["verdict"],

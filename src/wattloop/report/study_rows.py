@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.core.units import format_number
+
 __all__ = [
     "BEST_COLUMNS",
     "CANDIDATE_COLUMNS",
@@ -38,8 +40,8 @@ def twin_rows(found: Mapping[str, Any], within: str, beyond: str) -> tuple[tuple
     return tuple(
         (
             row["metric"],
-            f"{row['measured']:.5g}",
-            f"{row['simulated']:.5g}",
+            format_number(row["measured"], 5),
+            format_number(row["simulated"], 5),
             f"{row['off']:.1%}",
             within if row["within"] else beyond,
         )
@@ -50,7 +52,7 @@ def twin_rows(found: Mapping[str, Any], within: str, beyond: str) -> tuple[tuple
 def candidate_rows(found: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     """Every goal of every candidate that was simulated."""
     return tuple(
-        (name, v["metric"], v["goal"], f"{v['after']:.5g}", change_text(v), v["verdict"])
+        (name, v["metric"], v["goal"], format_number(v["after"], 5), change_text(v), v["verdict"])
         for name, candidate in found["candidates"].items()
         for v in candidate["verdicts"]
     )
@@ -70,4 +72,4 @@ def change_text(verdict: Mapping[str, Any]) -> str:
 
 
 def _five(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.5g}"
+    return UNKNOWN if value is None else format_number(value, 5)

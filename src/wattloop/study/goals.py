@@ -8,6 +8,7 @@ from typing import Any
 
 from wattloop.analyze.intervals import estimate, t_975
 from wattloop.core.errors import ConfigError
+from wattloop.core.units import format_number
 
 __all__ = ["Goal", "Values", "Verdict", "judge"]
 
@@ -104,14 +105,14 @@ def judge(metric: str, goal: Goal, before: Values, after: Values) -> Verdict:
     if goal.kind == "limit":
         value, half = new, _half([*after.values()])
         bound = goal.amount
-        shown = f"{new:.4g} ± {half:.2g}"
+        shown = f"{format_number(new)} ± {format_number(half, 2)}"
     else:
         value, half = _difference(before, after)
         bound = goal.amount * old
         if goal.kind == "spread":
             bound = -goal.sign * goal.amount * _sd([*before.values()])
-        shown = f"{value:+.4g} ± {half:.2g}, allowed {'at most' if goal.sign < 0 else 'at least'}"
-        shown += f" {bound:+.4g}"
+        allowed = "at most" if goal.sign < 0 else "at least"
+        shown = f"{_signed(value)} ± {format_number(half, 2)}, allowed {allowed} {_signed(bound)}"
     rounding = 1e-12 * max(abs(old), abs(new), 1e-300)
     in_mean = goal.sign * (value - bound) >= -rounding
     met = goal.sign * (value - bound) >= half - rounding if half else in_mean
@@ -152,3 +153,7 @@ def _half(values: Sequence[float]) -> float:
 def _sd(values: Sequence[float]) -> float:
     found = estimate(values)
     return 0.0 if found is None or found.sd is None else found.sd
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value >= 0 else ''}{format_number(value)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from wattloop.core.errors import DeviceBusy, StoreUnwritable
 from wattloop.store.database import Store
 
-__all__ = ["TRIAL_VARIABLE", "claimed", "end_leftovers", "is_claimed"]
+__all__ = ["TRIAL_VARIABLE", "claimed", "end_leftovers", "is_claimed", "refuse_claimed"]
 
 TRIAL_VARIABLE = "WATTLOOP_TRIAL"
 """Set for every program of a trial, as `EXPERIMENT/KEY`; its children inherit it."""
@@ -51,6 +51,21 @@ def is_claimed(store: Store, experiment_id: str) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def refuse_claimed(store: Store, experiment_id: str) -> None:
+    """For whoever will claim it, before anything is said or written about going on with it.
+
+    Raises:
+        DeviceBusy: another living process runs it.
+    """
+    if not is_claimed(store, experiment_id):
+        return
+    try:
+        owner = _lock_path(store, experiment_id).read_text(errors="replace")
+    except OSError:  # it has ended just now
+        return
+    raise _busy(experiment_id, owner)
 
 
 def end_leftovers(experiment_id: str, procfs: Path = Path("/proc")) -> list[int]:
@@ -103,8 +118,12 @@ def _lock(file: int, experiment_id: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        owner = os.pread(file, 32, 0).decode(errors="replace").strip()
-        raise DeviceBusy(
-            f"{experiment_id} is being run by process {owner or '?'}; wait for it, or stop it "
-            f"with 'kill {owner or 'PID'}': what has ended is kept"
-        ) from None
+        raise _busy(experiment_id, os.pread(file, 32, 0).decode(errors="replace")) from None
+
+
+def _busy(experiment_id: str, owner: str) -> DeviceBusy:
+    process = owner.strip()
+    return DeviceBusy(
+        f"{experiment_id} is being run by process {process or '?'}; wait for it, or stop it with "
+        f"'kill {process or 'PID'}': what has ended is kept"
+    )

@@ -103,7 +103,8 @@ class CommandTraining:
                     self._bell.go_on()
             if ended:
                 self.course.finish(meter.now_s())
-                return self._own_end(program, pace.over())
+                silent = self.course.silent(meter.begin_s, meter.now_s())
+                return self._own_end(program, pace.over(), self.course.missed or silent)
             if pace.between_steps() and self._may_be_stopped(pace):
                 return self._paused(program, Status.PAUSED, pace.over())
             if over_s is not None and meter.now_s() > over_s:
@@ -210,11 +211,10 @@ class CommandTraining:
             "there when SIGTERM comes, or leave out 'checkpoint: true'"
         ]
 
-    def _own_end(self, program: Program, from_s: float) -> Ended:
+    def _own_end(self, program: Program, from_s: float, warning: str) -> Ended:
         code = program.exit_code or 0
         said = program.last_lines()
         tail = f"; it said: {said}" if said else ""
-        warnings = (self.course.missed,) if self.course.missed else ()
         if self.course.diverged:
             return Ended(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
         if code > SIGNALS:
@@ -228,7 +228,7 @@ class CommandTraining:
             return Ended(status=classified_text(said), message=message, from_s=from_s)
         if self.course.wanted.metric and not self.course.seen:
             return Ended(status=Status.NO_METRIC, message=self._never(said), from_s=from_s)
-        return Ended(status=Status.ENDED, from_s=from_s, warnings=warnings)
+        return Ended(status=Status.ENDED, from_s=from_s, warnings=(warning,) if warning else ())
 
     def _never(self, said: str) -> str:
         wanted = self.course.wanted.metric

@@ -16,6 +16,10 @@ MOST_PART = 0.999
 """Of an epoch that has not ended."""
 PATIENCE = 2
 """A metric is missed after this many times the usual number of epochs between two of them."""
+SILENT_EPOCHS = 5
+"""Silence is longer than so many of the longest epochs, of which at least two were seen..."""
+SILENT_S = 2.0
+"""... and than the tidying up at the end of a quick training."""
 
 
 class Mark(NamedTuple):
@@ -62,6 +66,8 @@ class Course:
     """From the training's numbers to ours: 1 where its first epoch is 0."""
     _last_told: float | None = None
     _widest: float = 1.0
+    _longest_s: float = 0.0
+    _intervals: int = 0
 
     @property
     def seen(self) -> bool:
@@ -74,6 +80,18 @@ class Course:
         if self._last_told is None or self.epochs - self._last_told <= PATIENCE * self._widest:
             return ""
         return f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}"
+
+    def silent(self, begin_s: float, end_s: float) -> str:
+        """What to say of a segment that ended long after its last word; empty when it did not."""
+        if self._last_told is None or self._intervals < 2:
+            return ""
+        last_s = self.marks[-1].at_s if self.marks else begin_s
+        if end_s - last_s <= max(SILENT_EPOCHS * self._longest_s, SILENT_S):
+            return ""
+        return (
+            f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}, "
+            "though it ran on for as long as several epochs take"
+        )
 
     @property
     def epochs_now(self) -> float:
@@ -173,6 +191,9 @@ class Course:
             self._last_told = self.epochs
         if again:  # the same epoch reported once more: its last word counts
             self.marks.pop()
+        elif self.marks:
+            self._longest_s = max(self._longest_s, at_s - self.marks[-1].at_s)
+            self._intervals += 1
         self.marks.append(Mark(self.epochs, self.quality, at_s))
 
 

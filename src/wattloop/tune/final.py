@@ -40,6 +40,10 @@ __all__ = ["FINAL", "FinalResult", "train_final"]
 
 FINAL = "final"
 WINNER, DEFAULT = "winner", "default"
+ELSEWHERE = (
+    "the search ran on a Ray cluster and this on the devices of this machine: what is spent on a "
+    "run here may not compare with what the search spent"
+)
 
 
 def train_final(
@@ -51,6 +55,9 @@ def train_final(
     to_the_end: bool = False,
 ) -> FinalResult:
     """Train the winner of a search, and the default unless the search has done that.
+
+    Both train on this machine: where the search ran on a cluster the default is trained here as
+    well, and the result says so.
 
     Args:
         reference: the search.
@@ -83,6 +90,7 @@ def train_final(
     if best.learning_rate is not None and problem.rate is not None:
         parameters[problem.rate] = best.learning_rate
     default = None
+    elsewhere = _ran_on_cluster(search)
     # a search that goes on, or what a killed one left running, would be in the numbers
     with claimed(store, search.experiment_id), runs:
         end_leftovers(search.experiment_id)
@@ -92,11 +100,19 @@ def train_final(
             if own == parameters and dict(levers) == dict(best.levers):
                 default = winner
             else:
-                default = None if to_the_end else _known(summary, problem)
+                anew = to_the_end or elsewhere
+                default = None if anew else _known(summary, problem)
                 default = default or runs.train(DEFAULT, own, levers)
     result = compared(runs.experiment.experiment_id, summary, winner, default, problem)
+    if elsewhere:
+        result = replace(result, notes=(ELSEWHERE,))
     _keep(store, search, result)
     return result
+
+
+def _ran_on_cluster(search: Experiment) -> bool:
+    """Whether workers of Ray trained, whose devices are not those that are measured here."""
+    return slots_asked(str(search.facts.get("parallel") or "")) is not None
 
 
 def _keep(store: Store, search: Experiment, result: FinalResult) -> None:

@@ -26,6 +26,8 @@ GPUS = "gpus"
 """The lever of the number of GPUs; no lever of the machine."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POWER_LIMIT = "gpu/power_limit"
+CAPS_FIELD = "hardware.power_limit.auto"
+"""Of a specification: the caps to choose among."""
 
 
 class LeverBoard:
@@ -100,7 +102,7 @@ class LeverBoard:
         levers = self._all()
         gpus = self._gpus if self._gpus is not None else job_gpus(levers)
         caps = ",".join(f"{cap_w:g}" for cap_w in search.caps_w) or None
-        return cap_plan(levers, gpus, caps)
+        return cap_plan(levers, gpus, caps, named=CAPS_FIELD)
 
     def close(self) -> None:
         """Put everything back and let go."""

@@ -15,6 +15,7 @@ from wattloop.store.experiments import (
     find_experiment,
     set_experiment_status,
 )
+from wattloop.trials.claim import refuse_claimed
 from wattloop.tune.benches import COMMAND, Training, bench_for
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_words import slots_asked
@@ -85,6 +86,7 @@ def prepared(
 
     Raises:
         ConfigError: neither function nor command, or a strategy that cannot work here.
+        DeviceBusy: another process runs it.
     """
     mark = fingerprint(spec, training)
     ray = None if parallel is None else slots_asked(str(parallel))
@@ -106,6 +108,8 @@ def prepared(
     experiment, is_resumed = open_search(
         store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
     )
+    if is_resumed:
+        refuse_claimed(store, experiment.experiment_id)
     limits = spec.to_dict().get("limits") or {}
     if is_resumed and limits:
         _keep_limits(store, experiment, limits)
@@ -144,10 +148,12 @@ def resumed(
     Raises:
         ExperimentNotFound: there is none.
         ConfigError: it trains a Python function, and none was given.
+        DeviceBusy: another process runs it.
     """
     experiment = (
         _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
     )
+    refuse_claimed(store, experiment.experiment_id)
     # limits given to an earlier going on hold until others are given
     raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
     own = experiment.spec.get("limits") or {}

@@ -51,6 +51,7 @@ class FinalResult:
         break_even_runs: after so many runs the energy spent searching is saved; None when nothing
             is saved.
         certain: whether the saving is larger than its uncertainty.
+        notes: what to beware of when these numbers are compared with the search's.
     """
 
     final_id: str
@@ -63,6 +64,7 @@ class FinalResult:
     break_even_runs: float | None
     certain: bool
     why: str
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

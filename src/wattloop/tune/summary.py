@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattloop.core.units import format_number
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.tune.candidate_results import CandidateResult, candidates_of
@@ -143,7 +144,7 @@ def _nearest(candidates: Sequence[CandidateResult], quality: Quality | None) -> 
     name = pick(came, key=lambda candidate: came[candidate])
     return (
         f"none has reached {quality.metric} {quality.target:g}, {name} came nearest with "
-        f"{came[name]:.4g}"
+        f"{format_number(came[name])}"
     )
 
 

@@ -78,13 +78,14 @@ def test_constants_follow_what_was_measured(tmp_path: Path) -> None:
     [
         ([], "names no GPU"),
         ([MACHINE, {**MACHINE, "gpu": "NVIDIA L4"}], "names NVIDIA H200, NVIDIA L4"),
+        ([{**MACHINE, "gpu": "cpu"}], "collected with --gpu cpu, .* there is nothing to fit; run"),
         ([MACHINE, {"record": "kernel", "family": "gemm"}], "a.jsonl:2: field 'params' is missing"),
     ],
 )
 def test_files_that_cannot_be_fitted_say_why(
     tmp_path: Path, rows: list[Mapping[str, Any]], message: str
 ) -> None:
-    """No GPU, two GPUs, a record without its parameters."""
+    """No GPU, two GPUs, a CPU, a record without its parameters."""
     with pytest.raises(ConfigError, match=message):
         fit_files([written(tmp_path / "a.jsonl", rows)])
 

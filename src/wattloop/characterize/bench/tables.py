@@ -9,7 +9,7 @@ from wattloop.characterize.bench.idle_power import IdleByThreads
 from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.roofline import roofline
 from wattloop.characterize.bench.speedups import Speedup, speedups
-from wattloop.core.units import format_duration
+from wattloop.core.units import format_duration, format_number
 from wattloop.store import tables
 
 __all__ = [
@@ -204,4 +204,4 @@ def _number(value: float | None) -> str:
 
 
 def _joules(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.3g}"
+    return UNKNOWN if value is None else format_number(value, 3)

@@ -35,6 +35,9 @@ from wattloop.predict.workload.operation import Operation, Phase
 
 __all__ = ["FitReport", "cap_in_force", "constants_from", "fit_files", "samples_of"]
 
+NO_GPU = "cpu"
+"""What the machine record of `collect --gpu cpu` has for a GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
@@ -63,8 +66,8 @@ def fit_files(
     `steps` False leaves training steps out, which need torch.
 
     Raises:
-        ConfigError: a file is damaged, names no GPU or another one than the rest, or no kernel was
-            measured.
+        ConfigError: a file is damaged, names no GPU or another one than the rest, was collected on
+            a CPU, or no kernel was measured.
     """
     rows = [row for path in paths for row in _checked(path)]
     products = {str(row["gpu"]) for row in rows if row["record"] == "machine"}
@@ -73,6 +76,12 @@ def fit_files(
         raise ConfigError(
             f"{', '.join(map(str, paths))}: field 'gpu' of the machine records names {named}; "
             "fit the files of one GPU type at a time"
+        )
+    if products == {NO_GPU}:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: collected with --gpu cpu, which tries the program: its "
+            "times are of no GPU, so there is nothing to fit; run 'wattloop calibrate collect' on "
+            "a machine with one"
         )
     gpu = gpu_named(products.pop())
     made = next(row for row in rows if row["record"] == "machine")

@@ -56,4 +56,5 @@ def correlation_figures(found: Correlations) -> dict[str, Any]:
     wide = 1 if found.target is not None else len(names)
     tall = len(names) - (found.target is not None)
     chart = alt.layer(*layers).properties(width=max(side * wide, 60), height=side * tall)
-    return {"correlation": styled(chart, "Correlation", "Pearson's r; point at a cell for p")}
+    hint = "point at a cell for p"
+    return {"correlation": styled(chart, "Correlation", "Pearson's r", hint=hint)}

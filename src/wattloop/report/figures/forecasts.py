@@ -12,6 +12,8 @@ from wattloop.report.figures.style import HEIGHT, colour, styled
 __all__ = ["forecast_figures"]
 
 PANEL_PX = 300
+POINT_PX2 = 60
+"""Area: what tells a diamond from a circle."""
 DOUBLED = ("batch", "seq", "gpus", "accumulate")
 TITLES = {
     "batch": "Samples per GPU and pass",
@@ -33,7 +35,10 @@ PANELS = {
 
 
 def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Three panels side by side with 90% intervals; points that do not fit are hollow."""
+    """Three panels side by side with 90% intervals.
+
+    Points that do not fit are hollow, those of GPUs that nobody calibrated are diamonds.
+    """
     import altair as alt
 
     x = axes[0]
@@ -46,6 +51,8 @@ def forecast_figures(points: Sequence[Point], axes: Sequence[Axis]) -> dict[str,
     said = f"predicted by {first.estimator}, energy of the GPUs"
     said += "; bars: 90% intervals" if has_intervals else ""
     said += "" if all(p.forecast.fits for p in points) else "; hollow: does not fit into memory"
+    unmeasured = dict.fromkeys(_gpu(p) for p in points if not p.forecast.is_calibrated)
+    said += f"; diamonds: spec-only, not calibrated ({', '.join(unmeasured)})" * bool(unmeasured)
     chart = alt.hconcat(*panels)
     return {"predictions": styled(chart, f"{first.workload.name}: predictions", said)}
 
@@ -58,6 +65,7 @@ def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
         "x": point.setting[x],
         "curve": " ".join(f"{name} {point.setting[name]}" for name in others),
         "fits": forecast.fits,
+        "shape": "circle" if forecast.is_calibrated else "diamond",
         "throughput": forecast.throughput_samples_s,
         "power_w": predicted.power_w,
         "energy_j": forecast.energy_j_per_sample,
@@ -65,6 +73,10 @@ def _row(point: Point, x: str, others: Sequence[str]) -> dict[str, Any]:
         **_ends("power_w", predicted.power_interval, lambda w: w),
         **_ends("energy_j", predicted.energy_interval, lambda j: j / samples),
     }
+
+
+def _gpu(point: Point) -> str:
+    return str(point.setting.get("gpu", point.forecast.placement.gpu.name))
 
 
 def _ends(name: str, interval: Interval | None, value: Any) -> dict[str, float]:
@@ -102,7 +114,9 @@ def _panel(
     if f"{quantity}_low" in data[0]:
         ends = {"y": alt.Y(f"{quantity}_low:Q", title=title), "y2": f"{quantity}_high:Q"}
         layers.append(base.mark_rule(opacity=0.5).encode(x=x, color=color, **ends, **beside))
-    layers.append(base.mark_point(filled=False, size=50).encode(x=x, y=y, color=color, **beside))
+    places = {"x": x, "y": y, "color": color, **beside}
+    places["shape"] = alt.Shape("shape:N", scale=None, legend=None)
+    layers.append(base.mark_point(filled=False, size=POINT_PX2).encode(**places))
     fitting = base.transform_filter("datum.fits")
-    layers.append(fitting.mark_point(filled=True, size=50).encode(x=x, y=y, color=color, **beside))
+    layers.append(fitting.mark_point(filled=True, size=POINT_PX2).encode(**places))
     return alt.layer(*layers).properties(width=PANEL_PX, height=HEIGHT)

@@ -11,6 +11,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.report.figures.rows import chart_parts, spec_of
+from wattloop.report.figures.style import with_hint
 
 __all__ = [
     "FORMATS",
@@ -128,7 +129,7 @@ def drawing_scripts(charts: Mapping[str, Any], renderer: str = "canvas") -> str:
     """
     needs_libraries()
     parts = {name: chart_parts(chart) for name, chart in charts.items()}
-    specs = {name: spec for name, (spec, _) in parts.items()}
+    specs = {name: with_hint(spec) for name, (spec, _) in parts.items()}
     tables = {str(table): table.text for _, tables in parts.values() for table in tables}
     data = ",".join(f"{json.dumps(name)}:{text}" for name, text in tables.items())
     settings = {

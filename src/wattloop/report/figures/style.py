@@ -19,6 +19,7 @@ __all__ = [
     "plain_name",
     "said_of",
     "styled",
+    "with_hint",
     "with_source",
 ]
 
@@ -27,6 +28,8 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#5
 GREY = "#6b7280"
 BEST = "#111827"
 WIDTH, HEIGHT = 460, 280
+HINT = "hint"
+"""Of a definition's `usermeta`."""
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 
 CONFIG: dict[str, Any] = {
@@ -106,15 +109,29 @@ def said_of(*results: SweepResult) -> str:
     return "; ".join(dict.fromkeys(kinds))
 
 
-def styled(chart: Any, title: str, subtitle: str) -> Any:
-    """A chart with its title; the subtitle says whose energy it is and where it comes from."""
+def styled(chart: Any, title: str, subtitle: str, *, hint: str = "") -> Any:
+    """A chart with its title; the subtitle says whose energy it is and where it comes from.
+
+    `hint` is what a reader may do in a page: images are drawn without it (`with_hint`).
+    """
     import altair
 
     # as `properties` and `configure` do, which copy and check the whole chart each time
     found = chart.copy(deep=False)
     found.title = altair.TitleParams(text=title, subtitle=subtitle)
     found.config = _config()
+    if hint:
+        found.usermeta = {HINT: hint}
     return found
+
+
+def with_hint(spec: dict[str, Any]) -> dict[str, Any]:
+    """A definition as a page has it: what a reader may do there stands in its subtitle."""
+    hint = (spec.get("usermeta") or {}).get(HINT)
+    if not hint:
+        return spec
+    title = spec["title"]
+    return {**spec, "title": {**title, "subtitle": f"{title['subtitle']}; {hint}"}}
 
 
 @cache

@@ -7,7 +7,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from wattloop.core.units import format_change, format_duration, format_energy, format_power
+from wattloop.core.units import (
+    format_change,
+    format_duration,
+    format_energy,
+    format_number,
+    format_power,
+)
 from wattloop.report.document import Block, Chart, Note, Table
 from wattloop.report.figures.power import power_figure
 from wattloop.serve.api.compare import comparison_of
@@ -126,4 +132,4 @@ def _value(cell: Cell, unit: str) -> str:
     if cell.value is None:
         return "–"
     shown = SHOWN.get(unit)
-    return f"{cell.value:,.4g} {unit}" if shown is None else shown(cell.value)
+    return f"{format_number(cell.value, group=',')} {unit}" if shown is None else shown(cell.value)

@@ -6,7 +6,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.units import format_bytes, format_duration, format_energy, format_power
+from wattloop.core.units import (
+    format_bytes,
+    format_duration,
+    format_energy,
+    format_number,
+    format_power,
+)
 from wattloop.hardware.gpus import known_gpus
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.prediction import Interval
@@ -57,7 +63,7 @@ def _blocks(found: Forecast) -> list[Block]:
             format_energy(step.energy_j).partition(" (")[0],
             _between(step.energy_interval, lambda j: format_energy(j).partition(" (")[0]),
         ),
-        Fact("Throughput", f"{found.throughput_samples_s:,.4g} samples/s"),
+        Fact("Throughput", f"{format_number(found.throughput_samples_s, group=',')} samples/s"),
         Fact("Bound by", step.regime.value.removesuffix("-bound")),
         Fact("Memory", format_bytes(found.memory.needed_bytes), found.memory.words),
     )

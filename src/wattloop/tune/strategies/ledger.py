@@ -8,7 +8,7 @@ from functools import cached_property
 from wattloop.analyze.metrics import Point
 from wattloop.control.lever import Setting
 from wattloop.core.errors import StrategyError
-from wattloop.core.units import format_duration, format_energy
+from wattloop.core.units import format_duration, format_energy, format_number
 from wattloop.tune.objective import NEED_QUALITY, Trained
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -248,7 +248,7 @@ def trained(candidate: Candidate) -> Trained:
 def _shown(name: str, score: float) -> str:
     if name == "energy":
         return format_energy(score)
-    return format_duration(score) if name == "time" else f"{abs(score):.4g}"
+    return format_duration(score) if name == "time" else format_number(abs(score))
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

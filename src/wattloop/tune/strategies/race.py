@@ -15,6 +15,7 @@ that leads is good enough.
 import math
 
 from wattloop.core.errors import ConfigError, StrategyError
+from wattloop.core.units import format_number
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
@@ -124,7 +125,7 @@ class Race(Strategy):
         runner = self.runners[min(good, key=lambda i: (costs.get(i, math.inf), i))]
         epoch = runner.epoch
         unit = "J" if runner.metered else "s"
-        taken = "" if epoch is None else f" of {epoch.energy_j:.4g} {unit} each"
+        taken = "" if epoch is None else f" of {format_number(epoch.energy_j)} {unit} each"
         others = sum(bool(r.points) for r in self.runners) - 1
         return Chosen(
             candidate=runner.name,
