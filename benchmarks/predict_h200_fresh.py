@@ -32,11 +32,13 @@ class Fresh:
         outcomes: model -> its predictions.
         untold: those of the first model for a host as quick as that of the twelve networks.
         covered: how the first model's intervals did.
+        untold_covered: how they did for that other host.
     """
 
     outcomes: dict[str, list[Outcome]]
     untold: list[Outcome]
     covered: Coverage
+    untold_covered: Coverage
 
 
 def newest_networks(own: Sequence[Measured]) -> list[Measured]:
@@ -71,11 +73,14 @@ def judge_fresh(
         judged[name] = _predicted(fitted, points)
     hosts = [j.prediction.host_s or 0.0 for j in judged[first]]
     outcomes = {name: _outcomes(fresh, found, hosts) for name, found in judged.items()}
+    without_speed = _outcomes(fresh, untold, hosts) if untold else []
     covered: Coverage = {}
+    untold_covered: Coverage = {}
     if intervals is not None:
         stated = dict.fromkeys((point.group for point in asked), intervals)
         covered = coverages(outcomes[first], stated)
-    return Fresh(outcomes, _outcomes(fresh, untold, hosts) if untold else [], covered)
+        untold_covered = coverages(without_speed, stated)
+    return Fresh(outcomes, without_speed, covered, untold_covered)
 
 
 def fresh_bars(fresh: Fresh) -> list[Bar]:
@@ -121,7 +126,13 @@ def fresh_table(fresh: Fresh) -> Table:
         )
         rows.append(
             [
-                "their median width over the mean error",
+                "the same, not told how quick the host was",
+                *(f"{fresh.untold_covered[q].share:.0f}" for q in QUANTITIES),
+            ]
+        )
+        rows.append(
+            [
+                "their median width over the mean error, told",
                 *(f"{fresh.covered[q].ratio:.2f}" for q in QUANTITIES),
             ]
         )

@@ -57,6 +57,9 @@ def test_a_name_without_a_unit_is_taken_as_si_and_it_is_said():
     ("found_by", "column"),
     [
         (energy_of, "energy_mj"),
+        (energy_of, "energy_mj_mean"),
+        (energy_of, "energy_uJ"),
+        (energy_of, "Energy_GJ"),
         (power_of, "power_mW"),
         (time_of, "runtime_h"),
         (time_of, "time_min"),

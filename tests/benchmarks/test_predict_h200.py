@@ -185,6 +185,7 @@ def test_fresh_networks_are_judged_by_what_was_known_before(monkeypatch) -> None
     assert set(bars["fresh_time_mean"].baselines) == {"roofline"}
     assert "2 steps of 2 networks" in bars["fresh_time_mean"].note
     assert set(fresh.covered) == {"time", "power", "energy"}
+    assert fresh.untold_covered["time"].share < fresh.covered["time"].share
     rows = fresh_table(fresh).rows
     assert [row[0] for row in rows][:3] == [
         "kernels", "roofline", "kernels, not told how quick the host was",

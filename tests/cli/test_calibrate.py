@@ -5,7 +5,9 @@ import json
 import pytest
 
 from tests.cli.conftest import Machine
+from wattloop.cli.calibrate_host import report
 from wattloop.cli.main import main
+from wattloop.predict.calibrate.host_speed import HostSpeed
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
 
@@ -84,3 +86,17 @@ def test_a_host_without_a_gpu_is_not_measured(
     """Exit code 2, no traceback."""
     assert main(["calibrate", "host", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_speed_is_told_with_the_constants_it_holds_for(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With constants of one's own, the command to go on with names them."""
+    found = HostSpeed(0.8, 0.75, 0.81, {"net 8 fp32": 0.010}, {"net 8 fp32": 0.008})
+    report(found, "h200", None, "host.json")
+    assert "predict --gpu h200 --host-speed 0.80 ..." in capsys.readouterr().err
+    assert json.loads((here.folder / "host.json").read_text())["speed"] == 0.8
+    report(found, "h200", "my own.json", "-")
+    out, err = capsys.readouterr()
+    assert "predict --gpu h200 --calibration 'my own.json' --host-speed 0.80 ..." in err
+    assert json.loads(out)["calibration"] == "my own.json"

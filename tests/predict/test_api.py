@@ -1,5 +1,6 @@
 """Promises of `wattloop.predict` for programs: one call, and nothing heavy before it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -82,8 +83,18 @@ def test_what_is_of_another_kind_is_refused(options: dict[str, object], said: st
 
 
 def test_whole_numbers_of_other_libraries_are_numbers() -> None:
-    """What numpy counts is taken as it is."""
+    """What numpy counts is taken as it is, and can be written as JSON."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     forecast = predict(small_workload(), gpus=numpy.int64(2), steps=numpy.int32(5))
     assert forecast.run is not None
     assert forecast.run.steps == 5
+    assert json.loads(json.dumps(forecast.to_dict()))["gpus"] == 2
+
+
+def test_a_whole_number_with_a_point_is_that_number() -> None:
+    """8.0 is a batch of 8, as 2.0 are 2 GPUs."""
+    torch = pytest.importorskip("torch", reason="modules are torch's")
+    forecast = predict(torch.nn.Linear(16, 4), batch=8.0, gpus=2.0, steps=5.0)  # type: ignore[arg-type]  # floats on purpose
+    assert forecast.run is not None
+    shown = (forecast.workload.batch, forecast.placement.gpus, forecast.run.steps)
+    assert [str(number) for number in shown] == ["8", "2", "5"]

@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.points import Point, best_points, points_data, unsure_gpus
-from wattloop.predict.prediction import Interval
+from wattloop.predict.prediction import Interval, Regime
 from wattloop.predict.question import Question
 from wattloop.predict.whole import Extent
 from wattloop.predict.workload.files import save_workload
@@ -53,6 +53,13 @@ def test_a_slower_host_lengthens_what_waits_for_it() -> None:
     assert not any(note.startswith("host:") for note in slow.notes)
     other = answer(host_speed=0.5, estimator="roofline")
     assert "roofline knows no host: host-speed changes nothing" in other.warnings
+
+
+def test_who_knows_no_host_does_not_ask_for_its_speed() -> None:
+    """ADEPT's answer may be launch-bound, too, and a speed would change nothing of it."""
+    found = answer(estimator="adept")
+    assert found.prediction.regime is Regime.LAUNCH
+    assert not any(note.startswith("host:") for note in found.notes)
 
 
 def test_what_does_not_fit_is_predicted_and_said_by_how_much() -> None:

@@ -65,11 +65,12 @@ def test_figures_are_written_where_one_asks_for_them(
 def test_other_strategies_have_no_such_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No empty section, and who asks is told where there is something to see."""
+    """No empty section or folder, and who asks is told where there is something to see."""
     place, folder = tmp_path / "runs.db", tmp_path / "figures"
     search_id = searched(place, "random")
     assert course_of(place, search_id) is None
     words = ["tune", "show", search_id, "--store", str(place), "--figures", str(folder)]
     assert main(words) == 0
     assert f"wattloop report {search_id}" in capsys.readouterr().err
-    assert not list(folder.glob("*.svg"))
+    assert main(["tune", "show", "no-such", "--store", str(place), "--figures", str(folder)]) == 2
+    assert not folder.exists()

@@ -16,6 +16,7 @@ __all__ = [
     "larger_is_better",
     "nearest",
     "unit_of",
+    "unit_word",
     "words_of",
 ]
 
@@ -78,10 +79,15 @@ def unit_of(name: str) -> tuple[str, float] | None:
 
     A unit alone is none, and `_mean` after one is taken off.
     """
+    return UNITS.get(unit_word(name))
+
+
+def unit_word(name: str) -> str:
+    """The word that would be its unit, before a `_mean`; empty where there is no other."""
     words = words_of(name)
     if words and words[-1] == "mean":
         words.pop()
-    return UNITS.get(words[-1]) if len(words) > 1 else None
+    return words[-1] if len(words) > 1 else ""
 
 
 def is_identifier(name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattloop.analyze.columns import UNITS, unit_of, words_of
+from wattloop.analyze.columns import UNITS, unit_of, unit_word, words_of
 from wattloop.analyze.table import Floats, Table
 from wattloop.core.errors import ConfigError
 
@@ -33,8 +33,8 @@ HELD_OUT = ("val", "validation", "test", "eval")
 PARTS = ("peak", "cpu", "dram", "gain", "target")
 """Words of columns that are there beside the one that is meant."""
 UNCLEAR = {
-    "J": ("mj", "mwh", "gwh"),
-    "W": ("mw",),
+    "J": ("mj", "uj", "nj", "gj", "tj", "mwh", "uwh", "nwh", "gwh", "twh"),
+    "W": ("mw", "uw", "nw", "gw", "tw"),
     "s": ("us", "ns", "min", "h", "hr", "hrs", "hour", "day", "days"),
 }
 """Units that are none here, or may be two: `energy_mj` is in milli- or in megajoules."""
@@ -220,7 +220,7 @@ def _quantity(
 def _scaled(table: Table, column: str, unit: str) -> Quantity:
     known = unit_of(column)
     if known is None:
-        last = words_of(column)[-1]
+        last = unit_word(column)
         if last in UNCLEAR[unit]:
             raise ConfigError(
                 f"{table.name}: '{column}': the unit '{last}' is not known here; known are "

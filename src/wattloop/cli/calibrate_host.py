@@ -3,6 +3,7 @@
 import sys
 from contextlib import closing
 from dataclasses import asdict
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ from wattloop.core.errors import ConfigError
 if TYPE_CHECKING:
     from wattloop.predict.calibrate.host_speed import HostSpeed
 
-__all__ = ["host_command"]
+__all__ = ["host_command", "report"]
 
 
 def host_command(
@@ -50,12 +51,13 @@ def host_command(
         known = gpu_named(str(bench.torch.cuda.get_device_name(bench.device)))
         model = estimator_for(known, calibration=calibration)
         found = measured_host_speed(bench, model, known, progress=progress)
-    _report(found, known.name, json_file)
+    report(found, known.name, calibration, json_file)
 
 
-def _report(found: "HostSpeed", gpu: str, json_file: str | None) -> None:
+def report(found: "HostSpeed", gpu: str, calibration: str | None, json_file: str | None) -> None:
+    """Tell what was found; a speed holds for the constants that it was compared with."""
     if json_file is not None:
-        write_json({"gpu": gpu, **asdict(found)}, json_file)
+        write_json({"gpu": gpu, "calibration": calibration, **asdict(found)}, json_file)
     if json_file != "-":
         print_table(
             ["network", "dispatch", "calibrated host", "speed"],
@@ -69,7 +71,8 @@ def _report(found: "HostSpeed", gpu: str, json_file: str | None) -> None:
                 for network, seconds in found.dispatch_s.items()
             ],
         )
+    own = "" if calibration is None else f" --calibration {quote(calibration)}"
     say(
         f"wattloop: host speed {found.speed:.2f} ({found.low:.2f} to {found.high:.2f} from round "
-        f"to round); next: wattloop predict --gpu {gpu} --host-speed {found.speed:.2f} ..."
+        f"to round); next: wattloop predict --gpu {gpu}{own} --host-speed {found.speed:.2f} ..."
     )

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["draw", "drawable"]
 
 
-def drawable(folder: str) -> None:
+def drawable(experiment: "Experiment", folder: str) -> None:
     """Refuse before anything is printed what could not be written after it."""
     from wattloop.report.figures.render import needs_libraries, writable_folder
+    from wattloop.report.sm2_course import is_by_sm2
 
+    if not is_by_sm2(experiment):
+        return
     needs_libraries()
     writable_folder(user_path(folder))
 

@@ -63,9 +63,9 @@ def show_command(
     from wattloop.cli.tune_figures import draw, drawable
 
     check_target(json_file, "--json")
-    if figures is not None:
-        drawable(figures)
     with stored(KIND, which, store, config) as found:
+        if figures is not None:
+            drawable(found[1], figures)
         show_stored(found, json_file, tune_view.result_dict, tune_view.print_summary)
         if figures is not None:
             draw(*found, figures)

@@ -116,12 +116,18 @@ def _is_calibrated(question: Question, prediction: Prediction) -> bool:
 
 def _host_assumed(question: Question, prediction: Prediction) -> str:
     """What a step that waits for its host takes of that host; empty where it was told."""
-    if question.host_speed is not None or prediction.regime is not Regime.LAUNCH:
+    if question.host_speed is not None or not _knows_host(question):
+        return ""
+    if prediction.regime is not Regime.LAUNCH:
         return ""
     return (
         "host: as quick as the calibrated one; others differ by a third, which --host-speed "
         "tells and 'wattloop calibrate host' measures"
     )
+
+
+def _knows_host(question: Question) -> bool:
+    return question.estimator == "kernels"
 
 
 def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ...]:
@@ -131,7 +137,7 @@ def _warnings(workload: Workload, gpu: Gpu, question: Question) -> tuple[str, ..
             "roofline of the data sheet: takes all peaks as reached, at the power limit; the "
             "time is too short"
         )
-    if question.host_speed is not None and question.estimator != "kernels":
+    if question.host_speed is not None and not _knows_host(question):
         found.append(f"{question.estimator} knows no host: host-speed changes nothing")
     unruled = unruled_share(workload)
     if unruled > MUCH_UNRULED:

@@ -91,6 +91,8 @@ class Question:
             if value is not None and (not is_number(value) or value < 1 or value % 1):
                 shown = value if is_number(value) else repr(value)
                 raise ConfigError(f"{name} {shown}: must be a whole number of at least 1")
+            if value is not None:  # 8.0 and what numpy counts: neither is a size for torch or JSON
+                object.__setattr__(self, name, int(value))
         for name, field in QUANTITIES.items():
             value = getattr(self, field)
             if value is not None and not is_number(value):

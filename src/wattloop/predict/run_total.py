@@ -105,7 +105,7 @@ def steps_of(
         if epochs is not None or samples is not None:
             raise ConfigError("give steps, or epochs and samples, not both")
         _check_positive("steps", steps)
-        return steps
+        return int(steps)
     if epochs is None or samples is None:
         missing = "epochs" if samples is not None else "samples" if epochs is not None else ""
         raise ConfigError(

@@ -1,10 +1,31 @@
 """Promises of how quick a host dispatches."""
 
+import sys
+from typing import Any
+
 import pytest
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.calibrate.host_speed import NETWORKS, measured_host_speed, speed_of
 from wattloop.predict.models.kernels import KernelModel
+
+
+def pretended(*, full: bool = False) -> Any:
+    """A processor that says it is a GPU; there is nothing to wait for."""
+    from wattloop.predict.calibrate.bench import Bench
+
+    class Pretended(Bench):
+        on_gpu = True
+
+        def synchronize(self) -> None:
+            if full:
+                raise self.torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+        def free(self) -> None:
+            pass
+
+    return Pretended("cpu", 1e6, 0)
 
 
 def test_the_speed_is_the_middle_round_of_the_middle_network() -> None:
@@ -21,27 +42,26 @@ def test_the_speed_is_the_middle_round_of_the_middle_network() -> None:
 def test_networks_are_trained_and_compared_with_their_traces() -> None:
     """Every network has its time and what constants say of it (here a CPU plays the GPU)."""
     pytest.importorskip("torch", reason="networks are torch's")
-    from wattloop.predict.calibrate.bench import Bench
-
-    class Pretended(Bench):
-        """A processor that says it is a GPU; there is nothing to wait for."""
-
-        on_gpu = True
-
-        def synchronize(self) -> None:
-            """All is done already."""
-
-        def free(self) -> None:
-            """Nothing is held."""
-
     gpu, name = gpu_named("h200"), "tabular_resnet@4 2 fp32"
     told: list[str] = []
-    with Pretended("cpu", 1e6, 0) as bench:
+    with pretended() as bench:
         found = measured_host_speed(bench, KernelModel.for_gpu(gpu), gpu, [name], told.append)
     assert told[0] == name and told[-1].startswith("round ")
     assert 1e-3 < found.expected_s[name] < 0.1
-    assert found.speed == pytest.approx(found.expected_s[name] / found.dispatch_s[name], rel=0.9)
+    assert found.speed == pytest.approx(found.expected_s[name] / found.dispatch_s[name], rel=0.2)
     assert found.low <= found.speed <= found.high
+
+
+def test_what_a_network_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face's library, or memory: a sentence with the remedy, no traceback."""
+    pytest.importorskip("torch", reason="networks are torch's")
+    gpu = gpu_named("h200")
+    model, name = KernelModel.for_gpu(gpu), "tabular_resnet@4 2 fp32"
+    with pretended(full=True) as bench, pytest.raises(ConfigError, match="memory is too small"):
+        measured_host_speed(bench, model, gpu, [name])
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pretended() as bench, pytest.raises(ConfigError, match=r"install wattloop\[torch,hf\]"):
+        measured_host_speed(bench, model, gpu, [name, "electra_small@128 8 fp32"])
 
 
 def test_all_its_networks_fit_in_the_queue_and_every_precision_is_had() -> None:

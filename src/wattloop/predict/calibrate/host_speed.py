@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.dispatch import dispatch_seconds
@@ -55,7 +56,11 @@ def measured_host_speed(
     networks: Sequence[str] = NETWORKS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> HostSpeed:
-    """Dispatch `networks` on a GPU in rounds, each with all others in between: some ten seconds."""
+    """Dispatch `networks` on a GPU in rounds, each with all others in between: some ten seconds.
+
+    Raises:
+        ConfigError: a library of theirs is missing, or the GPU's memory is too small for them.
+    """
     from wattloop.predict.calibrate.steps import Training
     from wattloop.predict.calibrate.subject_workload import subject_workload
 
@@ -64,13 +69,24 @@ def measured_host_speed(
     for network in networks:
         progress(network)
         name, batch, precision = network.split()
-        workload = subject_workload(name, int(batch), precision)
-        expected_s[network] = model.predict(workload, Placement(gpu)).host_s or 0.0
         asked = {"model": name, "batch": int(batch), "precision": precision}
-        trainings[network] = Training(bench, asked)
-        for _ in range(WARM_UP_STEPS):
-            trainings[network].step()
-        bench.synchronize()
+        try:
+            workload = subject_workload(name, int(batch), precision)
+            expected_s[network] = model.predict(workload, Placement(gpu)).host_s or 0.0
+            trainings[network] = Training(bench, asked)
+            for _ in range(WARM_UP_STEPS):
+                trainings[network].step()
+            bench.synchronize()
+        except ImportError as error:
+            raise ConfigError(
+                f"{network}: {error}; the host is measured by networks of Hugging Face among "
+                "others, so run 'pip install wattloop[torch,hf]'"
+            ) from None
+        except bench.torch.cuda.OutOfMemoryError:
+            raise ConfigError(
+                f"{network}: the GPU's memory is too small for it; wait for others to leave, or "
+                "take another GPU with --gpu"
+            ) from None
     rounds = []
     for number in range(ROUNDS):
         progress(f"round {number + 1} of {ROUNDS}")

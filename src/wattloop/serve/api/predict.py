@@ -11,7 +11,7 @@ from wattloop.hardware.gpus import gpu_named
 from wattloop.hardware.lined_yaml import nearest
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.question import Question
+from wattloop.predict.question import QUICKEST, SLOWEST, Question
 from wattloop.predict.sources.architectures import architecture_names
 from wattloop.serve.faults import NotThere, faults, needs_what_is_there
 from wattloop.serve.house import InHouse
@@ -44,6 +44,9 @@ class PredictForm(BaseModel):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "bf16"
     cap_w: Annotated[float, Field(gt=0, le=10_000)] | Literal[""] = Field(
         "", description="Power limit of each GPU."
+    )
+    host_speed: Annotated[float, Field(ge=SLOWEST, le=QUICKEST)] | Literal[""] = Field(
+        "", description="Of the host, as `wattloop calibrate host` measures it; 1 unless given."
     )
 
 
@@ -80,6 +83,7 @@ def forecast_of(query: PredictForm) -> Forecast:
         seq=_or_none(query.seq),
         precision=query.precision,
         cap_w=None if query.cap_w == "" else query.cap_w,
+        host_speed=None if query.host_speed == "" else query.host_speed,
     )
     with _one_at_a_time, needs_what_is_there():
         return _forecaster.answer(question)
