@@ -26,6 +26,7 @@ TOKEN = {"Authorization": "Bearer secret"}
         ("/api/v1/predict?model=gpt2&gpu=h100&cap_w=9999", 409),
         ("/api/v1/compare?run=2026-001&run=2026-001", 409),
         ("/api/v1/predict", 422),
+        ("/api/v1/predict?model=gpt2&host_speed=0", 422),
         ("/api/v1/compare?run=2026-001", 422),
     ],
 )

@@ -91,6 +91,18 @@ def test_a_run_without_a_result_has_a_page(client: TestClient) -> None:
     assert "–" in answer.text
 
 
+def test_a_prediction_takes_the_speed_of_the_host(client: TestClient) -> None:
+    """Half as quick, twice the dispatch time; the page has it in its form and its command."""
+    asked = {"model": "bert-base-uncased", "batch": 8, "seq": 128}
+    usual = client.get("/api/v1/predict", params=asked).json()
+    slow = client.get("/api/v1/predict", params={**asked, "host_speed": 0.5}).json()
+    assert slow["host_s"] == pytest.approx(2 * usual["host_s"])
+    assert (usual["host_speed"], slow["host_speed"]) == (1.0, 0.5)
+    page = client.get("/predict", params={**asked, "host_speed": 0.5}).text
+    assert 'name="host_speed" min="0.05" max="20" step="any" value="0.5"' in page
+    assert "--host-speed 0.5" in page
+
+
 def test_a_run_that_knows_no_code_is_predicted(client: TestClient) -> None:
     """A page must not run what a link names."""
     for model in ("file.py:factory", "torch:os:getcwd", "/etc/passwd.json"):

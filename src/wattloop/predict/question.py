@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.placement import Placement
 
-__all__ = ["PRECISIONS", "Question", "is_number"]
+__all__ = ["PRECISIONS", "QUICKEST", "SLOWEST", "Question", "is_number"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 """float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
