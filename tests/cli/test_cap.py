@@ -16,7 +16,10 @@ from wattloop.cli.main import main
 from wattloop.control.hold import hold
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.core.errors import ConfigError
-from wattloop.core.settings import Settings
+from wattloop.core.settings import Settings, settings_from
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment
+from wattloop.trials.claim import claimed
 from wattloop.virtual.faults import Fault
 from wattloop.virtual.machine import shared_gpus
 
@@ -180,6 +183,19 @@ def test_the_same_command_goes_on_unless_it_is_to_begin_anew(capsys):
     for words, resumed in (([], False), ([], True), (["--new"], False)):
         assert main(["cap", "find", *words, "--", "false"]) == 2
         assert ("going on with" in capsys.readouterr().err) is resumed
+
+
+def test_a_search_that_another_process_runs_is_only_refused(capsys):
+    """Promise: nothing is said of going on with what cannot be gone on with."""
+    assert main(["cap", "find", "--", "false"]) == 2
+    capsys.readouterr()
+    with open_store(settings_from(os.environ).store_location) as store:
+        unfinished = find_experiment(store, "last", "cap").experiment_id
+        with claimed(store, unfinished):
+            assert main(["cap", "find", "--", "false"]) == 2
+    said = capsys.readouterr().err
+    assert f"{unfinished} is being run by process {os.getpid()}" in said
+    assert "going on with" not in said
 
 
 def test_a_command_that_hangs_is_ended(capsys):

@@ -137,6 +137,11 @@ def test_a_killed_sweep_is_listed_as_interrupted_and_resumed(node: Machine) -> N
     while not mark.exists():
         time.sleep(0.02)
     assert _statuses(node) == ["running"]
+    for again in (words, ["sweep", "resume"]):
+        second = node.wattloop(*again)
+        assert second.returncode == 2
+        assert f"is being run by process {ours.pid}".encode() in second.stderr
+        assert b"going on with" not in second.stderr
     ours.kill()
     ours.wait()
     assert _statuses(node) == ["interrupted"]

@@ -58,6 +58,7 @@ def find(request: FindRequest) -> None:
     from wattloop.characterize.cap_visible import job_gpus
     from wattloop.control.registry import find_levers
     from wattloop.store.database import open_store
+    from wattloop.trials.claim import refuse_claimed
 
     _check(request)
     levers = find_levers(settings=request.settings)
@@ -80,6 +81,7 @@ def find(request: FindRequest) -> None:
         experiment, resumed = open_search(
             store, plan, finder, request.command, RealClock(), mode=_mode(request), new=request.new
         )
+        refuse_claimed(store, experiment.experiment_id)
         if resumed:
             say(f"wattloop: going on with {experiment.experiment_id}")
         job = CapJob(

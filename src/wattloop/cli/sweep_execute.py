@@ -80,8 +80,10 @@ def _run(
     from wattloop.characterize.sweep import Sweep
     from wattloop.cli import sweep_view
     from wattloop.cli.sweep_progress import progress
+    from wattloop.trials.claim import refuse_claimed
 
     identity = experiment.experiment_id
+    refuse_claimed(store, identity)
     with progress(plan, identity, resumed=resumed) as listener:
         sweep = Sweep(
             plan,
