@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattloop.cli.calibrate_device import CPU, WhichGpu, device_of
+from wattloop.cli.calibrate_device import CPU, device_of
 from wattloop.cli.options import JsonFile
 from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
 from wattloop.core.errors import ConfigError
@@ -28,7 +28,9 @@ __all__ = ["collect_command"]
 
 def collect_command(
     *,
-    gpu: WhichGpu = "0",
+    gpu: Annotated[
+        str, typer.Option("--gpu", metavar="N", help="Which GPU; 'cpu' only tries the program.")
+    ] = "0",
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: calibration-GPU.jsonl."),

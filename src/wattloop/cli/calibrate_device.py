@@ -1,17 +1,10 @@
 """Which GPU a calibration measures, as options name it."""
 
-from typing import Annotated
-
-import typer
-
 from wattloop.core.errors import ConfigError
 
-__all__ = ["CPU", "WhichGpu", "device_of"]
+__all__ = ["CPU", "device_of"]
 
 CPU = "cpu"
-WhichGpu = Annotated[
-    str, typer.Option("--gpu", metavar="N", help="Which GPU; 'cpu' only tries the program.")
-]
 
 
 def device_of(gpu: str) -> str:

@@ -25,7 +25,7 @@ def host_command(
     calibration: Calibration = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure in seconds how quick this host asks its GPU, for 'predict --host-speed'.
+    """Measure within a minute how quick this host asks its GPU, for 'predict --host-speed'.
 
     Hosts differ by a third, and a step that waits for its host takes as long as that does. A GPU
     that is busy, or whose memory is taken, is refused; nothing is set on it.

@@ -112,7 +112,6 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.predict_execute import PredictRequest, execute
     from wattloop.cli.predict_fields import with_options_named
     from wattloop.predict.question import Question
-    from wattloop.predict.run_total import check_extent
     from wattloop.predict.whole import Extent
 
     for target, option in (
@@ -123,7 +122,6 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         check_target(target, option)
     settings = settings_of(config, pue=pue, zone=zone, tariff=tariff)
     with with_options_named():
-        check_extent(steps=steps, epochs=epochs, samples=samples)
         question = Question(
             model=model,
             gpu=gpu,

@@ -7,7 +7,6 @@ from wattloop.core.settings import Settings
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.forecaster import Forecaster
 from wattloop.predict.question import Question
-from wattloop.predict.run_total import check_extent
 from wattloop.predict.whole import Extent
 
 __all__ = ["predict"]
@@ -81,7 +80,6 @@ def predict(  # noqa: PLR0913 - most have a default
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
-    check_extent(steps=steps, epochs=epochs, samples=samples)
     extent = Extent(steps, epochs, samples, node, settings or Settings())
     question = Question(
         model=model,

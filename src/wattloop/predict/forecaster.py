@@ -46,6 +46,7 @@ class Forecaster:
         estimator = self.estimator(question, gpu)
         workload = self.workload(question)
         prediction = estimator.predict(workload, placement)
+        assumed = (variant_assumed(question.gpu), _host_assumed(question, prediction))
         return Forecast(
             workload=workload,
             placement=placement,
@@ -54,16 +55,7 @@ class Forecaster:
             is_calibrated=_is_calibrated(question, prediction),
             memory=fit_on(workload, gpu, question.gpus),
             top_operations_s=top_operations_s(estimator, workload, placement),
-            notes=tuple(
-                filter(
-                    None,
-                    (
-                        *workload.notes,
-                        variant_assumed(question.gpu),
-                        _host_assumed(question, prediction),
-                    ),
-                )
-            ),
+            notes=(*workload.notes, *filter(None, assumed)),
             warnings=_warnings(workload, gpu, question),
         )
 

@@ -9,7 +9,7 @@ from wattloop.hardware.gpus import Gpu
 from wattloop.predict.forecast import Forecast
 from wattloop.predict.node import node_prediction
 from wattloop.predict.node_parts import NodeParts, typical_node
-from wattloop.predict.run_total import run_total, steps_of
+from wattloop.predict.run_total import check_extent, run_total, steps_of
 
 __all__ = ["Extent"]
 
@@ -32,6 +32,7 @@ class Extent:
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
+        check_extent(steps=self.steps, epochs=self.epochs, samples=self.samples)
         if self.steps is not None and (self.epochs is not None or self.samples is not None):
             raise ConfigError(
                 f"steps {self.steps}: give the number of steps, or epochs and samples, not both"
@@ -42,10 +43,6 @@ class Extent:
                     f"{name} {getattr(self, name):g}: give {other} as well: steps are epochs x "
                     "samples / batch"
                 )
-        for name in ("steps", "epochs", "samples"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1e15:
-                raise ConfigError(f"{name} {value:g}: must be above 0")
 
     def of(self, forecast: Forecast) -> Forecast:
         """The forecast with node and run, as far as they are asked for."""
