@@ -332,3 +332,29 @@ def test_nothing_heavy_is_loaded_before_the_program_starts(machine: Machine) -> 
         capture_output=True, check=False,
     )  # fmt: skip
     assert done.stdout == b"[]\n", done.stderr.decode()
+
+
+def test_a_virtual_machine_is_not_charged_for_its_whole_host(machine: Machine) -> None:
+    """Two of 192 threads: the grid energy is of the order of the measured, not twenty times it."""
+    procfs = machine.folder / "proc"
+    procfs.mkdir()
+    block = (
+        "processor : {n}\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\n"
+        "model name : AMD EPYC\nphysical id : 0\ncore id : {n}\nflags : fpu hypervisor\n\n"
+    )
+    (procfs / "cpuinfo").write_text("".join(block.format(n=n) for n in range(2)))
+    (procfs / "stat").write_text(
+        "cpu 0 0 0 0\n" + "".join(f"cpu{n} 500 0 0 500 0 0 0 0\n" for n in range(2)) + "intr 1\n"
+    )
+    done = machine.wattloop(
+        *("run", "--json", "out.json", "--", sys.executable, "-c", "import time; time.sleep(0.3)"),
+        WATTLOOP_METERS="estimate",
+        WATTLOOP_PROCFS_ROOT=str(procfs),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((machine.folder / "out.json").read_text())
+    assert found["energy_j"] > 0
+    assert found["accounting"]["facility"]["energy_j"] < 2 * found["energy_j"]
+    shown = machine.wattloop("runs", "show", "--json", "-").stdout
+    (package,) = json.loads(shown)["result"]["domains"]
+    assert package["host_share"] == pytest.approx(2 / 192)

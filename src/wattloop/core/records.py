@@ -53,6 +53,8 @@ class Domain(NamedTuple):
         tdp_w: thermal design power, or the enforced limit where the device has one.
         tdp_note: what `tdp_w` is ("TDP", "enforced power limit 300 W of 700 W").
         device: the maker's name of the device.
+        host_share: part of the host's processors that this machine may use; below 1 in a virtual
+            machine that has some of the host's threads.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Domain(NamedTuple):
     tdp_w: float | None = None
     tdp_note: str = ""
     device: str = ""
+    host_share: float = 1.0
 
 
 class Signal(NamedTuple):

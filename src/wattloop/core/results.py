@@ -41,6 +41,7 @@ class DomainEnergy(NamedTuple):
         known_error: systematic error of the source, as a share of the energy.
         tdp_w: its thermal design power, or the limit it is under; `tdp_note` says which.
         device: what it is, such as the name of a GPU.
+        host_share: as in `Domain`; below 1 where a virtual machine has a part of the processor.
     """
 
     name: str
@@ -55,6 +56,7 @@ class DomainEnergy(NamedTuple):
     tdp_w: float | None = None
     tdp_note: str = ""
     device: str = ""
+    host_share: float = 1.0
 
 
 class WindowResult(NamedTuple):
@@ -193,7 +195,7 @@ class RunStatus(StrEnum):
 
 def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
     """Plain data for JSON."""
-    return {
+    data = {
         "name": energy.name,
         "scope": energy.scope.value,
         "energy_j": energy.energy_j,
@@ -207,13 +209,17 @@ def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
         "tdp_note": energy.tdp_note,
         "device": energy.device,
     }
+    if energy.host_share != 1.0:
+        # Versions before this field refuse records that have it, so most records do not.
+        data["host_share"] = energy.host_share
+    return data
 
 
 def domain_energy_from_dict(data: dict[str, Any]) -> DomainEnergy:
-    """Inverse of `domain_energy_to_dict`."""
+    """Inverse of `domain_energy_to_dict`; fields of later versions are left out."""
     return DomainEnergy(
         **{
-            **data,
+            **{name: data[name] for name in DomainEnergy._fields if name in data},
             "scope": Scope(data["scope"]),
             "provenance": Provenance(data["provenance"]),
         }

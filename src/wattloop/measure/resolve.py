@@ -80,6 +80,7 @@ def _energy(channel: Channel, span: Span | None, duration_s: float) -> DomainEne
         tdp_w=domain.tdp_w,
         tdp_note=domain.tdp_note,
         device=domain.device,
+        host_share=domain.host_share,
     )
 
 

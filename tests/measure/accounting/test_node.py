@@ -39,6 +39,18 @@ def test_a_job_on_a_shared_node_carries_its_share_of_the_board():
     assert any("25% of board" in text for text in node.assumptions)
 
 
+def test_a_virtual_machine_carries_the_host_as_it_carries_the_processor():
+    """2 of the host's 192 threads: 1/96 of the 62 W too; a job's share is a part of that."""
+    package = domain("cpu:0/package", 20, host_share=2 / 192)
+    node = node_energy(window(10, package), Settings())
+    assert node.energy_j == pytest.approx((20 + (62 / 96 + 0.10 * 2) * 10) / 0.92)
+    assert any("1% of board" in text and "host's threads" in text for text in node.assumptions)
+    of_job = node_energy(window(10, package), Settings(node_share=0.5))
+    assert of_job.energy_j == pytest.approx((20 + (31 / 96 + 0.10 * 2) * 10) / 0.92)
+    stated = node_energy(window(10, package), Settings(node_overhead_w=5.0))
+    assert stated.energy_j == pytest.approx((20 + 5 * 10) / 0.92)
+
+
 def test_the_users_own_numbers_replace_the_defaults():
     """With both stated, only the sensors' uncertainty is left."""
     settings = Settings(node_overhead_w=30.0, psu_efficiency=0.8)

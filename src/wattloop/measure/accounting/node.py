@@ -7,6 +7,7 @@ power they cool. The defaults and their ranges are in `wattloop.hardware.chassis
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wattloop.core.provenance import Provenance
@@ -73,7 +74,9 @@ def _modelled(
 ) -> NodeEnergy:
     duration_s = result.duration_s
     power_w = energy_j / duration_s if duration_s > 0 else 0.0
-    other_w = _other_w(power_w, settings.node_overhead_w, settings.node_share)
+    other_w = _other_w(
+        power_w, settings.node_overhead_w, settings.node_share, _host_share(result.domains)
+    )
     eta = _efficiency(settings.psu_efficiency)
     node_j = (energy_j + other_w.value * duration_s) / eta.value
     # Independent unknowns: sensors, the other parts, the power supply.
@@ -100,19 +103,37 @@ def _modelled(
     )
 
 
-def _other_w(power_w: float, stated_w: float | None, share: float) -> Fact:
-    """Board, disks and network card are one per node: a job carries its share of them."""
-    of_node = "" if share == 1 else f"{share:.0%} of "
+def _host_share(domains: Sequence[DomainEnergy]) -> float:
+    """Part of the host that this machine has: 1 unless it is a virtual one.
+
+    A host's board, disks and network card serve all its guests, so a guest is charged for them as
+    it is for the processors.
+    """
+    shares = [d.host_share for d in domains if d.scope is Scope.CPU and d.name.endswith("/package")]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def _other_w(power_w: float, stated_w: float | None, share: float, host_share: float) -> Fact:
+    """Board, disks and network card are one per host: a guest or a job carries its share.
+
+    What the user states is of this machine, so only a job's share of it applies.
+    """
     if stated_w is not None:
-        return Fact(share * stated_w, 0.0, f"{of_node}your setting node_overhead_w")
+        return Fact(share * stated_w, 0.0, f"{_part(share)}your setting node_overhead_w")
     fixed = (BOARD_W, DISK_W, ADAPTER_W)
+    share *= host_share
+    guest = "" if host_share == 1 else ", the part of the host's threads that is ours"
     return Fact(
         share * sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
         math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
-        f"{of_node}board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card "
-        f"{ADAPTER_W.value:g} W; fans {FAN_SHARE.value:.0%} of what they cool "
+        f"{_part(share)}board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card "
+        f"{ADAPTER_W.value:g} W{guest}; fans {FAN_SHARE.value:.0%} of what they cool "
         "(docs/accounting.md)",
     )
+
+
+def _part(share: float) -> str:
+    return "" if share == 1 else f"{share:.2g} of " if share < 0.01 else f"{share:.0%} of "
 
 
 def _efficiency(stated: float | None) -> Fact:

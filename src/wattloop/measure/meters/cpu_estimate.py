@@ -232,4 +232,5 @@ def _domain(package: Package, *, clock_known: bool) -> Domain:
         tdp_w=tdp_w,
         tdp_note=note,
         device=processor.name,
+        host_share=package.share,
     )
