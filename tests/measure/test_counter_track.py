@@ -316,3 +316,78 @@ def test_a_computed_share_that_stands_still_used_nothing() -> None:
         assert span is not None
         assert span.energy_j == pytest.approx(energy_j, abs=1e-3)
         assert span.moved
+
+
+@pytest.mark.parametrize("gap_s", [3.0, 7.3, 40.0, 600.0, 7_200.0])
+@pytest.mark.parametrize("gap_share", [0.3, 1.0, 1.4], ids=["idles", "goes on", "works more"])
+def test_gap_in_which_the_counter_can_wrap_is_modelled_with_its_uncertainty(
+    gap_s: float, gap_share: float
+) -> None:
+    """A process that is stopped reads nothing; how often the counter wrapped is not known."""
+    power_w, wrap_j = 80.0, 97.0
+    track = CounterTrack(counter(wrap_j=wrap_j, max_power_w=300.0))
+    energy_j = 0.0
+    for i in range(200):
+        track.feed(i * 0.1, energy_j % wrap_j)
+        energy_j += power_w * 0.1
+    energy_j += gap_share * power_w * gap_s - power_w * 0.1
+    after_s = 19.9 + gap_s
+    for i in range(50):
+        track.feed(after_s + i * 0.1, energy_j % wrap_j)
+        energy_j += power_w * 0.1
+    span = track.between(0.0, after_s + 4.9)
+    assert span is not None
+    truth_j = power_w * (19.9 + 4.9) + gap_share * power_w * gap_s
+    assert abs(span.energy_j - truth_j) <= 2 * span.sigma_j
+    unread_s, wraps = track.unseen_wraps(0.0, after_s + 4.9)
+    assert unread_s == pytest.approx(gap_s)
+    assert wraps >= 1
+    assert track.unseen_wraps(0.0, 19.0) == (0.0, 0)
+
+
+def test_gap_too_short_to_wrap_is_exact() -> None:
+    """A counter of 262 kJ needs 87 s at 3 kW: a stop of a minute loses nothing and says nothing."""
+    track = CounterTrack(counter(wrap_j=262_143.0, max_power_w=3_000.0))
+    for i in range(20):
+        track.feed(i * 0.1, 10.0 * i)
+    track.feed(61.9, 10.0 * 619)
+    span = track.between(0.0, 61.9)
+    assert span is not None
+    assert span.energy_j == pytest.approx(6_190.0, abs=1.0)
+    assert track.unseen_wraps(0.0, 61.9) == (0.0, 0)
+
+
+def test_gap_without_any_power_before_it_is_missing() -> None:
+    """After a single reading there is no model: the time is left out."""
+    track = CounterTrack(counter(wrap_j=97.0, max_power_w=300.0))
+    track.feed(0.0, 5.0)
+    for i in range(20):
+        track.feed(10.0 + i * 0.1, 8.0 + i)
+    span = track.between(0.0, 11.9)
+    assert span is not None
+    assert span.covered == pytest.approx(1.9 / 11.9, abs=0.01)
+    assert span.energy_j == pytest.approx(19.0, abs=1.0)
+
+
+def test_counter_that_stands_at_the_same_value_after_a_gap_may_have_gone_round() -> None:
+    """100 W for a multiple of the wrap end where they began: that is not 0 J."""
+    track = CounterTrack(counter(wrap_j=100.0, max_power_w=300.0))
+    for i in range(100):
+        track.feed(i * 0.1, (10.0 * i) % 100.0)
+    track.feed(9.9 + 5.0, 90.0)
+    span = track.between(9.9, 14.9)
+    assert span is not None
+    assert abs(span.energy_j - 500.0) <= 2 * span.sigma_j
+    assert track.unseen_wraps(9.9, 14.9)[1] >= 1
+
+
+def test_many_bridges_take_little_memory_and_keep_their_sum() -> None:
+    """A process that is stopped and continued for weeks: bounded, and none is forgotten."""
+    track = CounterTrack(counter(wrap_j=97.0, max_power_w=300.0))
+    time_s = energy_j = 0.0
+    for i in range(2_000):
+        step_s = 4.0 if i % 4 == 3 else 0.1
+        time_s, energy_j = time_s + step_s, energy_j + 80.0 * step_s
+        track.feed(time_s, energy_j % 97.0)
+    assert len(track.bridges) <= 100
+    assert track.unseen_wraps(0.0, time_s)[0] == pytest.approx(500 * 4.0)

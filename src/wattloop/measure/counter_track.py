@@ -13,6 +13,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
+from typing import NamedTuple
 
 from wattloop.core.records import Domain, Gap
 from wattloop.measure.spans import (
@@ -23,10 +24,11 @@ from wattloop.measure.spans import (
     THIN_AT_ONCE,
     Span,
     kept_points,
+    plausible_power_w,
 )
 from wattloop.measure.ticks import TickClock
 
-__all__ = ["CounterTrack"]
+__all__ = ["MODEL_S", "CounterTrack"]
 
 WRAP_LIMIT_W = 100_000.0
 WRAP_SLACK_S = 0.01
@@ -40,6 +42,28 @@ EXACT_S = 1e-6
 nothing was used; of a sensor only that it has not been updated."""
 RESETS_KEPT = 1_000
 """A broken counter may fall at every reading; the last falls are enough to say so."""
+BRIDGES_KEPT = 100
+"""Beyond this many the two oldest bridges become one."""
+MODEL_S = 10.0
+"""Length of the time before a gap whose mean power is the model of the gap."""
+MODEL_ERROR = 0.5
+"""Standard deviation of that model, as a share: a suspended job idles, another one begins."""
+SURE = 0.999
+"""Probability from which on a number of wraps is taken as known."""
+
+
+class Bridge(NamedTuple):
+    """A time without readings in which the counter may have wrapped unseen.
+
+    `sigma_j` is one standard deviation of its energy, `unread_s` how long no reading was taken,
+    `wraps` how often the counter can have wrapped unseen at a plausible power.
+    """
+
+    since_s: float
+    until_s: float
+    sigma_j: float
+    unread_s: float
+    wraps: int
 
 
 class CounterTrack:
@@ -55,6 +79,9 @@ class CounterTrack:
         self.wraps = 0
         self.resets: deque[tuple[float, float]] = deque(maxlen=RESETS_KEPT)
         """Last reading before the counter began anew, and the first after it."""
+        self.bridges: list[Bridge] = []
+        self.model_w: float | None = None
+        """Mean power before the first reading, where another process knew it."""
         self.times_s: array[float] = array("d")
         self.totals_j: array[float] = array("d")
         self._blurs_s: array[float] = array("d")
@@ -69,7 +96,7 @@ class CounterTrack:
         """Take a reading: joules as the sensor shows them. It ends whatever gap there was."""
         self.last_gap = None
         self.lost = None
-        if raw_j == self._raw_j:
+        if raw_j == self._raw_j and not self._may_have_wrapped(time_s):
             if self._exact:
                 self._push(time_s, time_s - self._read_s)
                 self._changed_s = time_s
@@ -157,6 +184,7 @@ class CounterTrack:
             guessed_s = min(reset_s, last_s) - max(since_s, begin_s)
             if guessed_s > 0 and reset_s - since_s <= BRIDGE_S:
                 sigma_j = math.hypot(sigma_j, 0.5 * abs(self._slope_at(reset_s)) * guessed_s)
+        sigma_j = math.hypot(sigma_j, self.bridged_sigma_j(begin_s, last_s))
         hole_s = end_s - last_s + self.uncounted_s(begin_s, last_s)
         duration_s = end_s - begin_s
         covered = max(0.0, 1 - hole_s / duration_s) if duration_s > 0 else 0.0
@@ -169,6 +197,16 @@ class CounterTrack:
             for since_s, reset_s in self.resets
             if reset_s - since_s > BRIDGE_S
         )
+
+    def bridged_sigma_j(self, begin_s: float, end_s: float) -> float:
+        """Standard deviation of the energy of bridged gaps between two instants."""
+        return math.hypot(*(_share(b, begin_s, end_s) * b.sigma_j for b in self.bridges))
+
+    def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
+        """Seconds of bridged gaps between two instants, and how many wraps they can hide."""
+        shares = [(_share(b, begin_s, end_s), b) for b in self.bridges]
+        unread_s = sum(share * bridge.unread_s for share, bridge in shares)
+        return unread_s, sum(bridge.wraps for share, bridge in shares if share > 0)
 
     def _moved(self, begin_s: float, end_s: float) -> bool:
         """Whether the counter is alive: it changed, or has not been looked at since `begin_s`."""
@@ -211,19 +249,76 @@ class CounterTrack:
 
     def _difference(self, time_s: float, raw_j: float) -> float:
         difference_j = raw_j - self._raw_j
-        if difference_j >= 0:
-            return difference_j
         wrap_j = self.domain.wrap_j
+        if difference_j >= 0:
+            return difference_j if wrap_j is None else self._bridged(time_s, difference_j, wrap_j)
         if wrap_j is not None:
             wrapped_j = difference_j + wrap_j
             limit_j = WRAP_LIMIT_W * (time_s - self._read_s + WRAP_SLACK_S)
             if 0 <= wrapped_j <= limit_j:
                 self.wraps += 1
-                return wrapped_j
+                return self._bridged(time_s, wrapped_j, wrap_j)
         self.resets.append((self._read_s, time_s))
         if len(self.times_s) < 2 or time_s - self._read_s > BRIDGE_S:
             return 0.0
         return self._slope(len(self.times_s) - 1, 1.0) * (time_s - self._read_s)
+
+    def _may_have_wrapped(self, time_s: float) -> bool:
+        """Whether a counter that shows the same value can have gone round since it was read."""
+        wrap_j = self.domain.wrap_j
+        if wrap_j is None or len(self.times_s) < 2 or self.totals_j[-1] <= 0:
+            return False
+        return plausible_power_w(self.domain) * (time_s - self._read_s) >= wrap_j
+
+    def _bridged(self, time_s: float, least_j: float, wrap_j: float) -> float:
+        """Joules since the last reading, which are `least_j` plus a whole number of wraps.
+
+        With P the highest plausible power and dt the time since the last reading, the energy is
+        one of c_k = least_j + k wrap_j <= P dt. The model says m = p dt, with p the mean power
+        before the gap, and a standard deviation of s = MODEL_ERROR m. The weight of c_k is
+        exp(-(c_k - m)^2 / 2 s^2); energy and uncertainty are mean and deviation over all c_k.
+        """
+        gap_s = time_s - self._read_s
+        most = math.floor((plausible_power_w(self.domain) * gap_s - least_j) / wrap_j)
+        if most < 1:
+            return least_j
+        long = gap_s > BRIDGE_S
+        if len(self.times_s) < 2:
+            if long:  # no power is known that could stand for the gap
+                self.resets.append((self._read_s, time_s))
+            return 0.0 if long else least_j
+        model_j = self._model_w() * gap_s
+        model_sigma_j = MODEL_ERROR * model_j
+        first = min(most, max(0, math.floor((model_j - 4 * model_sigma_j - least_j) / wrap_j)))
+        last = min(most, max(first, math.ceil((model_j + 4 * model_sigma_j - least_j) / wrap_j)))
+        if last - first > BRIDGES_KEPT:  # so many candidates say no more than the model
+            energy_j, sigma_j, sure = model_j, model_sigma_j, False
+        else:
+            candidates_j = [least_j + k * wrap_j for k in range(first, last + 1)]
+            energy_j, sigma_j, sure = _weighted(candidates_j, model_j, model_sigma_j)
+        if long or not sure:
+            self._add_bridge(Bridge(self._read_s, time_s, sigma_j, gap_s, most))
+        return energy_j
+
+    def _model_w(self) -> float:
+        """Power that stands for a gap after the last reading."""
+        if self.model_w is not None and self.times_s[-1] - self.times_s[0] < MODEL_S:
+            return self.model_w
+        return max(0.0, self._slope(len(self.times_s) - 1, MODEL_S))
+
+    def _add_bridge(self, bridge: Bridge) -> None:
+        self.bridges.append(bridge)
+        if len(self.bridges) > BRIDGES_KEPT:
+            one, two = self.bridges[:2]
+            self.bridges[:2] = [
+                Bridge(
+                    one.since_s,
+                    two.until_s,
+                    math.hypot(one.sigma_j, two.sigma_j),
+                    one.unread_s + two.unread_s,
+                    one.wraps + two.wraps,
+                )
+            ]
 
     def _learn_period(self) -> None:
         """Some sensors update more slowly than declared; unchanged readings show it."""
@@ -279,3 +374,25 @@ class CounterTrack:
     def _slope_at(self, time_s: float) -> float:
         i = min(bisect_right(self.times_s, time_s), len(self.times_s) - 1)
         return self._slope(i, 0.0)
+
+
+def _share(bridge: Bridge, begin_s: float, end_s: float) -> float:
+    """Share of a bridge that lies between two instants."""
+    inside_s = min(bridge.until_s, end_s) - max(bridge.since_s, begin_s)
+    return max(0.0, inside_s) / (bridge.until_s - bridge.since_s)
+
+
+def _weighted(
+    candidates_j: list[float], model_j: float, sigma_j: float
+) -> tuple[float, float, bool]:
+    """Mean and standard deviation of candidates under a normal model, and whether one is sure."""
+    nearest_j = min(candidates_j, key=lambda one_j: abs(one_j - model_j))
+    if sigma_j <= 0:
+        return nearest_j, 0.0, len(candidates_j) == 1
+    # relative to the nearest one, so that a model that fits none of them does not give 0 / 0
+    best = (nearest_j - model_j) ** 2
+    weights = [math.exp((best - (c - model_j) ** 2) / (2 * sigma_j**2)) for c in candidates_j]
+    total = sum(weights)
+    mean_j = sum(w * c for w, c in zip(weights, candidates_j, strict=True)) / total
+    variance = sum(w * (c - mean_j) ** 2 for w, c in zip(weights, candidates_j, strict=True))
+    return mean_j, math.sqrt(variance / total), 1.0 / total >= SURE

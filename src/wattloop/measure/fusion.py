@@ -56,6 +56,10 @@ class ShapedCounter:
         """The gauge's last reading."""
         return self.gauge.power_w(over_s)
 
+    def unseen_wraps(self, begin_s: float, end_s: float) -> tuple[float, int]:
+        """Seconds of bridged gaps of the counter, and how many wraps they can hide."""
+        return self.counter.unseen_wraps(begin_s, end_s)
+
     def between(self, begin_s: float, end_s: float) -> Span | None:
         """Energy between two instants."""
         counter = self.counter
@@ -75,6 +79,7 @@ class ShapedCounter:
         # In a short window both ends are off in the same way: what is uncertain is the power.
         short_j = self._power_sigma_w(begin_s, last_s) * (last_s - begin_s)
         sigma_j = min(math.hypot(begin_sigma_j, end_sigma_j), short_j)
+        sigma_j = math.hypot(sigma_j, counter.bridged_sigma_j(begin_s, last_s))
         return Span(energy_j, sigma_j, covered, moved=True)
 
     def _silent(self, end_s: float) -> bool:

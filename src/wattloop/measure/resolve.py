@@ -7,9 +7,12 @@ from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.core.units import format_duration
 from wattloop.measure.channels import Channel
+from wattloop.measure.counter_track import CounterTrack
+from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.spans import Span
 
-__all__ = ["resolve_window"]
+__all__ = ["resolve_window", "unseen_wraps_reason"]
 
 COVERAGE_FACTOR = 2.0
 """Stated uncertainties are two standard deviations: about 95%."""
@@ -135,7 +138,21 @@ def _reason_missing(
         return (
             f"not read for {format_duration(unread_s)} of {format_duration(duration_s)}: {reason}"
         )
-    return None
+    return None if isinstance(track, GaugeTrack) else unseen_wraps_reason(track, begin_s, end_s)
+
+
+def unseen_wraps_reason(
+    track: CounterTrack | ShapedCounter, begin_s: float, end_s: float
+) -> str | None:
+    """Why a counter does not show the energy of a time on its own; None when it does."""
+    unread_s, wraps = track.unseen_wraps(begin_s, end_s)
+    if not wraps:
+        return None
+    return (
+        f"not read for {format_duration(unread_s)}, in which the counter can wrap unseen "
+        f"({'once' if wraps == 1 else f'up to {wraps} times'}); "
+        "the energy of that time is modelled from the power before it, see the uncertainty"
+    )
 
 
 def _stuck(channel: Channel, span: Span) -> bool:

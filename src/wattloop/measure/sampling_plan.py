@@ -5,13 +5,12 @@ import time
 from wattloop.core.records import DomainKind
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.pace import Pace
+from wattloop.measure.spans import plausible_power_w
 
 __all__ = ["FLUSH_S", "Chores", "Plan", "feed_interval_s"]
 
 FLUSH_S = 0.5
 """Buffered readings reach the journal this often: what a crash can lose."""
-WRAP_GUARD_W = 4_000.0
-"""A counter is read often enough not to wrap unseen at this power."""
 TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
 
 
@@ -59,5 +58,5 @@ def feed_interval_s(feed: MeterFeed, wished_s: float, duty: float) -> float:
     interval_s = max(wished_s, period_s, feed.cost_s / duty)
     for domain in feed.domains:
         if domain.kind is DomainKind.COUNTER and domain.wrap_j is not None:
-            interval_s = min(interval_s, max(0.02, domain.wrap_j / WRAP_GUARD_W))
+            interval_s = min(interval_s, max(0.02, domain.wrap_j / plausible_power_w(domain)))
     return interval_s

@@ -6,7 +6,9 @@ import math
 from array import array
 from typing import NamedTuple
 
-__all__ = ["Span", "kept_points"]
+from wattloop.core.records import Domain
+
+__all__ = ["Span", "kept_points", "plausible_power_w"]
 
 BRIDGE_S = 2.0
 """Gauges are interpolated over gaps up to this long; longer ones are left out and said so. Nor is
@@ -21,6 +23,8 @@ THIN_S = 10.0
 """How far apart old points are: nothing of the energy between two of them is lost."""
 THIN_AT_ONCE = 4_096
 """So many points are thinned out together, to do it seldom."""
+PLAUSIBLE_W = 4_000.0
+"""No package, memory or card draws more, where the sensor states nothing."""
 
 
 class Span(NamedTuple):
@@ -45,3 +49,8 @@ def kept_points(times_s: array[float], first: int, last: int) -> list[int]:
             kept.append(i)
             kept_s = times_s[i]
     return kept
+
+
+def plausible_power_w(domain: Domain) -> float:
+    """The highest power that a domain can draw; a counter wraps no faster than at this power."""
+    return domain.max_power_w or PLAUSIBLE_W

@@ -193,6 +193,35 @@ def test_a_counter_wraps_while_no_agent_runs(
     assert domains_of(node.end_of("7"))[PACKAGE]["energy_j"] == pytest.approx(1_500.0, rel=0.02)
 
 
+@pytest.mark.parametrize("restarted", [True, False], ids=["agent killed", "agent stopped"])
+def test_counter_that_can_wrap_while_no_agent_reads_is_modelled_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """2,000 s at 100 W wrap a counter of 65 kJ three times; no reading tells how often."""
+    wrap_j, away_s = 65_500.0, 2_000.0
+    domain = counter(PACKAGE, Scope.CPU, wrap_j=wrap_j, max_power_w=400.0)
+    node = ScriptedNode(tmp_path, [(domain, line(100.0, wrap_j))], monkeypatch)
+    agent = node.start()
+    node.event("start", "7", cpus="8", whole="yes")
+    node.pass_time(30.0)
+    if restarted:
+        node.kill()
+        node.clock.advance(away_s)
+        node.start()
+    else:
+        node.clock.advance(away_s)  # SIGSTOP: the process is there and reads nothing
+        agent.look()
+    node.pass_time(30.0)
+    node.event("end", "7")
+    node.pass_time(2.0)
+    end = node.end_of("7")
+    package = domains_of(end)[PACKAGE]
+    truth_j = 100.0 * (away_s + 60.0)
+    assert abs(package["energy_j"] - truth_j) <= package["uncertainty_j"]
+    assert not end["result"]["complete"]
+    assert any("wrap" in part["reason"] for part in end["result"]["missing"])
+
+
 def test_after_a_long_absence_the_job_goes_on_in_a_second_run_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

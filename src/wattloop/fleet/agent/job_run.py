@@ -45,6 +45,7 @@ class RunPlan:
         asked: whether Slurm's controller was asked, with or without success.
         died: it ended without anybody hearing of it.
         free_s: seconds of the node that no job had, for what no job used.
+        modelled: domains whose energy is partly modelled, and why.
     """
 
     run_id: str
@@ -64,6 +65,7 @@ class RunPlan:
     asked: bool = False
     died: bool = False
     free_s: float = 0.0
+    modelled: dict[str, str] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -177,9 +179,10 @@ class JobRun:
         self, end_s: float, account: Account, uncertainty_j: Mapping[str, float]
     ) -> WindowResult:
         """Energy of the run by what its account says."""
+        modelled = [Missing(n, why) for n, why in self.plan.modelled.items() if self.has(n)]
         found = resolve_window(
             channels_of([self.feed]),
-            self.missing,
+            [*self.missing, *modelled],
             name=self.plan.facts.get("name") or self.plan.job or "unallocated",
             window_id=0,
             parent_id=None,

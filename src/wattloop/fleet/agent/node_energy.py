@@ -11,11 +11,12 @@ from wattloop.core.results import Missing
 from wattloop.fleet.agent.plausible import PlausibleMeter
 from wattloop.fleet.agent.same_counter import goes_on
 from wattloop.measure.channels import Channel, channels_of
-from wattloop.measure.counter_track import CounterTrack
+from wattloop.measure.counter_track import MODEL_S, CounterTrack
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
+from wattloop.measure.resolve import unseen_wraps_reason
 from wattloop.measure.spans import BRIDGE_S, Span
 
 __all__ = ["NodeEnergy"]
@@ -126,6 +127,11 @@ class NodeEnergy:
         span = self._between(name, begin_s, end_s)
         return 0.0 if span is None else (1 - span.covered) * (end_s - begin_s)
 
+    def unseen_wraps(self, name: str, begin_s: float, end_s: float) -> str | None:
+        """Why a counter does not show the energy of a time on its own; None when it does."""
+        track = _counter(self.channels[name])
+        return None if track is None else unseen_wraps_reason(track, begin_s, end_s)
+
     def sigma_j(self, name: str, begin_s: float, end_s: float) -> float:
         """How sure the sensor's energy of a time is, as far as this process has seen it."""
         span = self._between(name, max(begin_s, self._anchors_s[name]), end_s)
@@ -165,14 +171,16 @@ class NodeEnergy:
                 "read_s": track.last_read_s,
                 "pending_j": 0.0 if span is None else max(0.0, span.energy_j - counted_j),
                 "until_s": until_s,
+                "power_w": track.power_w(MODEL_S),
             }
         return kept
 
     def take_up(self, state: Mapping[str, Any]) -> list[str]:
         """Go on where another process stopped; names of domains for which that was possible.
 
-        Called after the first reading of all sensors. A counter that may have wrapped more than
-        once, that fell, or that gained more than its device can draw, begins anew.
+        Called after the first reading of all sensors. A counter that fell, or that gained more
+        than its device can draw, starts again. One that may have wrapped more than once goes on
+        with the power of before, and says so (`unseen_wraps`).
         """
         seeds: dict[int, tuple[float, float, dict[int, tuple[float, float]]]] = {}
         taken = []
@@ -192,7 +200,12 @@ class NodeEnergy:
             self._anchors_s[name] = kept["until_s"]
             self._counted_j[name] = 0.0
         for index, (until_s, read_s, values) in seeds.items():
-            self._seed(self.feeds[index], until_s, read_s, values)
+            powers_w = {
+                self.channels[name].index: state[name].get("power_w")
+                for name in taken
+                if self.channels[name].feed.index == index
+            }
+            self._seed(self.feeds[index], until_s, read_s, values, powers_w)
             self.unseen_s = (until_s, self._clock.now_s())
         return taken
 
@@ -202,12 +215,14 @@ class NodeEnergy:
         until_s: float,
         read_s: float,
         values: Mapping[int, tuple[float, float]],
+        powers_w: Mapping[int, float | None],
     ) -> None:
         """Tracks that begin with what was read before, then go on with what is read now."""
         now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterTrack) else None
                for t in feed.tracks]  # fmt: skip
         for i, (before_j, raw_j) in values.items():
             fresh = CounterTrack(feed.domains[i], feed.tracks[i].ticks)
+            fresh.model_w = powers_w[i]
             # A track takes a reading for half a period old; this one is exact at `until_s`.
             first_s = until_s + feed.domains[i].update_period_s / 2
             fresh.feed(first_s, before_j)

@@ -9,9 +9,6 @@ from wattloop.fleet.agent.plausible import highest_w
 
 __all__ = ["goes_on"]
 
-TYPICAL_W = 500.0
-"""Power of a package whose limit is not known, for counting how often it may have wrapped."""
-
 
 def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float) -> bool:
     """Whether a counter's reading is that of before, gone on."""
@@ -21,8 +18,5 @@ def goes_on(domain: Domain, kept: Mapping[str, Any], raw_j: float, read_s: float
     most_j = highest_w(domain) * (gap_s + 1.0)
     gained_j = raw_j - kept["raw_j"]
     if domain.wrap_j is not None:
-        gained_j %= domain.wrap_j
-        # At what a package may draw it could have wrapped once more: then nobody knows.
-        if (domain.tdp_w or TYPICAL_W) * gap_s > domain.wrap_j:
-            return False
+        gained_j %= domain.wrap_j  # how often it wrapped is the energy curve's to judge
     return bool(gap_s >= 0 and 0 <= gained_j <= most_j)

@@ -108,9 +108,15 @@ class Sharing:
         return Stretch(begin_s, end_s, occupants, self.cpu.busy_between(begin_s, end_s))
 
     def _mark_holes(self, before_s: dict[str, float]) -> None:
-        """Counters of runs begin anew where nobody knows what a sensor missed."""
+        """Counters of runs begin anew where nobody knows what a sensor missed; where it is
+        modelled, runs say so.
+        """
         for name, done_s in self.ledger.done_s.items():
             begin_s = before_s.get(name, done_s)
+            modelled = self.sensors.unseen_wraps(name, begin_s, done_s)
+            if modelled is not None:
+                for run in self.book.all():
+                    run.plan.modelled.setdefault(name, modelled)
             if done_s - begin_s > BRIDGE_S and (
                 self.sensors.hole_s(name, begin_s, done_s) > BRIDGE_S
             ):
