@@ -26,7 +26,10 @@ Interval = Annotated[
 Devices = Annotated[
     str | None,
     typer.Option(
-        "--devices", metavar="LIST", help="Read only these, such as cpu,gpu:0,dram (default: all)."
+        "--devices",
+        metavar="LIST",
+        help="Read only these, such as cpu,gpu:0 (default: CPUs, memory and the GPUs that "
+        "CUDA_VISIBLE_DEVICES and the like show; all: every GPU).",
     ),
 ]
 Meters = Annotated[

@@ -29,6 +29,9 @@ def print_summary(done: CommandRun) -> None:
         table = table_text(DOMAIN_HEADERS, rows) if rows else ""
         for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
             say(f"  {line}")
+    else:
+        for left_out in run.left_out:
+            say(f"wattloop: {left_out.text}")
     if done.outcome.left_running:
         say(
             f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "

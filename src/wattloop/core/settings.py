@@ -23,7 +23,8 @@ class Settings(NamedTuple):
 
     Attributes:
         interval_s: seconds between samples.
-        devices: which domains to read (`cpu`, `gpu:0`, `dram`, ...); empty means all.
+        devices: which domains to read (`cpu`, `gpu:0`, `dram`, ...), `-gpu:1` for all but that
+            one; empty means all but the GPUs that the environment hides, `all` means those, too.
         meters: which meters may be used, by name; empty means all that can be detected.
         pue: power usage effectiveness of the room the machine stands in.
         zone: ISO 3166 alpha-3 country code, or the name of a zone in `carbon_file`.

@@ -11,7 +11,7 @@ from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.spans import Span
 
-__all__ = ["Channel", "channels_of"]
+__all__ = ["Channel", "channels_of", "selected"]
 
 
 class Channel:
@@ -66,7 +66,7 @@ def channels_of(feeds: Sequence[MeterFeed], devices: Sequence[str] = ()) -> list
     chosen: dict[str, Channel] = {}
     for feed in feeds:
         for index, domain in enumerate(feed.domains):
-            if devices and not any(_matches(domain.name, wanted) for wanted in devices):
+            if not selected(domain.name, devices):
                 continue
             candidate = Channel(domain, feed, index)
             present = chosen.get(domain.name)
@@ -98,6 +98,17 @@ def _shapes(gauge: Channel, counter: Channel) -> bool:
         and counter.domain.update_period_s >= SLOW_SENSOR_S
         and gauge.domain.provenance is counter.domain.provenance
     )
+
+
+def selected(name: str, devices: Sequence[str]) -> bool:
+    """Whether `devices` choose the domain `name`: all unless one is named, `-NAME` leaves one out.
+
+    `all` is every domain.
+    """
+    if any(_matches(name, each[1:]) for each in devices if each.startswith("-")):
+        return False
+    wanted = [each for each in devices if not each.startswith("-")]
+    return not wanted or any(each == "all" or _matches(name, each) for each in wanted)
 
 
 def _matches(name: str, wanted: str) -> bool:

@@ -104,7 +104,7 @@ def child_environment(session: "Session | None") -> dict[str, str]:
     environment = dict(os.environ)
     if session is not None:
         job = session.job
-        environment[JOB_VARIABLE] = session.run_id if job is None else job.job_id
+        environment[JOB_VARIABLE] = session.run_id if job is None else job.claim_name
         environment[RUN_VARIABLE] = session.run_id
     return environment
 

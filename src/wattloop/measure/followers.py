@@ -30,7 +30,7 @@ class Role:
     def __init__(self, run_id: str, job: Job | None) -> None:
         self._run_id = run_id
         self._job = job
-        self._claim = Claim(job.job_id if job is not None else run_id)
+        self._claim = Claim(job.claim_name if job is not None else run_id)
         self._journal: Path | None = None
         self._tail: JournalTail | None = None
         self._tail_path = ""

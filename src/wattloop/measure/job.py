@@ -1,7 +1,7 @@
 """Which job this process belongs to: launcher, scheduler, ranks."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ JOB_VARIABLE = "WATTLOOP_JOB"
 RUN_VARIABLE = "WATTLOOP_RUN"
 """Names the run that a measured child lies in."""
 
+CLAIM_SEPARATOR = ";"
+
 
 class Job(NamedTuple):
     """Several processes that are one piece of work.
@@ -29,6 +31,7 @@ class Job(NamedTuple):
         kind: who says so: `wattloop`, `torchrun`, `mpi`, `slurm` or `user`.
         rank, local_rank, world_size: place in the job; None where unknown.
         scheduler: what Slurm or OAR say about the job (array, partition, project, exclusivity).
+        claim: names the claim on the devices; ranks that see different GPUs have one each.
     """
 
     job_id: str
@@ -37,6 +40,18 @@ class Job(NamedTuple):
     local_rank: int | None = None
     world_size: int | None = None
     scheduler: Mapping[str, str] = MappingProxyType({})
+    claim: str = ""
+
+    @property
+    def claim_name(self) -> str:
+        """The claim that this process tries to get, as `WATTLOOP_JOB` hands it on."""
+        return self.claim or self.job_id
+
+    def for_devices(self, left_out: Sequence[str]) -> "Job":
+        """The job of a rank that does not see all GPUs: it counts with ranks that see the same."""
+        if not left_out or self.kind == "wattloop":
+            return self
+        return self._replace(claim=f"{self.job_id}{CLAIM_SEPARATOR}{','.join(left_out)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -55,9 +70,10 @@ def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | 
     env = os.environ if environment is None else environment
     scheduler = scheduler_facts(env)
     ranks = _ranks(env)
-    for kind, job_id in _job_names(env):
-        if job_id:
-            return Job(job_id, kind, *ranks, scheduler=scheduler)
+    for kind, name in _job_names(env):
+        if name:
+            job_id = name.partition(CLAIM_SEPARATOR)[0] if kind == "wattloop" else name
+            return Job(job_id, kind, *ranks, scheduler=scheduler, claim=name)
     return None
 
 

@@ -221,21 +221,29 @@ def _as_stated(result: WindowResult, records: Sequence[JobRun]) -> WindowResult:
 
 
 def _needed(trusted: Sequence[R]) -> list[R]:
-    """Runs that add time to those before them; the samples of the others are not even read."""
+    """Runs that add time or devices to those before; the samples of the others are not read."""
     needed: list[R] = []
+    choices: list[Any] = []
     begin_s, end_s = math.inf, -math.inf
     for record in trusted:
-        if record.started_s < begin_s or _ended_s(record) > end_s:
+        devices = record.settings.get("devices")
+        if record.started_s < begin_s or _ended_s(record) > end_s or devices not in choices:
             needed.append(record)
+            choices.append(devices)
             begin_s = min(begin_s, record.started_s)
             end_s = max(end_s, _ended_s(record))
     return needed
 
 
 def _devices(records: Sequence[JobRun]) -> list[str]:
-    """What any of the processes was asked to read; empty means everything."""
-    asked = [list(r.settings.get("devices") or ()) for r in records]
-    return [] if not all(asked) else sorted({device for devices in asked for device in devices})
+    """What any of the processes was asked to read; empty means everything.
+
+    Left out is only what every process left out: ranks may have a GPU each.
+    """
+    asked = [set(r.settings.get("devices") or ()) for r in records]
+    named = [{name for name in devices if not name.startswith("-")} for devices in asked]
+    left_out = set.intersection(*({n for n in each if n.startswith("-")} for each in asked))
+    return sorted(left_out | (set().union(*named) if all(named) else set()))
 
 
 def _missing(records: Sequence[JobRun]) -> list[Missing]:

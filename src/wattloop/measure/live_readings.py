@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from wattloop.core.clock import Clock
 from wattloop.core.results import Missing, WindowResult
+from wattloop.measure.channels import selected
 from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.registry import Inventory
 from wattloop.measure.resolve import resolve_window
@@ -35,7 +36,9 @@ class LiveReadings:
         self.role = reader.role
         self.feeds = reader.feeds
         self.channels = reader.channels
-        self.missing: list[Missing] = _wanted(inventory.missing(), devices)
+        self.missing: list[Missing] = [
+            part for part in inventory.missing() if selected(part.name, devices)
+        ]
         self._abandoned = False
 
     def between(
@@ -80,13 +83,3 @@ class LiveReadings:
         """Utilisation, clocks, temperatures as last read."""
         self.reader.refresh()
         return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
-
-
-def _wanted(missing: Sequence[Missing], devices: Sequence[str]) -> list[Missing]:
-    if not devices:
-        return list(missing)
-    return [
-        m
-        for m in missing
-        if any(m.name == d or m.name.startswith((f"{d}:", f"{d}/")) for d in devices)
-    ]

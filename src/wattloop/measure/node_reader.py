@@ -72,7 +72,7 @@ class NodeReader:
         self._environment = dict(os.environ) if beside else {}
         self._cwd = _cwd()
         self._run_id = run_id
-        self._job_id = run_id if job is None else job.job_id
+        self._claim_name = run_id if job is None else job.claim_name
         self._journal: Path | None = None
 
     def first_readings(self) -> None:
@@ -254,7 +254,7 @@ class NodeReader:
             self._environment,
             self._cwd,
             self._run_id,
-            self._job_id,
+            self._claim_name,
             self._journal,
         )
         why = why_impossible()

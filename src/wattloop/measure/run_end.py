@@ -51,6 +51,7 @@ def run_result(
         "counted": session.role.counts,
         "nested": session.role.nested,
         "counted_by": session.role.counted_by,
+        "left_out": session.left_out,
     }
     try:
         return RunResult.of(result, session.settings, machine_id=session.host.machine_id, **facts)

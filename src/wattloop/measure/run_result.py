@@ -8,6 +8,7 @@ from typing import Any
 from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.measure.visible_gpus import LeftOut
 
 __all__ = ["RunResult"]
 
@@ -32,6 +33,8 @@ class RunResult:
     counted: bool = True
     counted_by: str | None = None
     nested: bool = False
+    left_out: tuple[LeftOut, ...] = ()
+    """GPUs of the machine that the environment hides from the program: in no figure of the run."""
 
     @classmethod
     def of(
@@ -112,6 +115,11 @@ class RunResult:
             "accounting": dict(self.accounting),
             "counted": self.counted,
             "counted_by": self.counted_by,
+            "left_out": [
+                {"name": name, "reason": each.because}
+                for each in self.left_out
+                for name in each.names
+            ],
             "summary": self.summary,
         }
 

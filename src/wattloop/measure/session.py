@@ -20,6 +20,7 @@ from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.run_end import call_all, run_result, whole_run
 from wattloop.measure.run_id import new_run_id
+from wattloop.measure.visible_gpus import LeftOut, gpus_left_out
 from wattloop.measure.windows import Window
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Session(LiveReadings):
         self._journal = self._log.journal
         self._closing = threading.Lock()
         self.closed: RunResult | None = None
+        self.left_out: tuple[LeftOut, ...] = ()
         self.before_end: list[Callable[[], None]] = []
         """Called when the last readings are in and the journal is still open."""
 
@@ -108,15 +110,23 @@ class Session(LiveReadings):
             settings = settings_from(os.environ) if settings is None else settings
             context = Context(Host.from_environment(), settings)
         run_id = new_run_id(context.clock.wall_s())
+        inventory, job = detect(context, explain=False), job_from_environment()
+        left_out = _gpus_left_out(context, inventory, job)
+        hidden = [f"-{name}" for each in left_out for name in each.names]
+        if hidden:
+            devices = (*context.settings.devices, *hidden)
+            context = context._replace(settings=context.settings._replace(devices=devices))
+            job = None if job is None else job.for_devices(hidden)
         session = cls(
             context,
-            detect(context, explain=False),
+            inventory,
             run_id=run_id,
             name=name,
-            job=job_from_environment(),
+            job=job,
             in_process=in_process,
             beside=given is None,
         )
+        session.left_out = tuple(left_out)
         session._begin(keep, command, kind, tags or {})
         return session
 
@@ -192,7 +202,8 @@ class Session(LiveReadings):
             call_all(self.before_end, self.note)
             self._flush(final=True)
             self.role.settle(self.started_s)
-            warnings = [*self.notes, *self._journal.warnings()]
+            left_out = [each.text for each in self.left_out]
+            warnings = [*self.notes, *left_out, *self._journal.warnings()]
             result = whole_run(self, end_s, window_id=ROOT_WINDOW_ID, warnings=warnings)
             self.closed = run_result(self, result, status, exit_code, signal)
             self.closed = self._log.end(self.closed)
@@ -223,8 +234,9 @@ class Session(LiveReadings):
     def _begin(
         self, keep: bool, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
     ) -> None:
-        if self.settings.devices and not self.channels:
-            self._log.note_devices(self.settings.devices)
+        asked = [device for device in self.settings.devices if not device.startswith("-")]
+        if asked and not self.channels:
+            self._log.note_devices(asked)
         next(self._ids)  # the root window
         for feed in self.feeds:
             feed.on_gap = self._journal.add_gap
@@ -257,3 +269,11 @@ class Session(LiveReadings):
             self._journal.add_window(window)
             self.note(f"window '{window.name}' was never closed; it ends with the run")
         self._open.clear()
+
+
+def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> list[LeftOut]:
+    """GPUs that the environment hides from the program, unless the user has named GPUs."""
+    if any(name == "all" or name.startswith("gpu:") for name in context.settings.devices):
+        return []
+    ranks = job is not None and (job.world_size or 1) > 1
+    return gpus_left_out(context, inventory, os.environ, ranks=ranks)

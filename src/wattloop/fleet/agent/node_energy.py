@@ -10,7 +10,7 @@ from wattloop.core.records import Domain, DomainKind, Gap
 from wattloop.core.results import Missing
 from wattloop.fleet.agent.plausible import PlausibleMeter
 from wattloop.fleet.agent.same_counter import goes_on
-from wattloop.measure.channels import Channel, channels_of
+from wattloop.measure.channels import Channel, channels_of, selected
 from wattloop.measure.counter_track import MODEL_S, CounterTrack
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.fusion import ShapedCounter
@@ -41,7 +41,7 @@ class NodeEnergy:
         self.missing: list[Missing] = [
             part
             for part in self._inventory.missing()
-            if not devices or part.name.partition(":")[0] in {d.partition(":")[0] for d in devices}
+            if selected(part.name.partition(":")[0], [d.partition(":")[0] for d in devices])
         ]
         self.feeds = [
             MeterFeed(PlausibleMeter(meter, context.clock), context.clock, i)

@@ -2,7 +2,8 @@
 
 The counter is exact in total but takes milliseconds to read and changes ten times a second; the
 power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's index (that of
-`nvidia-smi`): CUDA_VISIBLE_DEVICES neither hides nor renumbers cards here.
+`nvidia-smi`): CUDA_VISIBLE_DEVICES does not renumber cards. Which of them a run counts is decided
+in `measure.visible_gpus`.
 """
 
 from __future__ import annotations

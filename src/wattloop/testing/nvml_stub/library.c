@@ -76,9 +76,29 @@ nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_device *device) {
 nvml_return nvmlDeviceGetHandleByUUID(const char *uuid, nvml_device *device) {
     unsigned i;
     if (init_count <= 0) return UNINITIALIZED;
-    for (i = 0; i < (unsigned)shared->gpu_count; i++)
-        if (strcmp(uuid, shared->gpus[i].uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+    for (i = 0; i < (unsigned)shared->gpu_count; i++) {
+        struct gpu *g = &shared->gpus[i];
+        /* the one MIG instance of card GPU-x is MIG-x, and its handle the card's own */
+        int mig = g->mig_mode == 1 && strncmp(uuid, "MIG-", 4) == 0;
+        if (strcmp(uuid, g->uuid) == 0 || (mig && strcmp(uuid + 4, g->uuid + 4) == 0))
+            return nvmlDeviceGetHandleByIndex_v2(i, device);
+    }
     return NOT_FOUND;
+}
+
+nvml_return nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml_device g, nvml_device *card) {
+    CHECK(g, 0);
+    if (g->mig_mode != 1) return NOT_SUPPORTED;
+    *card = g;
+    return OK;
+}
+
+/* On some boards the device files are not in the order of the bus: there the last is nvidia0. */
+nvml_return nvmlDeviceGetMinorNumber(nvml_device g, unsigned *minor) {
+    CHECK(g, 0);
+    *minor = (unsigned)(g - shared->gpus);
+    if (getenv("WATTLOOP_NVML_STUB_REVERSED")) *minor = (unsigned)shared->gpu_count - 1 - *minor;
+    return OK;
 }
 
 nvml_return nvmlDeviceGetName(nvml_device g, char *out, unsigned length) {
