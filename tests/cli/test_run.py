@@ -93,7 +93,7 @@ def test_wrong_interval_starts_nothing(
         (["--json", "."], "is a directory"),
         (["--config", "none.yaml"], "is not a file"),
         (["--pue", "0.5"], "PUE lies between"),
-        (["--tariff", "1 2 3"], "write it as 0.25 or '0.25 CHF'"),
+        (["--tariff", "1 2 3"], "--tariff must be a number, not '1 2 3'; use a price per kWh"),
         (["--tariff", ""], "--tariff must be a number"),
         (["--nosuch"], "No such option"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import wattloop
+from tests.cli.conftest import Machine
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
 from wattloop.store.journal import journal_directory
@@ -118,6 +119,74 @@ def test_show_tells_energy_by_domain(two: Path, capsys: pytest.CaptureFixture[st
         assert words in said
     data = data_of(capsys, "show", "last")
     assert (data["name"], data["energy_j"], data["windows"]) == ("tuned", 2_900.0, [])
+
+
+@pytest.fixture
+def stored(machine: Machine) -> Machine:
+    """A machine with one run that was measured without zone and tariff."""
+    assert machine.wattloop("run", "--name", "old", "--", "true").returncode == 0
+    return machine
+
+
+def test_zone_and_tariff_of_now_hold_for_a_stored_run(stored: Machine) -> None:
+    """The hint that the tool prints works: carbon and cost appear, and say whose settings."""
+    before = stored.wattloop("runs", "show").stdout.decode()
+    assert "WATTLOOP_ZONE" in before and "WATTLOOP_TARIFF" in before
+    shown = stored.wattloop("runs", "show", WATTLOOP_ZONE="FRA", WATTLOOP_TARIFF="0.30 EUR")
+    text = shown.stdout.decode()
+    assert "CO2e" in text and " EUR" in text
+    assert "environment WATTLOOP_ZONE, environment WATTLOOP_TARIFF" in text
+    data = json.loads(
+        stored.wattloop(
+            "runs", "show", "--json", "-", WATTLOOP_TARIFF="0.30", WATTLOOP_PUE="2"
+        ).stdout
+    )
+    node_j = data["accounting"]["node"]["energy_j"]
+    assert data["accounting"]["facility"]["energy_j"] == pytest.approx(2 * node_j)
+    assert data["accounting"]["cost"]["amount"] == pytest.approx(2 * node_j / 3.6e6 * 0.30)
+    assert data["accounting"]["carbon_g"] is None
+    after = stored.wattloop("runs", "show").stdout.decode()
+    assert after == before  # the store is as it was
+
+
+def test_a_report_has_the_carbon_of_a_stored_run(stored: Machine) -> None:
+    """`report` takes zone and tariff of now, as `runs show` does."""
+    pytest.importorskip("altair")
+    done = stored.wattloop(
+        "report", "-o", "r.html", WATTLOOP_ZONE="FRA", WATTLOOP_TARIFF="0.30 EUR/kWh"
+    )
+    assert done.returncode == 0, done.stderr
+    page = (stored.folder / "r.html").read_text()
+    assert "annual mean of France" in page and " EUR" in page
+
+
+def test_what_a_run_knew_is_not_replaced_by_the_file_of_the_reader(stored: Machine) -> None:
+    """A run with a zone of its own keeps it, unless this very command names another."""
+    stored.wattloop("run", "--zone", "USA", "--", "true")
+    (stored.folder / "wattloop.yaml").write_text("zone: FRA\n")
+
+    def zone(**variables: str) -> str:
+        shown = stored.wattloop("runs", "show", "--json", "-", **variables).stdout
+        return str(json.loads(shown)["accounting"]["carbon_intensity"]["zone"])
+
+    assert zone() == "USA"
+    assert zone(WATTLOOP_ZONE="DEU") == "DEU"
+    assert zone(WATTLOOP_ZONE="Atlantis") == "USA"
+
+
+@pytest.mark.parametrize("words", [["list"], ["show"], ["export", "--all"]])
+def test_a_bad_tariff_stops_no_verb_that_does_without(stored: Machine, words: list[str]) -> None:
+    """A wrong setting is the business of the verbs that use it."""
+    bad = {"WATTLOOP_TARIFF": "cheap", "WATTLOOP_INTERVAL": "often"}
+    done = stored.wattloop("runs", *words, **bad)
+    assert done.returncode == 0, done.stderr
+    if words == ["show"]:
+        assert "environment WATTLOOP_TARIFF" in done.stdout.decode()
+    assert stored.wattloop("restore", **bad).returncode == 0
+    assert stored.wattloop("devices", WATTLOOP_TARIFF="cheap").returncode == 0
+    refused = stored.wattloop("run", "--", "true", **bad)
+    assert refused.returncode == 2
+    assert b"environment WATTLOOP_" in refused.stderr
 
 
 def test_job_shows_nodes_and_total(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

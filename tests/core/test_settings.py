@@ -81,3 +81,41 @@ def test_a_store_in_memory_is_refused_before_it_becomes_a_folder(store: str) -> 
     """Runs would be forgotten at once, and their journals lay in a folder named `:memory:`."""
     with pytest.raises(ConfigError, match="name a file"):
         Settings().overridden({"store": store}, "flag --store")
+
+
+@pytest.mark.parametrize(
+    ("text", "currency"),
+    [
+        ("0.30", "EUR"),
+        ("0.30 USD", "USD"),
+        ("USD 0.30", "USD"),
+        ("0.30 USD/kWh", "USD"),
+        ("0.30 CHF per kWh", "CHF"),
+        ("0,30 CHF", "CHF"),
+        ("300 CHF/MWh", "CHF"),
+        ("$0.30", "USD"),
+        ("0.30€/kWh", "EUR"),
+    ],
+)
+def test_a_tariff_may_name_its_currency(text: str, currency: str) -> None:
+    """Promise: the price is understood as people write it."""
+    settings = settings_from({"WATTLOOP_TARIFF": text})
+    assert settings.tariff_per_kwh == pytest.approx(0.30)
+    assert settings.currency == currency
+
+
+def test_the_currency_next_to_the_number_wins() -> None:
+    """Promise: 0.30 EUR never becomes 0.30 CHF."""
+    both = settings_from({"WATTLOOP_TARIFF": "0.30 EUR", "WATTLOOP_CURRENCY": "CHF"})
+    assert both.currency == "EUR"
+    assert settings_from({"WATTLOOP_TARIFF": "1", "WATTLOOP_CURRENCY": "CHF"}).currency == "CHF"
+
+
+@pytest.mark.parametrize("text", ["cheap", "0.30 EUR 5", "EUR 0.30 USD", "0.3.0", "30 EUR/day"])
+def test_a_tariff_that_is_not_a_price_is_refused_where_it_is_needed(text: str) -> None:
+    """Promise: the caller that needs it gets the reason, another one gets its settings."""
+    with pytest.raises(ConfigError, match="environment WATTLOOP_TARIFF"):
+        settings_from({"WATTLOOP_TARIFF": text})
+    settings = settings_from({"WATTLOOP_TARIFF": text, "WATTLOOP_PUE": "1.4"}, needs=("store",))
+    assert (settings.tariff_per_kwh, settings.pue) == (None, 1.4)
+    assert "WATTLOOP_TARIFF" in settings.faults["tariff_per_kwh"]

@@ -44,10 +44,11 @@ def advise(
     from wattloop.advise.advisor import RULES, advice_on
     from wattloop.cli.chosen import settings_of
     from wattloop.cli.runs_store import opened
+    from wattloop.core.settings import STORE
     from wattloop.store.runs import find_run
 
     check_target(json_file, "--json")
-    settings = settings_of(config, store=store)
+    settings = settings_of(config, needs=STORE, store=store)
     with opened(store, config) as place:
         record = find_run(place, run, by_name=True)
         found = advice_on(place, record, settings)

@@ -1,5 +1,6 @@
 """The settings that a command line, the environment and the file make together."""
 
+from collections.abc import Collection
 from typing import Any
 
 from wattloop.core.errors import ConfigError
@@ -22,15 +23,18 @@ NAMES = {
 """Option -> setting."""
 
 
-def settings_of(config: str | None = None, **flags: Any) -> Settings:
-    """Defaults, file, environment and then `flags` (by option name; None means not given)."""
-    settings = load_settings(config=config)
-    tariff = flags.get("tariff")
-    if isinstance(tariff, str):
-        price, *currency = tariff.split() or [tariff]
-        if len(currency) > 1:
-            raise ConfigError(f"--tariff {tariff}: write it as 0.25 or '0.25 CHF'")
-        flags |= {"tariff": price, "currency": currency[0] if currency else None}
+def settings_of(
+    config: str | None = None, *, needs: Collection[str] | None = None, **flags: Any
+) -> Settings:
+    """Defaults, file, environment and then `flags` (by option name; None means not given).
+
+    Args:
+        config: the file that the user names.
+        needs: settings that the verb uses, None for all: a wrong value of another one does not
+            stop it.
+        flags: a wrong one is refused in any case.
+    """
+    settings = load_settings(config=config, needs=needs)
     for option, value in flags.items():
         name = NAMES[option]
         source = f"flag --{option}"

@@ -10,6 +10,7 @@ from wattloop.cli.devices_report import as_dict, print_report
 from wattloop.cli.options import Config, Devices, JsonFile, Meters
 from wattloop.cli.output import check_target, is_terminal, write_json
 from wattloop.control.registry import inventory as levers_here
+from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
@@ -44,7 +45,7 @@ def devices(
     Nothing is ever set by this command.
     """
     check_target(json_file, "--json")
-    settings = settings_of(config, devices=wanted, meters=meters)
+    settings = settings_of(config, needs=SENSORS, devices=wanted, meters=meters)
     context = Context(Host.from_environment(), settings)
     inventory = detect(context)
     try:

@@ -137,7 +137,7 @@ def retain(
     check_target(json, "--json")
     policy = _asked({"samples": samples, "levels": levels, "runs": runs})
     if policy is None:
-        policy = retention_of(settings_of(config))
+        policy = retention_of(settings_of(config, needs=("retain",)))
     if policy is None:
         raise ConfigError(
             "retain: nothing says what is too old; give --samples 30d, or write "

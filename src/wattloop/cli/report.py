@@ -38,7 +38,9 @@ def report(
     config: Config = None,
 ) -> None:
     """Write a report as one HTML file that opens offline, or as a PDF."""
+    from wattloop.cli.chosen import settings_of
     from wattloop.cli.runs_store import opened
+    from wattloop.core.settings import STORE
     from wattloop.report.figures.render import needs_libraries
     from wattloop.report.pdf import needs_typesetter
     from wattloop.report.subject import report_of
@@ -51,7 +53,7 @@ def report(
     check_target(output, "--output")
     check_target(json_file, "--json")
     with opened(store, config) as place, working("working it out"):
-        document = report_of(place, subject)
+        document = report_of(place, subject, settings_of(config, needs=STORE, store=store))
     written = {}
     for kind in kinds:
         path = _target(output, kind, document.about.get("id", "report"))

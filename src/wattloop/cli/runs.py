@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from wattloop.cli import runs_view
+from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, is_terminal, say, write_json
 from wattloop.cli.runs_store import chosen, filter_of, nothing_yet, opened, opened_if_any
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import STORE
 
 __all__ = ["app"]
 
@@ -90,11 +92,13 @@ def show_command(
     config: Config = None,
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
+    from wattloop.measure.accounting.restatement import restated
     from wattloop.store.details import read_steps, read_windows
 
     check_target(json_file, "--json")
     with opened(store, config) as place:
         (record,) = chosen(place, [run])
+        record = restated(record, settings_of(config, needs=STORE, store=store))
         windows = read_windows(place, record.run_id)
         steps = read_steps(place, record.run_id)
     if json_file is not None:
@@ -173,6 +177,7 @@ def export_command(
     config: Config = None,
 ) -> None:
     """Write runs to a file for other programs."""
+    from wattloop.measure.accounting.restatement import restated
     from wattloop.store.export import export, format_for
     from wattloop.store.runs import list_runs
 
@@ -186,6 +191,8 @@ def export_command(
         raise ConfigError("--json - and the export both go to standard output; use -o FILE")
     with opened(store, config) as place:
         records = list_runs(place) if every else chosen(place, runs or [])
+        settings = settings_of(config, needs=STORE, store=store)
+        records = [restated(record, settings) for record in records]
         export(place, records, what=what, file_format=file_format, target=output)
     if output != "-":
         say(f"{what} of {len(records)} run(s) written to {output} as {file_format}")

@@ -11,6 +11,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.output import say
 from wattloop.core.errors import ConfigError, RunNotFound, StoreLocked, StoreUnwritable
 from wattloop.core.results import RunStatus
+from wattloop.core.settings import STORE
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -26,7 +27,7 @@ def opened(place: str | None, config: str | None, *, create: bool = False) -> It
     """The store; looking into one that is not there does not make it."""
     from wattloop.store.database import open_store
 
-    location = settings_of(config, store=place).store_location
+    location = settings_of(config, needs=STORE, store=place).store_location
     if not create and not _exists(location):
         raise RunNotFound(nothing_yet(place, config))
     with open_store(location) as store:
@@ -37,7 +38,7 @@ def opened(place: str | None, config: str | None, *, create: bool = False) -> It
 @contextmanager
 def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | None"]:
     """The store, or None where there is none yet."""
-    if not _exists(settings_of(config, store=place).store_location):
+    if not _exists(settings_of(config, needs=STORE, store=place).store_location):
         yield None
         return
     with opened(place, config) as store:
@@ -48,7 +49,7 @@ def nothing_yet(place: str | None, config: str | None) -> str:
     """What to say of a store that holds no run: which one it is, and how to begin."""
     from wattloop.store.place import Place
 
-    location = Place.parse(settings_of(config, store=place).store_location).label
+    location = Place.parse(settings_of(config, needs=STORE, store=place).store_location).label
     return f"{location}: no runs yet; try: wattloop run -- python train.py"
 
 

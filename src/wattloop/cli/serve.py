@@ -13,6 +13,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import STORE
 from wattloop.core.user_path import user_path
 from wattloop.version import __version__
 
@@ -77,7 +78,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
     from wattloop.store.retention import retention_of
 
     check_target(json_file, "--json")
-    chosen = settings_of(config, store=store, retain=retain)
+    chosen = settings_of(config, needs=(*STORE, "retain"), store=store, retain=retain)
     options = ServeOptions(
         store=chosen.store_location,
         host=host,

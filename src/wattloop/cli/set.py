@@ -16,6 +16,7 @@ from wattloop.control.lever import Lever, Setting
 from wattloop.control.registry import find_levers, levers_named
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
+from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
 from wattloop.measure.launch import find_program
 from wattloop.measure.meter import Context
@@ -68,7 +69,7 @@ def set_levers(
         find_program(command[0])
     if not dry_run:
         restore_leftovers()
-    levers = find_levers(Context(Host.from_environment(), settings_of(config)))
+    levers = find_levers(Context(Host.from_environment(), settings_of(config, needs=SENSORS)))
     chosen = _chosen(levers, pairs)
     held = hold([lever for lever, _ in chosen], dry_run=dry_run, guardian=guardian)
     values = {lever.name: value for lever, value in chosen}

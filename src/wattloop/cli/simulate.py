@@ -82,12 +82,13 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.chosen import settings_of
     from wattloop.cli.simulate_execute import execute
     from wattloop.cli.simulate_request import SimulateRequest
+    from wattloop.core.settings import STORE
 
     check_target(json_file, "--json")
     execute(
         SimulateRequest(
             scenario=scenario,
-            settings=settings_of(config, store=store),
+            settings=settings_of(config, needs=STORE, store=store),
             policies=policies,
             seeds=seeds,
             workers=workers,

@@ -68,12 +68,13 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.simulate_execute import execute_whatif
     from wattloop.cli.simulate_request import SimulateRequest
     from wattloop.cli.simulate_view import print_remarks
+    from wattloop.core.settings import STORE
     from wattloop.schedule.campaigns.changes import Changes
 
     check_target(json_file, "--json")
     request = SimulateRequest(
         scenario=scenario,
-        settings=settings_of(config, store=store),
+        settings=settings_of(config, needs=STORE, store=store),
         policies=policy,
         seeds=seeds,
         workers=workers,

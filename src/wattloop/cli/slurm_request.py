@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import STORE
 from wattloop.core.user_path import user_path
 from wattloop.schedule.slurm.client import SlurmClient
 from wattloop.schedule.slurm.event_log import EventLog
@@ -56,7 +57,7 @@ def store_of(request: RunRequest) -> "Iterator[Store | None]":
     from wattloop.cli.chosen import settings_of
     from wattloop.store.database import open_store
 
-    store = open_store(settings_of(request.config, store=request.store).store_location)
+    store = open_store(settings_of(request.config, needs=STORE, store=request.store).store_location)
     try:
         yield store
     finally:

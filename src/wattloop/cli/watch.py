@@ -13,6 +13,7 @@ from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, St
 from wattloop.cli.output import check_target, is_terminal, write_json
 from wattloop.cli.watch_view import as_dict, live_table, plain_line, plain_report
 from wattloop.core.errors import ConfigError
+from wattloop.core.settings import SENSORS, STORE
 from wattloop.measure.live import DeviceView, JournalView, LiveView, Snapshot, find_live_journal
 
 __all__ = ["app"]
@@ -50,7 +51,14 @@ def watch(  # noqa: PLR0913 - one parameter per option
     check_target(json_file, "--json")
     if seconds is not None and not seconds < float("inf"):
         raise ConfigError("--seconds must be a finite number; leave it out to watch until ctrl-C")
-    settings = settings_of(config, interval=interval, devices=devices, meters=meters, store=store)
+    settings = settings_of(
+        config,
+        needs=SENSORS | STORE,
+        interval=interval,
+        devices=devices,
+        meters=meters,
+        store=store,
+    )
     view: LiveView
     if run:
         view = JournalView(find_live_journal(settings.store_location, run))

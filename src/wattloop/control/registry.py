@@ -10,7 +10,7 @@ from wattloop.control.lever_inventory import FoundLevers, LeverInventory
 from wattloop.control.names import lever_named, levers_named
 from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
-from wattloop.core.settings import Settings
+from wattloop.core.settings import SENSORS, Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.configfile import load_settings
 from wattloop.measure.meter import Context
@@ -103,7 +103,7 @@ def _context(where: Context | Host | None, settings: Settings | None) -> Context
         return where if settings is None else where._replace(settings=settings)
     if where is not None:
         return Context(where, settings or Settings())
-    return Context(Host.from_environment(), settings or load_settings())
+    return Context(Host.from_environment(), settings or load_settings(needs=SENSORS))
 
 
 def _finders(kinds: Collection[str] | None) -> Iterator[tuple[str, str]]:

@@ -201,7 +201,7 @@ class Leftover:
 def _paired(entries: list[Entry]) -> list[tuple[Entry, Lever | None]]:
     """Each with the lever of the same device, whatever number the device has today."""
     kinds = {entry.device.partition(":")[0] for entry in entries}
-    context = Context(Host.from_environment(), settings_from(os.environ))
+    context = Context(Host.from_environment(), settings_from(os.environ, needs=()))
     found = {
         (lever.device, lever.name.rpartition("/")[2]): lever
         for lever in inventory(context, kinds=kinds).levers

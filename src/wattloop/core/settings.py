@@ -5,17 +5,35 @@ This module only knows plain values: `wattloop.measure.configfile` reads the YAM
 
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Settings", "settings_from"]
+__all__ = ["GRID", "SENSORS", "STORE", "Settings", "settings_from"]
 
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 SAMPLERS = ("auto", "thread", "process")
+
+STORE = frozenset(("store",))
+"""Settings of a verb that only looks at what is stored."""
+GRID = frozenset(
+    (
+        *("pue", "zone", "carbon_g_per_kwh", "carbon_url", "carbon_file"),
+        *("tariff_per_kwh", "currency"),
+    )
+)
+"""Settings that turn the energy of a node into carbon and cost."""
+SENSORS = frozenset(
+    (
+        *("interval_s", "devices", "meters", "cpu_tdp_w", "dimms", "gauges", "redfish_url"),
+        *("ipmi", "visa_resource", "replay_file", "virtual_gpus", "sampler"),
+    )
+)
+"""Settings of a verb that reads sensors or sets levers and accounts for nothing."""
 
 
 class Settings(NamedTuple):
@@ -45,6 +63,8 @@ class Settings(NamedTuple):
         retain: what a server drops when it is old, such as `samples=30d,levels=1y,runs=forever`.
         sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
             `flag`.
+        faults: values that were given and could not be taken, with the reason. Such a setting
+            has the value it had before.
     """
 
     interval_s: float = 0.1
@@ -72,11 +92,12 @@ class Settings(NamedTuple):
     sampler: str = "auto"
     retain: str = ""
     sources: Mapping[str, str] = {}
+    faults: Mapping[str, str] = {}
 
     def overridden(self, values: Mapping[str, Any], source: str) -> "Settings":
         """A copy with `values` (None means "not given") checked and taken from `source`."""
         given = {name: value for name, value in values.items() if value is not None}
-        known = set(self._fields) - {"sources"}
+        known = set(self._fields) - {"sources", "faults"}
         for name in given:
             if name not in known:
                 from difflib import get_close_matches  # only for who made a mistake
@@ -87,9 +108,31 @@ class Settings(NamedTuple):
                     f"{source}: unknown setting '{name}'; {hint}known are "
                     f"{', '.join(sorted(known))}"
                 )
-        checked = {name: _checked(name, value, source) for name, value in given.items()}
+        checked = {}
+        for name, value in given.items():
+            checked[name] = _checked(name, value, source)
+            if name == "tariff_per_kwh":
+                checked[name], currency = checked[name]
+                if currency and "currency" not in given:
+                    checked["currency"] = currency
         sources = {**self.sources, **dict.fromkeys(checked, source)}
-        return self._replace(**checked, sources=sources)
+        faults = {name: fault for name, fault in self.faults.items() if name not in checked}
+        return self._replace(**checked, sources=sources, faults=faults)
+
+    def with_fault(self, name: str, fault: str) -> "Settings":
+        """A copy that remembers why a value of `name` was not taken."""
+        return self._replace(faults={**self.faults, name: fault})
+
+    def checked(self, needs: Collection[str] | None = None) -> "Settings":
+        """These settings, if all that are in `needs` (None: all) could be taken.
+
+        Raises:
+            ConfigError: the first fault among them.
+        """
+        for name, fault in self.faults.items():
+            if needs is None or name in needs:
+                raise ConfigError(fault)
+        return self
 
     @property
     def store_location(self) -> str:
@@ -109,8 +152,9 @@ ENVIRONMENT: dict[str, str] = {
     "WATTLOOP_CARBON_G_PER_KWH": "carbon_g_per_kwh",
     "WATTLOOP_CARBON_URL": "carbon_url",
     "WATTLOOP_CARBON_FILE": "carbon_file",
-    "WATTLOOP_TARIFF": "tariff_per_kwh",
+    # A currency within the tariff belongs to its number, so it comes last and wins.
     "WATTLOOP_CURRENCY": "currency",
+    "WATTLOOP_TARIFF": "tariff_per_kwh",
     "WATTLOOP_STORE": "store",
     "WATTLOOP_CPU_TDP": "cpu_tdp_w",
     "WATTLOOP_DIMMS": "dimms",
@@ -126,19 +170,35 @@ ENVIRONMENT: dict[str, str] = {
 }
 
 
-def settings_from(environment: Mapping[str, str], base: Settings | None = None) -> Settings:
-    """`base` (or the defaults) with the `WATTLOOP_*` variables of `environment` applied."""
+def settings_from(
+    environment: Mapping[str, str],
+    base: Settings | None = None,
+    needs: Collection[str] | None = None,
+) -> Settings:
+    """`base` (or the defaults) with the `WATTLOOP_*` variables of `environment` applied.
+
+    Args:
+        environment: variables by name.
+        base: settings that the variables override.
+        needs: names of the settings that the caller uses, None for all. A wrong value of another
+            one is kept in `Settings.faults` and stops nothing.
+    """
     settings = base or Settings()
     for variable, name in ENVIRONMENT.items():
         text = environment.get(variable)
         if text:
-            settings = settings.overridden({name: text}, f"environment {variable}")
-    return settings
+            try:
+                settings = settings.overridden({name: text}, f"environment {variable}")
+            except ConfigError as error:
+                settings = settings.with_fault(name, str(error))
+    return settings.checked(needs)
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
     """`value` in the type of setting `name`, or a ConfigError that says what is allowed."""
     where = f"{source}: {name}"
+    if name == "tariff_per_kwh":
+        return _price(value, where)
     if name in _NUMBERS:
         low, high, what = _NUMBERS[name]
         number = _number(value, where, what)
@@ -195,6 +255,36 @@ def _number(value: Any, where: str, what: str) -> float:
     if not math.isfinite(number):
         raise ConfigError(f"{where} must be a finite number, not {value!r}; {what}")
     return number
+
+
+def _price(value: Any, where: str) -> tuple[float, str]:
+    """A price per kWh and its currency, empty where none is named.
+
+    `0.30`, `0.30 EUR`, `EUR 0.30`, `0,30 EUR/kWh` and `300 EUR/MWh` mean the same.
+    """
+    low, high, what = _NUMBERS["tariff_per_kwh"]
+    if not isinstance(value, str):
+        price, currency = _number(value, where, what), ""
+    else:
+        match = _PRICE.fullmatch(value.strip())
+        if match is None or (match["before"] and match["after"]):
+            raise ConfigError(f"{where} must be a number, not {value!r}; {what}, or '0.30 EUR'")
+        word = match["before"] or match["after"] or ""
+        currency = _CURRENCIES.get(word, word)
+        price = _number(match["number"].replace(",", "."), where, what)
+        if (match["unit"] or "").lower() == "mwh":
+            price /= 1_000
+    if not low <= price <= high:
+        raise ConfigError(f"{where} is {value!r}; {what}")
+    return price, currency
+
+
+_PRICE = re.compile(
+    r"(?P<before>[^\W\d_]+|[€$£¥])?\s*(?P<number>[-+]?[\d.,]+(?:e[-+]?\d+)?)"
+    r"\s*(?P<after>(?!per\b)[^\W\d_]+|[€$£¥])?\s*(?:(?:/|per\b)\s*(?P<unit>[kM]Wh))?",
+    re.I,
+)
+_CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY"}
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The user's `wattloop.yaml`: found, read, and checked with errors that name line and field."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,12 +45,18 @@ PATHS = frozenset({"store", "carbon_file", "replay_file"})
 
 
 def load_settings(
-    environment: Mapping[str, str] | None = None, config: str | None = None
+    environment: Mapping[str, str] | None = None,
+    config: str | None = None,
+    needs: Collection[str] | None = None,
 ) -> Settings:
-    """Defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables."""
+    """Defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables.
+
+    A wrong value of a setting that is not in `needs` (None: all are) stops nothing and is kept in
+    `Settings.faults`.
+    """
     env = os.environ if environment is None else environment
     path = find_config(env, config)
-    return settings_from(env, read_config(path) if path is not None else None)
+    return settings_from(env, _read(path, Settings()) if path is not None else None, needs)
 
 
 def find_config(environment: Mapping[str, str], config: str | None = None) -> Path | None:
@@ -81,7 +87,11 @@ def read_config(path: Path, base: Settings | None = None) -> Settings:
     Raises:
         ConfigError: `FILE:LINE: field ...`, with what is allowed.
     """
-    settings = base or Settings()
+    return _read(path, base or Settings()).checked()
+
+
+def _read(path: Path, settings: Settings) -> Settings:
+    """`settings` with the values of a file; wrong ones are among its faults."""
     for entry in _entries(path):
         name = FIELDS[entry.key]
         source = f"file {path}:{entry.line}"
@@ -93,7 +103,8 @@ def read_config(path: Path, base: Settings | None = None) -> Settings:
         except ConfigError as error:
             detail = str(error).removeprefix(f"{source}: {name}")
             hint = "; put it in quotes" if "must be text" in detail else ""
-            raise ConfigError(f"{path}:{entry.line}: {entry.key}{detail}{hint}") from None
+            fault = f"{path}:{entry.line}: {entry.key}{detail}{hint}"
+            settings = settings.with_fault(name, fault)
     return settings
 
 

@@ -25,7 +25,7 @@ def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> 
     from wattloop.tune.standing import strategy_now
     from wattloop.tune.strategies.sm2 import Sm2
 
-    strategy = strategy_now(store, experiment, load_settings())
+    strategy = strategy_now(store, experiment, load_settings(needs=()))
     if not isinstance(strategy, Sm2):
         return {}
     return sm2_figures(strategy, said=f"energy of {summary.scope}, {summary.provenance}")

@@ -45,5 +45,5 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
     with without_collecting():
         records = read_trials(store, experiment.experiment_id)
         found = candidates_from(records, quality_of(experiment.facts))
-        best = chosen_now(store, experiment, load_settings(), records)
+        best = chosen_now(store, experiment, load_settings(needs=()), records)
     return found, summary_of(store, experiment, found, None if best is None else asdict(best))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
+from wattloop.core.settings import Settings
+from wattloop.measure.accounting.restatement import restated
 from wattloop.report.advice_notes import advice_notes
 from wattloop.report.document import Document
 from wattloop.report.of_campaign import report_of_campaign
@@ -25,24 +27,29 @@ EXPERIMENTS: dict[str, Callable[[Store, Experiment], Document]] = {
 """Kind of experiment -> what makes its report."""
 
 
-def report_of(store: Store, reference: str) -> Document:
+def report_of(store: Store, reference: str, settings: Settings | None = None) -> Document:
     """The report on whatever `reference` names: a run, a sweep, a search, a campaign, a study.
 
     An identifier or its beginning comes first, then the name of an experiment, then the name of a
     run, of which the newest is meant.
+
+    Args:
+        store: where it is looked for.
+        reference: an identifier, its beginning, or a name.
+        settings: of the reader, for the carbon and cost of a run that was stored without them.
 
     Raises:
         ConfigError: there is no report on this kind of thing.
         RunNotFound: nothing is called so.
     """
     try:
-        return _of_run(store, find_run(store, reference))
+        return _of_run(store, find_run(store, reference), settings)
     except RunNotFound as no_run:
         try:
             experiment = _experiment(store, reference)
         except ExperimentNotFound:
             try:
-                return _of_run(store, find_run(store, reference, by_name=True))
+                return _of_run(store, find_run(store, reference, by_name=True), settings)
             except RunNotFound:
                 nor = "nor is a sweep, search, campaign or study called so"
                 raise RunNotFound(f"{no_run}; {nor}") from None
@@ -64,5 +71,6 @@ def _experiment(store: Store, reference: str) -> Experiment:
     return find_experiment(store, search, "search") if search else other
 
 
-def _of_run(store: Store, run: RunRecord) -> Document:
+def _of_run(store: Store, run: RunRecord, settings: Settings | None) -> Document:
+    run = run if settings is None else restated(run, settings)
     return report_of_run(store, run, advice_notes(store, run))

@@ -100,7 +100,11 @@ def _digest(store: Store, experiment: Experiment) -> str:
             for row in connection.execute(select(trials).where(own).order_by(trials.c.key))
         ]
     parts = (
-        *(source_digest(PARTS), [_version(name) for name in LIBRARIES], repr(load_settings())),
+        *(
+            source_digest(PARTS),
+            [_version(name) for name in LIBRARIES],
+            repr(load_settings(needs=())),
+        ),
         *(json.dumps(experiment.to_dict(), sort_keys=True, default=str), rows),
     )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
