@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from wattloop.advise.trace import Stretch, Trace
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import DomainEnergy
-from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.hardware.gpus import Gpu, gpu_of_table
 
 __all__ = ["GpuFacts", "IdlePower", "gpu_facts"]
 
@@ -145,7 +145,7 @@ def gpu_facts(
 
 def _card(product: str) -> Gpu | None:
     try:
-        return gpu_named(product.removeprefix("virtual ")) if product else None
+        return gpu_of_table(product.removeprefix("virtual ")) if product else None
     except ConfigError:  # not in the table
         return None
 

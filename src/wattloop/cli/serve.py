@@ -14,6 +14,7 @@ from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import STORE
+from wattloop.core.user_code import forbid_user_code
 from wattloop.core.user_path import user_path
 from wattloop.version import __version__
 
@@ -89,6 +90,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         tokens=None if tokens is None else user_path(tokens),
         retain=retention_of(chosen),
     )
+    forbid_user_code("a server runs no code that a stored text names")
     dashboard = create_app(options)
     with listening(host, port) as (place, at):
         if json_file is not None:

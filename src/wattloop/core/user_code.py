@@ -10,7 +10,25 @@ from types import ModuleType
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
-__all__ = ["load_user_code"]
+__all__ = ["check_user_code", "forbid_user_code", "load_user_code"]
+
+_forbidden = ""
+
+
+def forbid_user_code(reason: str) -> None:
+    """Refuse user code in this process from now on: a server reads names that others wrote."""
+    global _forbidden  # noqa: PLW0603 - a property of the process
+    _forbidden = reason
+
+
+def check_user_code(asked: str) -> None:
+    """Refuse where this process runs no code or configuration of the user.
+
+    Raises:
+        ConfigError: `asked`, and why.
+    """
+    if _forbidden:
+        raise ConfigError(f"{asked}: {_forbidden}")
 
 
 def load_user_code(place: str, asked: str, wanted: str) -> ModuleType:
@@ -22,8 +40,9 @@ def load_user_code(place: str, asked: str, wanted: str) -> ModuleType:
         wanted: what is named after the colon: `Class`.
 
     Raises:
-        ConfigError: there is no such thing, or it fails.
+        ConfigError: there is no such thing, it fails, or this process runs no user code.
     """
+    check_user_code(asked)
     if not place.endswith(".py"):
         return _imported(place, asked, wanted)
     path = user_path(place)

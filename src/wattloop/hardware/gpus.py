@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["Gpu", "gpu_named", "known_gpus", "variant_assumed"]
+__all__ = ["Gpu", "gpu_named", "gpu_of_table", "known_gpus", "variant_assumed"]
 
 SHIPPED = Path(__file__).with_name("gpu_data")
 
@@ -102,6 +102,17 @@ def gpu_named(text: str) -> Gpu:
     if matches:
         return matches[0]
     raise ConfigError(f"no GPU called {text!r}: {_advice(text)}")
+
+
+def gpu_of_table(name: str) -> Gpu:
+    """The same by its name alone, for names that others wrote: files are not opened.
+
+    Raises:
+        ConfigError: no such GPU, or the name of a file.
+    """
+    if _is_path(name):
+        raise ConfigError(f"gpu {name!r}: name one of the table; files are not read here")
+    return gpu_named(name)
 
 
 def variant_assumed(text: str) -> str:

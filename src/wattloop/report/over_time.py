@@ -1,8 +1,10 @@
 """One policy on one seed of a stored campaign, simulated again to see it over time."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.predict.sources.finding import is_saved_workload
 from wattloop.report.document import Block, Chart, Note
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.schedule.campaigns.cell import PolicyChoice
@@ -11,7 +13,7 @@ from wattloop.schedule.metrics.curves import power_curve
 from wattloop.schedule.metrics.metrics import metrics_of
 from wattloop.schedule.policies.registry import POLICIES
 from wattloop.schedule.scenarios.again import scenario_again
-from wattloop.store.experiments import Experiment
+from wattloop.schedule.scenarios.scenario import Scenario
 
 __all__ = ["Shown", "over_time", "over_time_blocks"]
 
@@ -40,12 +42,15 @@ class Shown(NamedTuple):
 
 
 def over_time(
-    experiment: Experiment, outcome: dict[str, Any], given: str, policy: str, seed: int
+    spec: Mapping[str, Any], outcome: Mapping[str, Any], given: str, policy: str, seed: int
 ) -> Shown:
     """Simulate once more.
 
+    Where the scenario names files, it is shown only if it comes out as it did then: so a stored
+    text cannot make a server show what is in a file that its author has not read.
+
     Args:
-        experiment: the campaign.
+        spec: of the campaign, as stored.
         outcome: what came of this cell then.
         given: the policy as it was written.
         policy: what it is called.
@@ -54,7 +59,6 @@ def over_time(
     Raises:
         ConfigError: too large for a page, of a variant, or of a policy that is not ours.
     """
-    spec = experiment.spec
     said = f"wattloop simulate {spec['scenario']['name']} --plot FOLDER"
     if spec.get("variants"):
         raise ConfigError(f"the store does not hold the variants of this scenario; see: {said}")
@@ -65,8 +69,18 @@ def over_time(
     if float(outcome.get("wall_s") or 0.0) > LONGEST_S:
         raise ConfigError(f"too large to be simulated again for a page; see: {said}")
     scenario = scenario_again(spec["scenario"])
-    world = scenario.world(seed)
-    result = simulated(world, PolicyChoice.named(given))
+    try:
+        world = scenario.world(seed)
+        result = simulated(world, PolicyChoice.named(given))
+    except ConfigError:
+        if _names_files(scenario):  # the message could quote them
+            raise ConfigError(
+                f"its files cannot be used here as they were then; see: {said}"
+            ) from None
+        raise
+    same = metrics_of(result).to_dict().get("event_hash") == outcome.get("event_hash")
+    if _names_files(scenario) and not same:
+        raise ConfigError(f"simulated again from its files, it comes out otherwise; see: {said}")
     curve = power_curve(result)
     about = f"{scenario.name}, simulated, seed {seed}"
     budget_w = [None if w == float("inf") else w for w in curve.budget_w.tolist()]
@@ -76,8 +90,18 @@ def over_time(
         curve.times_s.tolist(),
         curve.mean_w.tolist(),
         budget_w,
-        metrics_of(result).to_dict().get("event_hash") == outcome.get("event_hash"),
+        same,
         over_time_figures({policy: result}, world.truth, about),
+    )
+
+
+def _names_files(scenario: Scenario) -> bool:
+    oracle = scenario.oracle
+    models = (model.model for model in scenario.jobs.models)
+    return (
+        scenario.jobs.trace is not None
+        or bool(oracle.calibrations or oracle.throughputs or oracle.cap_curves)
+        or any(is_saved_workload(model) for model in models)
     )
 
 

@@ -77,6 +77,7 @@ async def _living(app: FastAPI) -> AsyncIterator[None]:
     yield
     if steward is not None:
         steward.stop()
+    house.close()
 
 
 def _check_readable(store: Store) -> None:

@@ -7,9 +7,14 @@ from concurrent.futures import TimeoutError as NotYet
 from threading import Lock
 from typing import Any, TypeVar
 
+from wattloop.serve.worker import too_busy
+
 __all__ = ["Cache"]
 
 T = TypeVar("T")
+
+MOST_COMING = 64
+"""Answers that may be in the making, or made and not asked for again."""
 
 
 class Cache:
@@ -37,6 +42,7 @@ class Cache:
                 return self._kept[key]  # type: ignore[no-any-return] # kept as it was made
             coming = self._coming.get(key)
             if coming is None:
+                self._make_room()
                 coming = self._coming[key] = self._workers.submit(self.get, key, make)
         try:
             found: T = coming.result(wait_s)
@@ -47,6 +53,15 @@ class Cache:
                 with self._guard:
                     self._coming.pop(key, None)
         return found
+
+    def _make_room(self) -> None:
+        """Drop an answer that was not asked for again; refuse where all are still being made."""
+        if len(self._coming) < MOST_COMING:
+            return
+        done = next((key for key, coming in self._coming.items() if coming.done()), None)
+        if done is None:
+            raise too_busy()
+        del self._coming[done]
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """What is kept under the key, else what `make` returns; what it raises is not kept."""

@@ -16,15 +16,22 @@ from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.fleet.nodes import NodeBook
 from wattloop.measure.closing import close_journal
+from wattloop.measure.configfile import load_settings
+from wattloop.predict.workload.files import workload_from
+from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.described.fleet_file import load_fleet
 from wattloop.schedule.described.history import History
+from wattloop.schedule.jobs.kind import JobKind
+from wattloop.schedule.oracle.workloads import shipped_workload
 from wattloop.schedule.oracle_service.service import OracleService
+from wattloop.schedule.oracle_service.workload_prices import WorkloadKey, traced_workload
 from wattloop.serve.cache import Cache
 from wattloop.serve.folding import Folding
 from wattloop.serve.kept import Kept
 from wattloop.serve.kept_pages import KeptPages
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.refusals import Refusals
+from wattloop.serve.worker import Worker, WorkQueue
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
 from wattloop.store.ingest import Ingest
@@ -61,13 +68,24 @@ class House:
     def __init__(self, options: ServeOptions, store: Store) -> None:
         self.options = options
         self.store = store
+        # files and addresses are the operator's: those in stored runs are of other machines
+        self.settings = load_settings()
         self.cache = Cache()
+        # its threads wait for the simulator: analyses of others have their own
+        self.simulated = Cache()
         self.kept = Kept()
         self.kept_pages = KeptPages()
         self.ingest = Ingest(store, close_journal)
+        self.predictor, self.simulator = Worker(), Worker()
+        # a process works on one prediction at a time; others wait for it
+        self.predictions = WorkQueue("predict", threads=1, waiting=16)
+        self.batches = WorkQueue("batch", threads=4, waiting=32)
+        self.submissions = WorkQueue("submit", threads=4, waiting=64)
+        self.simulations = WorkQueue("simulate", threads=1, waiting=8)
         self.oracle = OracleService(
             load_fleet(options.cluster, options.mapping) if options.cluster else None,
             History(store),
+            self._traced,
         )
         self.folding = Folding(self.ingest)
         self.book = NodeBook()
@@ -98,6 +116,18 @@ class House:
         with suppress(StoreLocked, StoreUnwritable):  # busy: next time
             recover(self.store, close_journal)
             self.ingest.abandoned()
+
+    def close(self) -> None:
+        """End the child processes."""
+        self.predictor.close()
+        self.simulator.close()
+
+    def _traced(self, key: WorkloadKey) -> Workload:
+        """A workload: shipped ones at once, others from the predictor's process."""
+        kind = JobKind(key.model, key.precision, sequence=key.sequence)
+        if shipped_workload(kind, key.batch).is_file():
+            return traced_workload(key)
+        return workload_from(self.predictor.call("workload", **key._asdict()))
 
     def page(
         self, template: str, request: Request, *, status: int = 200, **data: Any

@@ -17,12 +17,14 @@ from wattloop.store.plausible import reasons_to_doubt
 from wattloop.store.run_record import RunRecord
 from wattloop.store.text import plain
 
-__all__ = ["Source", "received_run"]
+__all__ = ["Source", "received_run", "without_places"]
 
 SMALLEST_OFFSET_S = 2.0
 """Clocks that differ by less are not corrected: the way of a request takes as long."""
 LONGEST = {"name": 200, "host": 200, "user": 100, "cwd": 1_000, "python": 100, "version": 100}
 LONGEST_ID = 200
+PLACES = ("store", "carbon_file", "carbon_url", "redfish_url", "visa_resource", "replay_file")
+"""Settings that name a file or an address of the machine that measured."""
 MOST_TAGS, LONGEST_TAG = 64, 1_000
 MOST_PARTS, LONGEST_PART = 1_000, 4_000
 LARGEST_JSON_B = 256 * 1024
@@ -55,7 +57,7 @@ def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
     _bound(record)
     if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
         record.kind = "command"
-    record.settings = {**record.settings, "store": ""}  # the sender's, which means nothing here
+    record.settings = without_places(record.settings)
     _correct_clock(record, source.clock_offset_s)
     doubts = reasons_to_doubt(record, now_wall_s)
     if doubts:
@@ -67,6 +69,12 @@ def received_run(record: RunRecord, source: Source, now_wall_s: float) -> None:
         record.accounting = None  # worked out from figures that cannot be
         if record.result is not None:
             record.result = WindowResult.from_dict(_finite(record.result.to_dict()))
+
+
+def without_places(settings: Any) -> dict[str, Any]:
+    """Settings of another machine without its files and addresses: they are not opened here."""
+    known = settings if isinstance(settings, Mapping) else {}
+    return {**known, **{name: "" for name in PLACES if known.get(name) or name == "store"}}
 
 
 def _bound(record: RunRecord) -> None:

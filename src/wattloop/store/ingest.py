@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
-from wattloop.store.arriving import Source, received_run
+from wattloop.store.arriving import Source, received_run, without_places
 from wattloop.store.database import Store
 from wattloop.store.fold import keep_journal
 from wattloop.store.incoming import Incoming, Part
@@ -203,6 +203,7 @@ class Ingest:
                 raise RunSenseless(f"{run_id}: of a newer Wattloop, or damaged")
             if journal.header.get("run_id") != run_id:
                 raise RunSenseless(f"{run_id}: calls itself another run")
+            journal.header["settings"] = without_places(journal.header.get("settings"))
             check = partial(_arrives, source=source, provisional=provisional)
             keep_journal(self._store, journal, self._close, check)
         except RunSenseless as error:

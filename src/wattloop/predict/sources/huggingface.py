@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.user_code import check_user_code
 from wattloop.core.user_path import user_path
 from wattloop.predict.sources.architectures import architecture, unknown
 from wattloop.predict.sources.heads import HEADS, inputs_of, usual_head
@@ -46,6 +47,7 @@ def configuration_named(name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     entry = architecture(name)
     if entry is not None:
         return entry, ()
+    check_user_code(f"model hf:{name}: not in the table")
     path = user_path(name)
     if path.is_dir():
         path = path / "config.json"

@@ -20,7 +20,7 @@ from wattloop.schedule.oracle_service.priced_job import PricedJob, fleet_types, 
 from wattloop.schedule.oracle_service.prices import Pair, Prices
 from wattloop.schedule.oracle_service.table_prices import table_prices
 from wattloop.schedule.oracle_service.where import Where, known_places, places_of
-from wattloop.schedule.oracle_service.workload_prices import WorkloadPrices
+from wattloop.schedule.oracle_service.workload_prices import Trace, WorkloadPrices
 
 __all__ = ["MOST_PAIRS", "AskedJob", "OracleService"]
 
@@ -43,14 +43,20 @@ class OracleService:
     Args:
         fleet: machines for questions without placements, and the operator's rules.
         history: past jobs.
+        trace: makes the workload of a model; a server traces in another process.
     """
 
-    def __init__(self, fleet: Fleet | None = None, history: History | None = None) -> None:
+    def __init__(
+        self,
+        fleet: Fleet | None = None,
+        history: History | None = None,
+        trace: Trace | None = None,
+    ) -> None:
         self._fleet = fleet
         self._rules = Rules() if fleet is None else fleet.rules
         self._history = history
         self._names = predicted_names().with_workloads(self._rules.workloads)
-        self._kept = WorkloadPrices()
+        self._kept = WorkloadPrices(trace)
         self._oracle: FleetOracle | None = None
         self._lock = Lock()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import Gpu, gpu_named
+from wattloop.hardware.gpus import Gpu, gpu_of_table
 from wattloop.predict.placement import Placement
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.kind import JobKind
@@ -107,9 +107,7 @@ def places_of(kind: JobKind, cluster: Cluster) -> list[tuple[Where, Placement]]:
 
 
 def _gpu(name: str) -> Gpu | str:
-    if name.endswith((".yaml", ".yml")):
-        return f"gpu {name}: name one of the table; files are not read here"
     try:
-        return gpu_named(name)
+        return gpu_of_table(name)
     except ConfigError as error:
         return str(error)

@@ -1,7 +1,7 @@
 """Time and power of models on placements: workloads kept, figures vectorised."""
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
 from wattloop.schedule.oracle.workloads import workload_of
 
-__all__ = ["Figure", "Spot", "WorkloadKey", "WorkloadPrices"]
+__all__ = ["Figure", "Spot", "Trace", "WorkloadKey", "WorkloadPrices", "traced_workload"]
 
 MOST_WORKLOADS = 300
 """Kept in memory, some megabytes each; the user's cache folder has more."""
@@ -40,6 +40,10 @@ class WorkloadKey(NamedTuple):
         """For people."""
         kind = JobKind(self.model, self.precision)
         return f"{kind.label}, batch {self.batch}"
+
+
+Trace = Callable[[WorkloadKey], Workload]
+"""Makes the workload of a key, or raises a `ConfigError` that says why not."""
 
 
 class Figure(NamedTuple):
@@ -72,10 +76,15 @@ class Spot:
 
 
 class WorkloadPrices:
-    """Traces once, then answers any number of placements."""
+    """Traces once, then answers any number of placements.
 
-    def __init__(self) -> None:
-        self._workloads: Prepared[WorkloadKey, Workload] = Prepared(_traced, most=MOST_WORKLOADS)
+    Args:
+        trace: makes a workload; in this process unless given.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        make = traced_workload if trace is None else trace
+        self._workloads: Prepared[WorkloadKey, Workload] = Prepared(make, most=MOST_WORKLOADS)
         self._models: dict[Gpu, KernelModel] = {}
         self._on: dict[tuple[WorkloadKey, Gpu], tuple[Workload, OnGpu]] = {}
         self._spots: dict[Placement, Spot] = {}
@@ -200,6 +209,7 @@ def _why_not(workload: Workload, placement: Placement) -> str:
     return "" if fit.fits else f"memory: {fit.words}"
 
 
-def _traced(key: WorkloadKey) -> Workload:
+def traced_workload(key: WorkloadKey) -> Workload:
+    """Shipped, kept in the cache folder, or traced now."""
     kind = JobKind(key.model, key.precision, sequence=key.sequence)
     return workload_of(kind, key.batch)

@@ -1,11 +1,10 @@
 """A policy and seed of a campaign over time: simulated again from what the store keeps."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattloop.report.over_time import Shown, over_time
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.faults import Impossible, NotThere, faults, needs_what_is_there
 from wattloop.serve.house import House, InHouse
@@ -39,13 +38,35 @@ class OverTimeAnswer(BaseModel):
     budget_w: list[float | None]
 
 
+class OverTime(NamedTuple):
+    """One simulation, made again by the simulator's process.
+
+    Attributes:
+        times_s, mean_w, budget_w: power of the cluster in equal spans; the budget where there is.
+        same: whether it is, event by event, what the campaign had.
+        html: its charts, as parts of a page.
+    """
+
+    policy: str
+    seed: int
+    times_s: list[float]
+    mean_w: list[float]
+    budget_w: list[float | None]
+    same: bool
+    html: str
+
+
 @router.get("/campaigns/{campaign_id}/over-time", responses=faults(404, 409))
-def campaign_over_time(
+async def campaign_over_time(
     house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> OverTimeAnswer:
     """Power over time of one policy on one seed."""
-    experiment = find_experiment(house.store, campaign_id, "campaign")
-    shown = over_time_of(house, experiment, cells_of(house, experiment), query)
+
+    def made() -> OverTime:
+        experiment = find_experiment(house.store, campaign_id, "campaign")
+        return over_time_of(house, experiment, cells_of(house, experiment), query)
+
+    shown = await house.simulations.run(made)
     return OverTimeAnswer(
         policy=shown.policy,
         seed=shown.seed,
@@ -69,7 +90,7 @@ def cells_of(house: House, experiment: Experiment) -> Cells:
     return house.cache.get(("cells", *state_of(house.store, experiment)), make)
 
 
-def over_time_of(house: House, experiment: Experiment, cells: Cells, query: CellQuery) -> Shown:
+def over_time_of(house: House, experiment: Experiment, cells: Cells, query: CellQuery) -> OverTime:
     """What the page draws.
 
     Raises:
@@ -89,7 +110,18 @@ def over_time_of(house: House, experiment: Experiment, cells: Cells, query: Cell
     if not isinstance(given, str):
         raise Impossible(f"{policy}: given with parameters as a mapping; not drawn on a page")
     with needs_what_is_there():
-        return house.cache.get(
+        return house.simulated.get(
             ("over time", experiment.experiment_id, policy, seed),
-            lambda: over_time(experiment, dict(trial.outcome or {}), given, policy, seed),
+            lambda: OverTime(
+                policy=policy,
+                seed=seed,
+                **house.simulator.call(
+                    "over_time",
+                    spec=experiment.spec,
+                    outcome=dict(trial.outcome or {}),
+                    given=given,
+                    policy=policy,
+                    seed=seed,
+                ),
+            ),
         )

@@ -1,30 +1,23 @@
 """Predictions: a model of the table, a GPU, a setting."""
 
-from threading import Lock
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.core.errors import ConfigError
-from wattloop.hardware.gpus import gpu_named
+from wattloop.hardware.gpus import gpu_of_table
 from wattloop.hardware.lined_yaml import nearest
-from wattloop.predict.forecast import Forecast
-from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.question import QUICKEST, SLOWEST, Question
+from wattloop.predict.question import QUICKEST, SLOWEST
 from wattloop.predict.sources.architectures import architecture_names
 from wattloop.serve.faults import NotThere, faults, needs_what_is_there
-from wattloop.serve.house import InHouse
+from wattloop.serve.house import House, InHouse
 
 __all__ = ["PredictForm", "forecast_of", "known_models", "router"]
 
 router = APIRouter(tags=["predict"])
 
 MODEL = "A name of `wattloop predict models`."
-
-_forecaster = Forecaster(cache=True)
-_one_at_a_time = Lock()
-"""Tracing sets torch's default device for a moment: two at once would disturb each other."""
 
 
 class PredictForm(BaseModel):
@@ -57,43 +50,45 @@ class PredictQuery(PredictForm):
 
 
 @router.get("/predict", responses=faults(404, 409))
-def predict(house: InHouse, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+async def predict(house: InHouse, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
     """Time, power, energy and memory of one training step, with intervals and terms."""
-    del house
-    return forecast_of(query).to_dict()
+    found: dict[str, Any] = (await forecast_of(house, query))["answer"]
+    return found
 
 
-def forecast_of(query: PredictForm) -> Forecast:
-    """The answer.
+async def forecast_of(house: House, query: PredictForm) -> dict[str, Any]:
+    """The answer: `answer` for programs, `html` for the page; made in the predictor's process.
 
     Raises:
         NotThere: no such model or GPU in the tables.
         Impossible: this model or GPU cannot be asked that.
+        HTTPException: too many predictions wait.
     """
     known = known_models()
     name = query.model.removeprefix("hf:")
     if name not in known:
         raise NotThere(f"model {query.model!r}: unknown; {nearest(name, known)}")
     _check_gpu(query.gpu)
-    question = Question(
-        model=f"hf:{name}",
-        gpu=query.gpu,
-        gpus=query.gpus,
-        batch=_or_none(query.batch),
-        seq=_or_none(query.seq),
-        precision=query.precision,
-        cap_w=None if query.cap_w == "" else query.cap_w,
-        host_speed=None if query.host_speed == "" else query.host_speed,
-    )
-    with _one_at_a_time, needs_what_is_there():
-        return _forecaster.answer(question)
+    question = {
+        "model": f"hf:{name}",
+        "gpu": query.gpu,
+        "gpus": query.gpus,
+        "batch": _or_none(query.batch),
+        "seq": _or_none(query.seq),
+        "precision": query.precision,
+        "cap_w": _or_none(query.cap_w),
+        "host_speed": _or_none(query.host_speed),
+    }
+    with needs_what_is_there():
+        found: dict[str, Any] = await house.predictions.run(
+            lambda: house.predictor.call("forecast", **question)
+        )
+    return found
 
 
 def _check_gpu(name: str) -> None:
-    if name.endswith((".yaml", ".yml")):
-        raise NotThere(f"gpu {name!r}: a file; name one of the table")
     try:
-        gpu_named(name)
+        gpu_of_table(name)
     except ConfigError as error:
         raise NotThere(f"gpu {name!r}: {error}") from None
 
@@ -103,5 +98,5 @@ def known_models() -> list[str]:
     return sorted(architecture_names())
 
 
-def _or_none(value: int | str) -> int | None:
+def _or_none(value: float | str) -> float | None:
     return None if isinstance(value, str) else value

@@ -7,7 +7,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.background import BackgroundTask
-from starlette.concurrency import run_in_threadpool
 
 from wattloop.core.errors import ConfigError
 from wattloop.schedule.oracle_service.advice import submit_advice
@@ -56,7 +55,7 @@ async def predict_batch(request: Request, house: InHouse) -> Response:
         # written here: checking a thousand rows once more would take longer than computing them
         return to_json(to_dict(answer), inf_nan_mode="null")
 
-    found = await run_in_threadpool(answered)
+    found = await house.batches.run(answered)
     settle = BackgroundTask(house.oracle.settle)
     return Response(found, media_type="application/json", background=settle)
 
@@ -83,7 +82,7 @@ async def predict_submit(request: Request, house: InHouse) -> Response:
             return Response(advice.to_text(), media_type="text/plain")
         return Response(to_json(advice.to_dict()), media_type="application/json")
 
-    return await run_in_threadpool(answered)
+    return await house.submissions.run(answered)
 
 
 def _read(body: bytes, form: type[Q]) -> Q:

@@ -100,7 +100,9 @@ def advice_of(house: House, record: RunRecord) -> list[Advice]:
     """The same for the page; of a run that is over it is worked out once."""
     if record.result is None:
         return []
-    return house.cache.get(("advice", record.run_id), lambda: advice_on(house.store, record))
+    return house.cache.get(
+        ("advice", record.run_id), lambda: advice_on(house.store, record, house.settings)
+    )
 
 
 def find_any_run(store: Store, run_id: str) -> RunRecord:

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from wattloop.core.errors import ConfigError
 from wattloop.report.document import Note
-from wattloop.report.over_time import over_time_blocks
 from wattloop.serve.api.over_time import CellQuery, cells_of, over_time_of
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.faults import status_of
@@ -28,15 +28,14 @@ def over_time_page(
     cells = cells_of(house, experiment)
     status = 200
     try:
-        shown = house.cache.soon(
+        shown = house.simulated.soon(
             ("over time asked", experiment.experiment_id, len(cells), query.policy, query.seed),
             lambda: over_time_of(house, experiment, cells, query),
             PATIENCE_S,
         )
         if shown is None:
             return house.waiting(request)
-        key = ("over time page", experiment.experiment_id, shown.policy, shown.seed)
-        blocks = house.cache.get(key, lambda: blocks_html(over_time_blocks(shown)))
+        blocks = Markup(shown.html)
         policy, seed = shown.policy, shown.seed
     except ConfigError as error:
         blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])

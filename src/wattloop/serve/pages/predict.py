@@ -4,19 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.units import (
-    format_bytes,
-    format_duration,
-    format_energy,
-    format_number,
-    format_power,
-)
 from wattloop.hardware.gpus import known_gpus
-from wattloop.predict.forecast import Forecast
-from wattloop.predict.prediction import Interval
-from wattloop.report.document import Block, Fact, Facts, Note, Table
+from wattloop.report.document import Note
 from wattloop.serve.api.predict import PredictForm, forecast_of, known_models
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.faults import status_of
@@ -28,17 +20,16 @@ router = APIRouter()
 
 
 @router.get("/predict")
-def predict(
+async def predict(
     request: Request, house: InHouse, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
     """A form, and the answer to it."""
-    blocks: list[Block] = []
-    status = 200
+    blocks, status = Markup(""), 200
     if query.model:
         try:
-            blocks = _blocks(forecast_of(query))
+            blocks = Markup((await forecast_of(house, query))["html"])
         except ConfigError as error:
-            blocks = [Note(str(error), tone="warning", title="Not possible:")]
+            blocks = blocks_html([Note(str(error), tone="warning", title="Not possible:")])
             status = status_of(error)
     return house.page(
         "predict.html",
@@ -47,60 +38,5 @@ def predict(
         query=query,
         models=known_models(),
         gpus=[gpu.name for gpu in known_gpus()],
-        blocks=blocks_html(blocks),
+        blocks=blocks,
     )
-
-
-def _blocks(found: Forecast) -> list[Block]:
-    step = found.prediction
-    facts = (
-        Fact("Step", format_duration(step.step_s), _between(step.step_interval, format_duration)),
-        Fact(
-            "Power per GPU", format_power(step.power_w), _between(step.power_interval, format_power)
-        ),
-        Fact(
-            "Energy per step",
-            format_energy(step.energy_j).partition(" (")[0],
-            _between(step.energy_interval, lambda j: format_energy(j).partition(" (")[0]),
-        ),
-        Fact("Throughput", f"{format_number(found.throughput_samples_s, group=',')} samples/s"),
-        Fact("Bound by", step.regime.value.removesuffix("-bound")),
-        Fact("Memory", format_bytes(found.memory.needed_bytes), found.memory.words),
-    )
-    terms = Table(
-        ("term", "time", "share"),
-        tuple(
-            (name, format_duration(value_s), f"{value_s / step.step_s:.0%}")
-            for name, value_s in sorted(step.terms_s.items(), key=lambda item: -item[1])
-        ),
-        caption=f"What the step is made of, by {step.model or found.estimator}",
-        numbers=frozenset((1, 2)),
-    )
-    top = Table(
-        ("operation", "GPU time"),
-        tuple((name, format_duration(value_s)) for name, value_s in found.top_operations_s.items()),
-        caption="Operations that take longest",
-        numbers=frozenset((1,)),
-    )
-    warnings = [Note(text, tone="warning", title="Beware:") for text in found.all_warnings]
-    notes = [Note(text, tone="info") for text in found.notes]
-    said = Note(
-        "Predicted, not measured; energy of the GPUs.", tone="info", command=_command(found)
-    )
-    return [Facts(facts), *warnings, terms, top, *notes, said]
-
-
-def _command(found: Forecast) -> str:
-    place, work = found.placement, found.workload
-    cap = f" --cap {place.cap_w:g}" if place.cap_w else ""
-    host = f" --host-speed {place.host_speed:g}" if place.host_speed != 1 else ""
-    return (
-        f"wattloop predict --model {work.name} --batch {work.batch} --precision {work.precision}"
-        f" --gpu {place.gpu.name} --gpus {place.gpus}{cap}{host}"
-    )
-
-
-def _between(interval: Interval | None, shown: object) -> str:
-    if interval is None or not callable(shown):
-        return "no interval known"
-    return f"{interval.confidence:.0%}: {shown(interval.low)} to {shown(interval.high)}"

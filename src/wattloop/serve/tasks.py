@@ -1,0 +1,110 @@
+"""Tasks of a server's child process; `worker` starts it and talks to it in lines of JSON.
+
+The process limits itself before it reads anything: its memory, the time of each task, and what a
+name may mean. Models are names of the table or saved workloads, never Python code.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.core.user_code import forbid_user_code
+
+__all__ = ["main"]
+
+NICENESS = 5
+"""Pages and deliveries come first."""
+SLACK_S = 5
+"""The server ends a task that takes too long; by itself the process ends a little later."""
+
+
+def forecast(**question: Any) -> dict[str, Any]:
+    """A prediction: as the API has it, and as parts of a page."""
+    from wattloop.predict.forecaster import Forecaster
+    from wattloop.predict.question import Question
+    from wattloop.report.of_forecast import forecast_blocks
+    from wattloop.serve.blocks import blocks_html
+
+    forecaster: Forecaster = _kept.setdefault("forecaster", Forecaster(cache=True))
+    found = forecaster.answer(Question(**question))
+    return {"answer": found.to_dict(), "html": str(blocks_html(forecast_blocks(found)))}
+
+
+def workload(model: str, precision: str, sequence: int | None, batch: int) -> dict[str, Any]:
+    """A traced training step."""
+    from wattloop.predict.workload.files import workload_values
+    from wattloop.schedule.jobs.kind import JobKind
+    from wattloop.schedule.oracle.workloads import workload_of
+
+    kind = JobKind(model, precision, sequence=sequence)
+    return dict(workload_values(workload_of(kind, batch)))
+
+
+def over_time(
+    spec: dict[str, Any], outcome: dict[str, Any], given: str, policy: str, seed: int
+) -> dict[str, Any]:
+    """One policy on one seed of a stored campaign, simulated again."""
+    from wattloop.report.over_time import over_time as simulated_again
+    from wattloop.report.over_time import over_time_blocks
+    from wattloop.serve.blocks import blocks_html
+
+    shown = simulated_again(spec, outcome, given, policy, seed)
+    return {
+        "times_s": shown.times_s,
+        "mean_w": shown.mean_w,
+        "budget_w": shown.budget_w,
+        "same": shown.same,
+        "html": str(blocks_html(over_time_blocks(shown))),
+    }
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task for task in (forecast, workload, over_time)
+}
+_kept: dict[str, Any] = {}
+
+
+def main() -> None:
+    """Answer until the server closes the pipe."""
+    limit_s, memory_b = float(sys.argv[1]), int(sys.argv[2])
+    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is not an answer
+    _limit(memory_b)
+    forbid_user_code("a server runs no code that a stored text names")
+    for line in iter(questions.readline, b""):
+        signal.alarm(int(limit_s) + SLACK_S)  # by default its signal ends the process
+        _answer(json.loads(line), answers)
+        signal.alarm(0)
+
+
+def _limit(memory_b: int) -> None:
+    for limit, value in ((resource.RLIMIT_DATA, memory_b), (resource.RLIMIT_CORE, 0)):
+        with suppress(OSError, ValueError):  # a lower one is in force already
+            resource.setrlimit(limit, (value, value))
+    with suppress(OSError):
+        os.nice(NICENESS)
+
+
+def _answer(question: dict[str, Any], answers: BinaryIO) -> None:
+    try:
+        found = {"result": TASKS[question.pop("task")](**question)}
+        text = json.dumps(found)
+    except MemoryError:
+        raise SystemExit(1) from None  # the server says so; this process has no room to
+    except ConfigError as error:
+        text = json.dumps({"refused": str(error)})
+    except (Exception, RecursionError) as error:  # noqa: BLE001 - stored text may be anything
+        said = str(error) if isinstance(error, WattloopError) else type(error).__name__
+        text = json.dumps({"refused": f"it cannot be computed from what is stored ({said})"})
+    answers.write(text.encode() + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
