@@ -51,6 +51,10 @@ class Rig:
         return self.folder / "state"
 
     @property
+    def copies(self) -> Path:
+        return self.folder / "copies"
+
+    @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTLOOP")}
         return {
@@ -59,6 +63,7 @@ class Rig:
             "HOME": str(self.folder),
             "WATTLOOP_SYSFS_ROOT": str(self.folder / "sys"),
             "WATTLOOP_STATE_DIR": str(self.state),
+            "WATTLOOP_STATE_COPY_DIR": str(self.copies),
             **self.extra,
         }
 
@@ -133,6 +138,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
         monkeypatch.delenv(name)
     machine = Rig(tmp_path, cpufreq, card, zone.directory)
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(machine.state))
+    monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", str(machine.copies))
     yield machine
     for process in machine.processes:
         if process.poll() is None:

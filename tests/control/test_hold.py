@@ -139,7 +139,8 @@ def test_journal_is_on_disk_before_the_device_is_touched(
     monkeypatch.setattr(file_lever, "write_file", write)
     with hold([rig.lever(LIMIT)], guardian=False) as held:
         held.set({LIMIT: 90.0})
-        assert seen == [({"": 150.0}, {"": [90.0]}, True, 3)]
+        # of each of the two files: its header, its folder, its record
+        assert seen == [({"": 150.0}, {"": [90.0]}, True, 6)]
 
 
 def test_full_disk_sets_nothing(rig: Rig) -> None:

@@ -19,6 +19,6 @@ def test_every_promise_names_a_test_that_exists() -> None:
 def test_every_variable_of_control_is_documented() -> None:
     """In the page and in docs/cli.md."""
     cli = (ROOT / "docs" / "cli.md").read_text()
-    for variable in ("WATTLOOP_STATE_DIR", "WATTLOOP_GUARDIAN"):
+    for variable in ("WATTLOOP_STATE_DIR", "WATTLOOP_STATE_COPY_DIR", "WATTLOOP_GUARDIAN"):
         assert variable in PAGE
         assert variable in cli

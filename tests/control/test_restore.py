@@ -11,7 +11,7 @@ from wattloop.control.hold import hold
 from wattloop.control.journal import Journal
 from wattloop.control.owner import Owner
 from wattloop.control.putting_back import Fate
-from wattloop.control.recorded import Entry, read_journal
+from wattloop.control.recorded import Entry, journal_files, read_journal
 from wattloop.control.restore import restore
 from wattloop.core.errors import DeviceBusy
 
@@ -164,7 +164,8 @@ def test_dry_run_shows_and_writes_nothing(rig: Rig) -> None:
 def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
     """A journal whose beginning cannot be read is reported with its path, never guessed at."""
     path = dead_owner(rig)
-    path.write_bytes(path.read_bytes().replace(b"150.0", b"151.0"))
+    for file in journal_files(path):
+        file.write_bytes(file.read_bytes().replace(b"150.0", b"151.0"))
     (result,) = restore(rig.state)
     assert result.fate is Fate.FAILED
     assert str(path) in result.message
@@ -178,6 +179,7 @@ def test_journal_survives_a_restore_that_is_killed(rig: Rig) -> None:
     path = dead_owner(rig)
     journal = Journal.take_over(path)
     assert journal is not None
+    journal.recorded()
     assert Journal.take_over(path) is None, "one at a time"
     journal.done(LIMIT, "")
     journal.close()
@@ -231,17 +233,22 @@ def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
 
 
 def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
-    """Whoever goes on with a journal that ends in half a line begins a new one."""
+    """Whoever goes on with a journal that ends in half a line begins a new one.
+
+    The half line may have been a setting, so what is done after it is looked at once more.
+    """
     path = dead_owner(rig)
     with path.open("ab") as file:
         file.write(b'12345678 {"set": {"cpu')
-    journal = Journal.take_over(path)
-    assert journal is not None
-    journal.done(LIMIT, "")
-    journal.close()
-    recorded = read_journal(path)
-    assert recorded.pending() == []
-    assert recorded.damaged == 1
+    for _ in range(2):
+        journal = Journal.take_over(path)
+        assert journal is not None
+        recorded = journal.recorded()
+        assert recorded.damaged == 1
+        assert recorded.lost
+        assert [entry.name for entry in recorded.pending()] == [LIMIT]
+        journal.done(LIMIT, "")
+        journal.close()
 
 
 def test_journal_says_how_its_devices_are_found(rig: Rig) -> None:

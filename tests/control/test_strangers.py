@@ -43,6 +43,7 @@ def place() -> Iterator[Path]:
 def leftover(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal with 150 W for a package that stands at 90 W; we find the package ourselves."""
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "sys"))
+    monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", "/dev/null/copies")  # one file only
     rig.put_limit_w(90)
     return dead_owner(rig)
 

@@ -19,6 +19,9 @@ __all__ = ["Grip", "Report", "failure"]
 
 Report = Callable[[str], None]
 
+_said: set[str] = set()
+"""Notes about the machine that this process has given."""
+
 
 class Grip:
     """Taken in two steps: devices, so that nothing moves while it is looked at; then the journal.
@@ -79,6 +82,9 @@ class Grip:
             environment |= lever.where()
         self._journal = Journal.create(place, Owner.this_process(), entries, environment)
         self._journaled = {lever.name for lever in entries}
+        if self._journal.note and self._journal.note not in _said:
+            _said.add(self._journal.note)
+            self._report(f"wattloop: {self._journal.note}")
         if self._with_guardian:
             try:
                 self._guardian = Guardian(self._journal.path)

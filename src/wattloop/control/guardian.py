@@ -69,16 +69,16 @@ def guardian_wanted() -> bool:
 
 def main(words: list[str]) -> None:
     """Wait, look, restore."""
-    from wattloop.control.descriptors import is_locked
-
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     journal, pipe = Path(words[0]), int(words[1])
     os.read(pipe, 1)  # nothing is ever written to it
+    from wattloop.control.recorded import is_held, journal_files
+
     give_up_s = time.monotonic() + TRY_FOR_S
-    while journal.exists() and time.monotonic() < give_up_s:
-        if not is_locked(journal):  # by its owner, or another who restores it
+    while journal_files(journal) and time.monotonic() < give_up_s:
+        if not is_held(journal):  # by its owner, or another who restores it
             from wattloop.control.restore import restore
 
             restore(journal.parent, journal=journal)

@@ -1,5 +1,9 @@
-"""Where locks and journals of levers are: one place for all users of the machine."""
+"""Where locks and journals of levers are: one place for all users of the machine.
 
+The second copy of each journal is elsewhere: what clears one of the two places leaves the other.
+"""
+
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -8,7 +12,14 @@ from pathlib import Path
 from wattloop.core.errors import LeverError
 from wattloop.core.user_path import user_path
 
-__all__ = ["DEFAULT_PLACE", "STATE_VARIABLE", "fsync_directory", "state_directory"]
+__all__ = [
+    "COPY_VARIABLE",
+    "DEFAULT_PLACE",
+    "STATE_VARIABLE",
+    "copy_directories",
+    "fsync_directory",
+    "state_directory",
+]
 
 STATE_VARIABLE = "WATTLOOP_STATE_DIR"
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
@@ -17,6 +28,10 @@ DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
 /var/lib would need root to prepare it, and two places would mean two locks for one device.
 """
 EVERYBODY = 0o1777
+COPY_VARIABLE = "WATTLOOP_STATE_COPY_DIR"
+ROOT_COPIES = Path("/var/lib/wattloop/levers")
+USER_COPIES = "/tmp/wattloop-levers-{uid}"
+"""Not in the home: it may be shared by machines, and values of levers belong to one of them."""
 
 
 def state_directory(directory: Path | None = None, *, create: bool = True) -> Path:
@@ -36,6 +51,39 @@ def state_directory(directory: Path | None = None, *, create: bool = True) -> Pa
                 f"is set; name a writable directory with {STATE_VARIABLE}"
             ) from None
     return path.absolute()
+
+
+def copy_directories(place: Path, uid: int | None = None) -> list[Path]:
+    """Where second copies of the journals in `place` may be, the preferred one first.
+
+    Args:
+        place: the state directory.
+        uid: of the user whose journals they are; ours unless given.
+    """
+    uid = os.geteuid() if uid is None else uid
+    key = hashlib.sha256(os.fsencode(place)).hexdigest()[:12]
+    named = os.environ.get(COPY_VARIABLE)
+    if named:
+        return [user_path(named).absolute() / key]
+    roots = [ROOT_COPIES] if uid == 0 else []
+    return [root / key for root in (*roots, Path(USER_COPIES.format(uid=uid)))]
+
+
+def make_copy_directory(path: Path) -> None:
+    """Make one of `copy_directories`, for this user only.
+
+    Raises:
+        OSError: it cannot be made, or another user could remove or replace files there.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    for folder in (path.parent, path):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(13, f"{folder} is not a directory of this user")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(13, f"other users may write to {folder}")
 
 
 def fsync_directory(path: Path) -> None:

@@ -113,9 +113,18 @@ def _one(
         return _absent(entry, part)
     if readable and lever.same(found, previous):
         return _result(entry, part, Fate.ALREADY, found)
-    ours = readable and any(lever.took(value, found) for value in entry.ours[part])
+    ours = readable and any(lever.took(value, found) for value in entry.ours.get(part, ()))
     if not same_boot and not (ours or force):
         return _result(entry, part, Fate.REBOOTED, found)
+    known = ours if readable else bool(entry.ours.get(part))
+    if entry.incomplete and not known and not force:
+        stands = shown(found, entry.unit) if readable else "a value that cannot be read"
+        raise LeverError(
+            f"{_label(entry, part)} stands at {stands}, and its journal has lost a record: whether "
+            f"Wattloop or another program set that is unknown. It was "
+            f"{shown(previous, entry.unit)} before; 'wattloop restore --force' writes that, "
+            "'wattloop restore --forget' leaves it as it is"
+        )
     if readable and not ours and not force:
         message = (
             f"{_label(entry, part)} stands at {shown(found, entry.unit)}, which somebody else has "

@@ -6,14 +6,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from wattloop.control.descriptors import is_locked
 from wattloop.control.journal import Journal
 from wattloop.control.lever import Lever
 from wattloop.control.lock import DeviceLock
 from wattloop.control.owner import Owner
 from wattloop.control.place import state_directory
 from wattloop.control.putting_back import Fate, Restored, put_back
-from wattloop.control.recorded import Entry, Recorded, doubt, journals, read_journal
+from wattloop.control.recorded import (
+    Entry,
+    Recorded,
+    doubt,
+    is_held,
+    journal_files,
+    journals,
+    read_journal,
+)
 from wattloop.control.registry import inventory
 from wattloop.core.errors import LeverError, WattloopError
 from wattloop.core.settings import settings_from
@@ -83,8 +90,9 @@ class Leftover:
         try:
             recorded = self._read()
         except LeverError as error:
-            reason = doubt(self._path.lstat())
-            if not reason:
+            reasons = [doubt(file.lstat()) for file in journal_files(self._path)]
+            reason = reasons[0] if reasons else ""
+            if not all(reasons) or not reason:
                 raise
             # anybody can leave anything there; that must not stop a hold
             message = f"{self._path} {reason}: {error}"
@@ -92,18 +100,19 @@ class Leftover:
         if recorded is None:
             return []
         # alive but without the lock: it could not restore everything, and has let go
-        if recorded.owner.alive and is_locked(self._path, DYING_S):
+        if recorded.owner.alive and is_held(self._path, DYING_S):
             return _named(recorded, _in_use(recorded))
         wanted = {e.device for e in recorded.pending() if held is None or e.device in held}
         if held is not None and not wanted:
             return []
         if self._refused(recorded, held):
             return self._foreign(recorded, wanted)
+        state_directory(self._place)  # it may have been removed with all that was in it
         locks, busy = self._locks(wanted - set(held or ()), patience_s)
         try:
             journal = Journal.take_over(self._path, patience_s)
             if journal is None:
-                return _named(recorded, _taken(recorded)) if self._path.exists() else []
+                return _named(recorded, _taken(recorded)) if journal_files(self._path) else []
             try:
                 recorded = journal.recorded()
                 if self._refused(recorded, held):

@@ -78,6 +78,7 @@ class DaemonRig:
             "WATTLOOP_VIRTUAL_GPUS": "2",
             "WATTLOOP_VIRTUAL_STATE": str(self.folder / "virtual.state"),
             "WATTLOOP_STATE_DIR": str(self.folder / "state"),
+            "WATTLOOP_STATE_COPY_DIR": str(self.folder / "copies"),
             **self.extra,
         }
 

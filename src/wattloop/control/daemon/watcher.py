@@ -12,10 +12,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from wattloop.control.descriptors import close_private, is_locked, keep_private
+from wattloop.control.descriptors import close_private, keep_private
 from wattloop.control.guardian import IGNORED, import_path
 from wattloop.control.owner import Owner
-from wattloop.control.recorded import journals, read_journal
+from wattloop.control.recorded import is_held, journals, read_journal
 from wattloop.control.restore import restore
 from wattloop.core.errors import LeverError
 
@@ -79,7 +79,7 @@ def main(words: list[str]) -> None:
         if not left:
             return
         for journal in left:
-            if not is_locked(journal):  # by another who restores it
+            if not is_held(journal):  # by another who restores it
                 restore(place, journal=journal)
         time.sleep(0.05)
 
