@@ -155,7 +155,8 @@ def _finish(
         steps.append(lambda: run_report.write_prometheus(done, text_file, tags))
     if done.journaled and not _left_to_another(done):
         asked = None if request.quiet or done.run is None else done.run
-        steps.append(lambda: keep(settings, asked))
+        run_id = "" if done.run is None else done.run.run_id
+        steps.append(lambda: keep(settings, asked, run_id))
     for step in steps:
         try:
             step()
@@ -176,10 +177,11 @@ def _left_to_another(done: CommandRun) -> bool:
     return done.run is not None and not done.run.counted and done.run.counted_by is not None
 
 
-def keep(settings: Settings, run: "RunResult | None" = None) -> None:
+def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -> None:
     """Fold the finished journal, and those of runs that died, into the store.
 
-    Then say what `run` has wasted, if it was long enough for that to matter.
+    Then say what `run` has wasted, if it was long enough for that to matter. Where the store
+    refuses, say what the journal of `run_id` holds.
     """
     with _without_collecting():
         from wattloop.core.errors import StoreError
@@ -198,6 +200,30 @@ def keep(settings: Settings, run: "RunResult | None" = None) -> None:
                     say_advice(store, run.run_id, settings)
         except StoreError as error:
             say(f"wattloop: warning: the run is not in the store yet: {error}")
+            if run_id:
+                say(f"wattloop: {_waiting(settings, run_id)}")
+
+
+def _waiting(settings: Settings, run_id: str) -> str:
+    """What waits for the store, by what is in the file: not by what was written to it."""
+    from wattloop.core.units import format_energy
+    from wattloop.measure.closing import close_journal
+    from wattloop.store.journal import journal_directory, read_journal
+
+    path = journal_directory(settings.store_location) / f"{run_id}.journal"
+    try:
+        journal = read_journal(path)
+    except OSError:
+        journal = None
+    if journal is None:
+        return "no journal of this run is left: it will not be in the store"
+    end = journal.end or close_journal(journal)
+    energy_j = end["result"]["energy_j"]
+    text = "no energy" if energy_j is None else format_energy(energy_j)
+    return (
+        f"its journal {path} holds {text}, status {end['status']}; the next wattloop command that "
+        "can write to the store imports it"
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from wattloop.store.journal import journal_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from wattloop.core.clock import Clock
     from wattloop.measure.run_result import RunResult
@@ -91,8 +92,25 @@ class Logbook:
         """Write the end of the journal; the result, which says so where that is not possible."""
         end = {"type": "end", "time_s": run.result.end_s, **run.to_end_dict()}
         fault = self.journal.end(end)
-        if fault is None or any(fault in text for text in run.result.warnings):
+        if fault is None:
             return run
-        text = f"the end of this run could not be kept: {fault}; it will be listed as died"
+        text = (
+            f"the end of this run could not be kept: {fault}; it will be listed as died, with "
+            f"{_energy_in(self.journal.path)}"
+        )
         self.note(text)
         return run.with_result(run.result._replace(warnings=(*run.result.warnings, text)))
+
+
+def _energy_in(path: Path | None) -> str:
+    """What the store will make of a journal without an end."""
+    from wattloop.core.units import format_energy
+    from wattloop.measure.closing import close_journal
+    from wattloop.store.journal import read_journal
+
+    try:
+        journal = None if path is None else read_journal(path)
+        energy_j = None if journal is None else close_journal(journal)["result"]["energy_j"]
+    except Exception:  # noqa: BLE001 - the program matters more than this sentence
+        energy_j = None
+    return "no energy" if energy_j is None else f"the {format_energy(energy_j)} read until then"

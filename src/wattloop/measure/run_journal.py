@@ -98,12 +98,12 @@ class RunJournal:
             self._synced_s = now_s
 
     def end(self, outcome: dict[str, Any]) -> str | None:
-        """Write how the run ended and let go of the file; what went wrong with it, if anything."""
+        """Write how the run ended and close the file; why the end is not in it, if it is not."""
         if self._writer is None:
             return None
-        self._writer.end(outcome)
+        written = self._writer.end(outcome)
         self._writer.close()
-        return self._writer.fault
+        return None if written else self._writer.fault or f"{self._writer.path}: closed"
 
     def release(self) -> None:
         """Let go of the file without an end: somebody goes on with it, or folds it as died."""
@@ -119,7 +119,10 @@ class RunJournal:
         """What is not in the file."""
         warnings = []
         if self._writer is not None and self._writer.fault is not None:
-            warnings.append(f"readings could not be kept: {self._writer.fault}")
+            warnings.append(
+                f"the disk refused readings ({self._writer.fault}): the energy holds them, the "
+                "stored curve may not"
+            )
         if self._written_windows > WINDOWS_LIMIT:
             warnings.append(
                 f"{self._written_windows} windows; only the first {WINDOWS_LIMIT} are kept one "

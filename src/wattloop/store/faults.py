@@ -67,8 +67,7 @@ def _from_sqlite(error: sqlite3.Error, where: str) -> StoreError:
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         reason = os.strerror(errno.ENOSPC) if code == sqlite3.SQLITE_FULL else str(error)
         return StoreUnwritable(
-            f"{where}: {reason}; make room on the disk ('df -h'), nothing is lost: the run stays "
-            f"in its journal, or {_ELSEWHERE}"
+            f"{where}: {reason}; make room on the disk ('df -h'), or {_ELSEWHERE}"
         )
     if code == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{where}: is not a SQLite database; {_ELSEWHERE}")

@@ -7,23 +7,28 @@ import os
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wattloop.store.frames import END, EVENT, HEADER, frames_in, json_frame, samples_frame
+from wattloop.store.frames import END, EVENT, FRAME, HEADER, frames_in, json_frame, samples_frame
 from wattloop.store.journal import FORMAT
 
 __all__ = ["JournalWriter"]
 
 BACKLOG_LIMIT_B = 16 * 1024 * 1024
 """How much is kept in memory while the disk refuses writes."""
+RESERVE_B = 256 * 1024
+"""Room on the disk for the end of a run: ten times what the result of a large node takes."""
 
 
 class JournalWriter:
     """Appends frames. Never raises after it was opened: measuring must not harm the program.
 
     When the disk refuses (full, read-only, unplugged), frames wait in memory and are retried at
-    the next call; `fault` says what is wrong.
+    the next call; `fault` says what is wrong. A disk that is full at the end has room for the
+    run's result all the same: it was reserved at the beginning.
     """
 
     path: Path
@@ -79,9 +84,28 @@ class JournalWriter:
         """Append something that happened: a window, a step, a lost device, a note."""
         self._append(json_frame(EVENT, event))
 
-    def end(self, outcome: dict[str, Any]) -> None:
-        """Append the last frame."""
-        self._append(json_frame(END, outcome))
+    def end(self, outcome: dict[str, Any]) -> bool:
+        """Append the last frame; on a full disk into the reserved room, before all that waits.
+
+        Returns:
+            Whether it is in the file. Frames that did not fit are counted as dropped.
+        """
+        if self._fd < 0:
+            return False
+        last = json_frame(END, outcome)
+        self._append(last)
+        if not self._backlog:
+            return True
+        self._reserve.release()
+        waiting = list(self._backlog)
+        events = [frame for frame in waiting if FRAME.unpack_from(frame)[2] == EVENT]
+        for frames in (waiting, [*events, last], [last]):
+            if self._write_all(frames):
+                self.dropped_frames += len(waiting) - len(frames)
+                self._backlog.clear()
+                self._backlog_b = 0
+                return True
+        return False
 
     def sync(self) -> None:
         """Ask the kernel to put what was written on the disk (survives a power loss)."""
@@ -96,12 +120,14 @@ class JournalWriter:
             self._drain()
             os.close(self._fd)
             self._fd = -1
+        self._reserve.release()
 
     def discard(self) -> None:
         """Close and remove, for a run that never began."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self._reserve.release()
         self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
@@ -109,6 +135,7 @@ class JournalWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self._reserve.forget()
         self._backlog.clear()
 
     def _own(self, path: Path, descriptor: int, size: int) -> None:
@@ -119,6 +146,7 @@ class JournalWriter:
         self._size = size
         self._backlog: deque[bytes] = deque()
         self._backlog_b = 0
+        self._reserve = _Reserve(path.with_name(f".{path.name}.reserve"))
 
     def _append(self, frame: bytes) -> None:
         if self._fd < 0:
@@ -140,6 +168,16 @@ class JournalWriter:
         if self.fault is not None and "cannot lock" not in self.fault:
             self.fault = None
 
+    def _write_all(self, frames: Sequence[bytes]) -> bool:
+        """Write every frame, or leave the file as it was."""
+        size = self._size
+        if all(map(self._write, frames)):
+            return True
+        with suppress(OSError):
+            os.ftruncate(self._fd, size)
+        self._size = size
+        return False
+
     def _write(self, frame: bytes) -> bool:
         try:
             written = os.write(self._fd, frame)
@@ -155,6 +193,30 @@ class JournalWriter:
         except OSError as error:
             self.fault = f"{self.path}: {error.strerror}"
         return False
+
+
+class _Reserve:
+    """Room on the disk of a journal, held by a file without a name: it ends with its process."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        with suppress(OSError):  # no room: the end is written if there is room by then
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            path.unlink()
+            os.posix_fallocate(self._fd, 0, RESERVE_B)
+
+    def release(self) -> None:
+        """Free the room; forked children may still have copies of the descriptor."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close our copy, in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:

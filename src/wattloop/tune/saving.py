@@ -1,6 +1,5 @@
 """What the winner of a search saves against the default, and when the search has paid."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -47,12 +46,11 @@ class FinalResult:
     """Whether the search has paid.
 
     Attributes:
-        saved_j: energy of a run of the default minus that of the winner, with its half-width (of
-            the sensors, and of one epoch where a target ended the run); None when one of the two is
-            not known or not good enough to compare.
+        saved_j: energy of a run of the default minus that of the winner, with its half-width; None
+            when one of the two is not known or not good enough to compare.
         break_even_runs: after so many runs the energy spent searching is saved; None when nothing
             is saved.
-        certain: whether the saving is larger than its uncertainty; if not, the two are a tie.
+        certain: whether the saving is larger than its uncertainty.
         notes: what to beware of when these numbers are compared with the search's.
     """
 
@@ -106,9 +104,7 @@ def compared(
         why = "the default does not reach the target, so its energy is no measure"
         return replace(result, why=why)
     saved_j = default.energy_j - winner.energy_j
-    uncertainty_j = math.hypot(
-        default.uncertainty_j, winner.uncertainty_j, _epoch_j(default), _epoch_j(winner)
-    )
+    uncertainty_j = (default.uncertainty_j**2 + winner.uncertainty_j**2) ** 0.5
     runs = None
     if saved_j > 0 and search.energy_j is not None:
         runs = search.energy_j / saved_j
@@ -121,10 +117,3 @@ def compared(
         certain=saved_j > uncertainty_j,
         why="" if saved_j > 0 else NOTHING_SAVED,
     )
-
-
-def _epoch_j(run: FullRun) -> float:
-    """Quality is looked at when an epoch ends: energy to a target is known to within one."""
-    if not run.reached or run.energy_j is None or run.epochs <= 0:
-        return 0.0
-    return run.energy_j / run.epochs
