@@ -108,3 +108,14 @@ def test_runs_with_something_missing_are_whole_on_80_columns(bare: Machine) -> N
     assert max(map(len, text.splitlines())) <= 80
     assert text.count("incomplete") == text.count("measured") == 3
     assert "x" * 61 not in text
+
+
+@pytest.mark.parametrize("columns", [24, 40, 60])
+def test_a_number_is_never_cut_in_two(columns: int) -> None:
+    """What does not fit follows in a block below, under the first column again."""
+    headers = ("parameter", "coefficient", "standard error", "t", "rows")
+    text = shown(columns, headers, [("lr_0.1", "-0.020001", "0.004714", "-4.243", "123456")])
+    for number in ("-0.020001", "0.004714", "-4.243", "123456"):
+        assert number in text
+    assert text.count("lr_0.1") == text.count("parameter") >= 1
+    assert max(map(len, text.splitlines())) <= columns

@@ -8,7 +8,7 @@ import typer
 from wattloop.cli.analyze_request import Request, listed, with_request
 from wattloop.cli.analyze_source import read_source
 from wattloop.cli.analyze_view import check_targets, show
-from wattloop.cli.output import working
+from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 
 __all__ = ["clusters_command", "correlation_command", "importance_command", "ols_command"]
@@ -33,7 +33,7 @@ def ols_command(
 
     check_targets(request)
     table = read_source(request)
-    with working("regression"):
+    with spinner("regression"):
         found = regression(table, target, numeric=listed(numeric) or ())
 
     def figures() -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ def correlation_command(
 
     check_targets(request)
     table = read_source(request)
-    with working("correlation"):
+    with spinner("correlation"):
         found = correlations(table, target)
 
     def figures() -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ def clusters_command(
     if dimensions not in (2, 3):
         raise ConfigError(f"--dimensions {dimensions}: give 2 or 3")
     table = read_source(request)
-    with working("clustering"):
+    with spinner("clustering"):
         found = clusters(table, strategy, k=k)
 
     def figures() -> Mapping[str, Any]:
@@ -120,7 +120,7 @@ def importance_command(
 
     check_targets(request)
     table = read_source(request)
-    with working("weighing parameters"):
+    with spinner("weighing parameters"):
         found = importances(table, target, method=method)
 
     def figures() -> Mapping[str, Any]:

@@ -9,14 +9,8 @@ from typing import Any
 from wattloop.analyze.findings import Findings, cell
 from wattloop.analyze.table import Table
 from wattloop.cli.analyze_request import Request
-from wattloop.cli.output import (
-    check_target,
-    print_table,
-    say,
-    working,
-    write_json,
-    write_text,
-)
+from wattloop.cli.output import check_target, print_table, say, write_json, write_text
+from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -105,6 +99,6 @@ def _draw(target: str, table: Table, found: Findings, charts: Mapping[str, Any])
     notes = [table.source] if table.source else []
     # a file of its own has to say whose energy it shows, and whether it was measured
     sourced = {name: with_source(chart, table.source) for name, chart in charts.items()}
-    with working("drawing"):
+    with spinner("drawing"):
         save_one(sourced, user_path(target), title=found.title, notes=[*notes, *found.notes])
     say(f"wattloop: figure in {target}")

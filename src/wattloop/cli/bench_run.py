@@ -1,6 +1,5 @@
 """A session of `bench`: measured, shown as it goes, kept."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -15,7 +14,8 @@ from wattloop.characterize.bench.result import KernelResult
 from wattloop.characterize.bench.session_record import BenchRecord
 from wattloop.cli.bench_view import machine_facts
 from wattloop.cli.busy import warn_if_busy
-from wattloop.cli.output import is_terminal, say
+from wattloop.cli.output import say
+from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import StoreError
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
@@ -112,15 +112,13 @@ def _keeper(plan: Plan, session: Session) -> Iterator[Keeper | None]:
 def _progress(plan: Plan) -> Iterator[Tell]:
     """A bar on a terminal; elsewhere a line at the beginning and one for each framework."""
     about = f"{plan.measurements} measurements, about {format_duration(plan.expected_s)}"
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         say(f"wattloop: {about}")
         yield _plain_progress
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TimeRemainingColumn
 
-    columns = (BarColumn(20), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars(BarColumn(20), TimeRemainingColumn(), "{task.description}") as progress:
         task = progress.add_task(about, total=plan.measurements)
 
         def tell(text: str, result: KernelResult | None) -> None:

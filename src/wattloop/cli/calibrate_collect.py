@@ -1,7 +1,6 @@
 """`wattloop calibrate collect`: run the suite on the GPU at hand."""
 
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,7 +11,8 @@ import typer
 
 from wattloop.cli.calibrate_device import CPU, device_of
 from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.progress import bars, is_redrawable
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_duration
 from wattloop.core.user_path import user_path
@@ -132,20 +132,13 @@ def _report(
 @contextmanager
 def _progress() -> Iterator["Progress"]:
     """A bar per section on a terminal, silence elsewhere."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         yield lambda *_: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = ("{task.description}", BarColumn(20), MofNCompleteColumn(), "{task.fields[left]}")
+    with bars(*columns) as bar:
         tasks: dict[str, TaskID] = {}
 
         def show(section: str, done: int, total: int, left_s: float) -> None:

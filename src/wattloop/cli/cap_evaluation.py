@@ -1,11 +1,9 @@
 """`wattloop cap evaluate`: the finder on a table of measured curves."""
 
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from wattloop.cli.output import is_terminal, print_table, write_json
+from wattloop.cli.output import print_table, write_json
+from wattloop.cli.progress import counted
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
@@ -26,8 +24,8 @@ def evaluate_table(
         raise ConfigError(f"--seeds {seeds}: give at least 1")
     CapFinder([1.0, 2.0], metric, k)  # refuses a wrong metric or k before the table is read
     curves = read_curves(table)
-    with _progress(len(curves) * (seeds if noise else 1)) as advance:
-        found: Evaluation = evaluate(curves, metric, k, noise, seeds=seeds, advance=advance)
+    with counted("searching", len(curves) * (seeds if noise else 1)) as bar:
+        found: Evaluation = evaluate(curves, metric, k, noise, seeds=seeds, advance=bar.advance)
     if json_file is not None:
         write_json({"table": table, **found.to_dict()}, json_file)
     if json_file != "-":
@@ -38,17 +36,3 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     return format_number(value) if isinstance(value, float) else str(value)
-
-
-@contextmanager
-def _progress(searches: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal; nothing elsewhere."""
-    if not is_terminal(sys.stderr):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("searching", total=searches)
-        yield lambda: bar.advance(task)

@@ -1,6 +1,5 @@
 """`wattloop devices`: what can be measured and controlled here, and what would allow the rest."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +7,8 @@ import typer
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.devices_report import as_dict, print_report
 from wattloop.cli.options import Config, Devices, JsonFile, Meters
-from wattloop.cli.output import check_target, is_terminal, write_json
+from wattloop.cli.output import check_target, write_json
+from wattloop.cli.progress import counted
 from wattloop.control.registry import inventory as levers_here
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
@@ -61,14 +61,9 @@ def devices(
 
 def _checks(context: Context, inventory: Any, seconds: float, json_file: str | None) -> list[Check]:
     """Compare, with a progress bar for a person who waits."""
-    meters = inventory.meters
-    if not is_terminal(sys.stderr) or seconds < 2:
-        return verify(meters, context.clock, seconds)
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("comparing sources", total=1.0)
+    if seconds < 2:
+        return verify(inventory.meters, context.clock, seconds)
+    with counted("comparing sources", total=1.0) as bar:
         return verify(
-            meters, context.clock, seconds, lambda share: progress.update(task, completed=share)
+            inventory.meters, context.clock, seconds, lambda share: bar.update(share, 1.0)
         )

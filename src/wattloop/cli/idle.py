@@ -1,7 +1,6 @@
 """`wattloop idle`: what this machine draws when it does nothing."""
 
 import platform
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -11,7 +10,8 @@ import typer
 from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.progress import counted, is_redrawable
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
@@ -103,16 +103,10 @@ def _fit(session: Session, durations_s: list[float]) -> IdleFit:
 @contextmanager
 def _progress(total_s: float) -> Iterator[Callable[[float], None]]:
     """A bar on a terminal; one line elsewhere."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         say(f"wattloop: measuring {format_duration(total_s)} of idling; leave the machine alone")
-        yield lambda passed_s: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("idling; leave the machine alone", total=total_s)
-        yield lambda passed_s: progress.advance(task, passed_s)
+    with counted("idling; leave the machine alone", total_s) as bar:
+        yield bar.advance
 
 
 def _report(fit: IdleFit, *, quiet: bool) -> None:

@@ -3,30 +3,37 @@
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
-from wattloop.cli.table_widths import (
+from wattloop.cli.table_layout import (
     column_widths,
     fits_folded,
-    fitted_widths,
-    shown_width,
+    folded_blocks,
+    padded_line,
 )
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
 __all__ = [
+    "PLAIN_TERMINALS",
     "check_target",
     "is_terminal",
     "print_table",
     "say",
     "table_text",
-    "working",
+    "terminal_room",
     "write_json",
     "write_text",
 ]
+
+PLAIN_TERMINALS = ("dumb", "unknown")
+"""Values of TERM whose terminals cannot move the cursor or style: a log, Emacs' shell."""
+BOLD, ITALIC = "1", "3"
 
 
 def say(message: str) -> None:
@@ -82,40 +89,45 @@ def print_table(
     """A table on standard output: fitted to a terminal, plain columns elsewhere.
 
     The first column is never cut: it is what people copy. A terminal that is too narrow for the
-    rest loses the columns in `spare`, the first of them first; after that, cells are folded, the
-    widest columns first and between words as long as that will do.
+    rest loses the columns in `spare`, the first of them first; after that, cells are folded
+    between words, and columns that still do not fit follow in a block below.
     """
     rows = list(rows)
     if not is_terminal(sys.stdout):
         sys.stdout.write((f"{title}\n" if title else "") + table_text(headers, rows))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    headers, rows = _narrowed(headers, rows, spare, console.width)
-    table = Table(box=None, pad_edge=False, title=title or None, title_justify="left")
-    widths = fitted_widths([tuple(headers), *rows], console.width)
-    for number, (header, width) in enumerate(zip(headers, widths, strict=True)):
-        table.add_column(header, no_wrap=number == 0, overflow="fold", width=width)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    room = shutil.get_terminal_size().columns
+    headers, rows = _narrowed(headers, rows, spare, room)
+    bold, italic = (_styled(code) for code in (BOLD, ITALIC))
+    for line in textwrap.wrap(title, room):
+        sys.stdout.write(italic(line) + "\n")
+    for head, *body in folded_blocks([tuple(headers), *rows], room):
+        lines = [*map(bold, head), *(line for row in body for line in row)]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def table_text(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Aligned columns without decoration."""
+def table_text(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], room: int | None = None
+) -> str:
+    """Aligned columns without decoration, folded into `room` columns where that is given."""
     lines = [tuple(headers), *(tuple(row) for row in rows)]
-    widths = column_widths(lines)
-    return "".join(
-        "  ".join(
-            cell + " " * (width - shown_width(cell))
-            for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
-        + "\n"
-        for line in lines
-    )
+    if room is None:
+        widths = column_widths(lines)
+        return "".join(padded_line(line, widths) + "\n" for line in lines)
+    blocks = folded_blocks(lines, room)
+    return "".join(f"{line}\n" for block in blocks for row in block for line in row)
+
+
+def terminal_room(stream: TextIO | None) -> int | None:
+    """Columns of the terminal behind a stream; None where there is none."""
+    return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def _styled(code: str) -> Callable[[str], str]:
+    """A text in bold or italics, which are not colours; plain on a terminal that has neither."""
+    if os.environ.get("TERM", "").lower() in PLAIN_TERMINALS:
+        return str
+    return lambda line: f"\x1b[{code}m{line}\x1b[0m" if line else line
 
 
 def _narrowed(
@@ -141,15 +153,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say at a terminal that it goes on: loading a library alone takes seconds."""
-    if not is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"{what} ..."):
-        yield

@@ -1,16 +1,14 @@
 """What `wattloop predict` does: ask, print, write."""
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
-from wattloop.cli.output import is_terminal, say, write_json
+from wattloop.cli.output import say, write_json
 from wattloop.cli.predict_fields import with_axes_named
 from wattloop.cli.predict_table import print_points
 from wattloop.cli.predict_view import print_forecast
+from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.predict.axes import Axis, axis_of
@@ -20,7 +18,7 @@ from wattloop.predict.points import Point, points_data
 from wattloop.predict.question import Question
 from wattloop.predict.whole import Extent
 
-__all__ = ["PredictRequest", "busy", "execute", "keep_workload"]
+__all__ = ["PredictRequest", "execute", "keep_workload"]
 
 MOST_POINTS = 2_000
 
@@ -57,7 +55,7 @@ def execute(request: PredictRequest) -> None:
 
 
 def _single(request: PredictRequest) -> None:
-    with busy(f"tracing {request.question.model}"):
+    with spinner(f"tracing {request.question.model}"):
         forecast = request.extent.of(Forecaster(cache=True).answer(request.question))
     keep_workload(forecast, request.save_workload)
     if request.json_file is not None:
@@ -92,7 +90,7 @@ def _points(request: PredictRequest, axes: Sequence[Axis]) -> list[Point]:
         raise ConfigError(f"sweep: {len(combinations)} points; take at most {MOST_POINTS}")
     forecaster = Forecaster(cache=True)
     points = []
-    with _bar(len(combinations)) as advance:
+    with counted("predicting", len(combinations)) as bar:
         for values in combinations:
             question = request.question
             setting = dict(zip((axis.name for axis in axes), values, strict=True))
@@ -100,7 +98,7 @@ def _points(request: PredictRequest, axes: Sequence[Axis]) -> list[Point]:
                 for name, value in setting.items():
                     question = question.varied(name, value)
                 points.append(Point(setting, request.extent.of(forecaster.answer(question))))
-            advance()
+            bar.advance()
     return points
 
 
@@ -127,28 +125,3 @@ def keep_workload(forecast: Forecast, place: str | None) -> None:
 
     save_workload(forecast.workload, user_path(place))
     say(f"wattloop: workload in {place}; predict from it with --model {place}")
-
-
-@contextmanager
-def busy(text: str) -> Iterator[None]:
-    """A line with the time that passes, on a terminal."""
-    if not is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
-        yield
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Any]:
-    if not is_terminal(sys.stderr):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("predicting", total=total)
-        yield lambda: progress.advance(task)

@@ -61,8 +61,9 @@ def inspect_command(  # noqa: PLR0913 - one parameter per option
     json_file: JsonFile = None,
 ) -> None:
     """Show the workload by module, kind and phase: FLOPs, bytes, and time on a GPU."""
-    from wattloop.cli.predict_execute import busy, keep_workload
+    from wattloop.cli.predict_execute import keep_workload
     from wattloop.cli.predict_fields import with_options_named
+    from wattloop.cli.progress import spinner
     from wattloop.predict.forecaster import Forecaster
     from wattloop.predict.question import Question
 
@@ -84,7 +85,7 @@ def inspect_command(  # noqa: PLR0913 - one parameter per option
             stated=tuple(stated or ()),
         )
         forecaster = Forecaster(cache=True)
-        with busy(f"tracing {model}"):
+        with spinner(f"tracing {model}"):
             forecast = forecaster.answer(question)
     times = operation_times_s(
         forecaster.estimator(question, forecast.placement.gpu),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattloop.cli.options import Config, JsonFile, StorePlace
-from wattloop.cli.output import check_target, say, working, write_json
+from wattloop.cli.output import check_target, say, write_json
+from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
@@ -52,13 +53,13 @@ def report(
     needs_libraries()
     check_target(output, "--output")
     check_target(json_file, "--json")
-    with opened(store, config) as place, working("working it out"):
+    with opened(store, config) as place, spinner("working it out"):
         document = report_of(place, subject, settings_of(config, needs=STORE, store=store))
     written = {}
     for kind in kinds:
         path = _target(output, kind, document.about.get("id", "report"))
         check_target(str(path), "--output")
-        with working(f"drawing {path}"), Target(str(path), "--output").path() as whole:
+        with spinner(f"drawing {path}"), Target(str(path), "--output").path() as whole:
             whole.write_bytes(_rendered(document, kind))
         written[kind] = str(path)
         say(f"wattloop: {document.title}: {path} ({path.stat().st_size / 1e6:.1f} MB)")

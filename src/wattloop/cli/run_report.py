@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from wattloop.cli.output import is_terminal, say, table_text, write_json, write_text
+from wattloop.cli.output import say, table_text, terminal_room, write_json, write_text
 from wattloop.cli.result_view import DOMAIN_HEADERS, domain_rows, remarks
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy
@@ -24,9 +24,10 @@ def print_summary(done: CommandRun) -> None:
     line = run.summary if run.energy_j is not None and run.summary else plain_line(run)
     part = "" if run.counted or not run.reported else f", part of run {run.counted_by}"
     say(f"{line} | run {run.run_id}{part}")
-    if is_terminal(sys.stderr):
+    room = terminal_room(sys.stderr)
+    if room is not None:
         rows = domain_rows(run.result) if run.reported else []
-        table = table_text(DOMAIN_HEADERS, rows) if rows else ""
+        table = table_text(DOMAIN_HEADERS, rows, room - 2) if rows else ""
         for line in (*table.splitlines(), *remarks(run.missing, run.result.warnings)):
             say(f"  {line}")
     else:

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import say, working
+from wattloop.cli.output import say
+from wattloop.cli.progress import spinner
 from wattloop.report.figures.campaign import goal_figures, load_figure, trade_off_figure
 from wattloop.report.figures.cluster_power import over_time_figures
 from wattloop.report.figures.render import save
@@ -27,7 +28,7 @@ def draw(campaign: "Campaign", outcomes: "Outcomes", folder: Path) -> None:
         return
     said = f"{campaign.scenario.name}, simulated"
     setting = "variant" if campaign.scenario.variants else None
-    with working("drawing"):
+    with spinner("drawing"):
         charts = {"throughput-energy": trade_off_figure(rows, said, setting=setting)}
         charts |= _by_load(campaign, rows, said)
         over_time = _drawn_over_time(list(campaign.scenarios))

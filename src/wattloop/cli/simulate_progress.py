@@ -1,12 +1,11 @@
 """How far a campaign is, with the time that is left."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from wattloop.cli.counted_bar import counted_bar
-from wattloop.cli.output import is_terminal, say
+from wattloop.cli.output import say
+from wattloop.cli.progress import counted_trials, is_redrawable
 from wattloop.core.units import format_duration
 from wattloop.schedule.campaigns.cell import Cell
 from wattloop.schedule.campaigns.running import Listener
@@ -18,10 +17,10 @@ __all__ = ["progress"]
 @contextmanager
 def progress() -> Iterator[Listener]:
     """A bar on a terminal; elsewhere a line at the beginning, and one per failure."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         yield _Lines()
         return
-    with counted_bar() as bar:
+    with counted_trials() as bar:
         yield _OnTerminal(bar)
 
 

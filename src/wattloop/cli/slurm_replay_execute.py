@@ -1,7 +1,6 @@
 """Doing what `wattloop slurm replay` was asked to do."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.cli.output import is_terminal, say, write_json
+from wattloop.cli.output import say, write_json
+from wattloop.cli.progress import bars, is_redrawable
 from wattloop.cli.simulate_request import SimulateRequest, scenario_of
 from wattloop.core.errors import ConfigError, SlurmError
 from wattloop.core.settings import Settings
@@ -178,7 +178,7 @@ def _say_how_long(plan: "Plan", policies: list[str]) -> None:
 @contextmanager
 def _progress() -> "Iterator[Callable[[str], Told]]":
     """A bar per policy on a terminal; elsewhere a line when it begins."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
 
         def quiet(policy: str) -> "Told":
             say(f"wattloop: replaying under {policy}")
@@ -186,20 +186,18 @@ def _progress() -> "Iterator[Callable[[str], Told]]":
 
         yield quiet
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(),
-               TextColumn("{task.completed:.0f}/{task.total:.0f} done"), TimeElapsedColumn(),
-               TextColumn("{task.fields[said]}"))  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    columns = ("{task.description}", BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(),
+               "{task.fields[said]}")  # fmt: skip
+    with bars(*columns) as rows:
 
         def shown(policy: str) -> "Told":
-            task = bars.add_task(policy, total=1, said="")
+            task = rows.add_task(policy, total=None, said="")
 
             def tell(submitted: int, done: int, jobs: int, power_w: float) -> None:
                 said = f"{submitted - done} in Slurm, {format_power(power_w)} (simulated)"
-                bars.update(task, completed=done, total=jobs, said=said)
+                rows.update(task, completed=done, total=jobs, said=said)
 
             return tell
 

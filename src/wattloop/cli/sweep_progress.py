@@ -1,14 +1,14 @@
 """How far a sweep is, with the time and energy that are left."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize.sweep_progress import Listener, Progress
-from wattloop.cli.counted_bar import counted_bar
-from wattloop.cli.output import is_terminal, say
-from wattloop.core.units import format_duration, format_energy
+from wattloop.cli.output import say
+from wattloop.cli.progress import counted_trials, is_redrawable
+from wattloop.cli.result_view import short_energy
+from wattloop.core.units import format_duration
 from wattloop.trials.outcome import Outcome
 from wattloop.trials.trial import Trial
 
@@ -27,10 +27,10 @@ def progress(plan: "Plan", identity: str, *, resumed: bool) -> Iterator[Listener
     count = len(plan.points)
     points = f"{count} point{'s' if count != 1 else ''}"
     say(f"wattloop: {verb} {identity}: {points}, {times} run{'s' if rule.most != 1 else ''} each")
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         yield _Lines()
         return
-    with counted_bar() as bar:
+    with counted_trials() as bar:
         yield _OnTerminal(bar, bar.add_task("", total=None, left=""))
 
 
@@ -70,5 +70,5 @@ def _left(progress: Progress) -> str:
     if progress.time_left_s is not None:
         parts.append(format_duration(progress.time_left_s))
     if progress.energy_left_j is not None:
-        parts.append(f"{format_energy(progress.energy_left_j)} {progress.scope}")
+        parts.append(f"{short_energy(progress.energy_left_j)} {progress.scope}")
     return f"left: {', '.join(parts)}" if parts else ""

@@ -1,11 +1,11 @@
 """How far a search is, with the energy and time it has spent and has left."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import is_terminal, say
+from wattloop.cli.output import say
+from wattloop.cli.progress import bars, is_redrawable, spinner
 from wattloop.core.units import format_duration, format_energy
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
@@ -23,32 +23,21 @@ FINE = (Status.PAUSED, Status.REACHED, Status.ENDED, Status.NOT_SUPPORTED)
 @contextmanager
 def progress(spec: "SearchSpec | None" = None) -> Iterator["Watcher"]:
     """A line that is kept up to date on a terminal; elsewhere only what went wrong."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         yield Watcher(spec)
         return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as bar:
         yield _OnTerminal(spec, bar, bar.add_task("", total=None))
 
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
     """A line with the time that passes on a terminal; elsewhere the line alone."""
-    if not is_terminal(sys.stderr):
+    if not is_redrawable():
         say(f"wattloop: {text}")
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(text, total=None)
+    with spinner(text):
         yield
 
 

@@ -1,9 +1,6 @@
 """`wattloop tune replay`: strategies compared on measured tables, without training anything."""
 
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +8,8 @@ from typing import Annotated
 import typer
 
 from wattloop.cli.options import JsonFile
-from wattloop.cli.output import check_target, is_terminal, print_table, say, write_json
+from wattloop.cli.output import check_target, print_table, say, write_json
+from wattloop.cli.progress import counted
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_number
 
@@ -87,7 +85,7 @@ def replay_command(
     for one in left_out:
         say(f"wattloop: {one.name} is left out: {one.reason}")
     scripts = CapScripts(noise / 100)
-    with _progress(len(workloads) * seeds) as advance:
+    with counted("replaying", len(workloads) * seeds) as bar:
         entries = [
             replay(
                 workload,
@@ -95,7 +93,7 @@ def replay_command(
                 seeds=seeds,
                 recurrences=recurrences,
                 scripts=scripts,
-                advance=advance,
+                advance=bar.advance,
             )
             for workload in workloads
         ]
@@ -122,17 +120,3 @@ def replay_command(
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else format_number(value, 3)
-
-
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal; nothing elsewhere."""
-    if not is_terminal(sys.stderr):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replaying", total=steps)
-        yield lambda: bar.advance(task)

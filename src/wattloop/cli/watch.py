@@ -10,7 +10,8 @@ import typer
 
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
-from wattloop.cli.output import check_target, is_terminal, write_json
+from wattloop.cli.output import check_target, write_json
+from wattloop.cli.progress import is_redrawable
 from wattloop.cli.watch_view import as_dict, live_table, plain_line, plain_report
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import SENSORS, STORE
@@ -90,7 +91,7 @@ def _repeatedly(
     shown: AbstractContextManager[Callable[[Snapshot], None]]
     if quiet:
         shown = nullcontext(lambda snapshot: None)
-    elif is_terminal(sys.stdout):
+    elif is_redrawable(sys.stdout):
         shown = _screen(view)
     else:
         shown = nullcontext(_print_line)

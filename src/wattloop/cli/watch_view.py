@@ -1,11 +1,12 @@
 """How `wattloop watch` draws a snapshot."""
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattloop.cli.output import table_text
+from wattloop.cli.output import table_text, terminal_room
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.live import Snapshot
 
@@ -51,9 +52,8 @@ def plain_report(title: str, snapshot: Snapshot) -> str:
     headers = ("domain", "power now", "energy so far", "how", "source")
     lines = [f"{title}, {format_duration(snapshot.result.duration_s)}\n"]
     rows = _rows(snapshot)
-    lines.append(
-        table_text(headers, rows) if rows else "nothing can be read; see 'wattloop devices'\n"
-    )
+    nothing = "nothing can be read; see 'wattloop devices'\n"
+    lines.append(table_text(headers, rows, terminal_room(sys.stdout)) if rows else nothing)
     lines += [f"{text}\n" for text in _remarks(snapshot)]
     return "".join(lines)
 
@@ -136,4 +136,4 @@ def _signal(value: float, unit: str) -> str:
         return f"{value:.0%}"
     if unit == "B":
         return f"{value / 2**30:.1f} GiB"
-    return f"{value:g} {'°C' if unit == 'degC' else unit}"
+    return f"{value:.4g} {'°C' if unit == 'degC' else unit}"

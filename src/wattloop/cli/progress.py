@@ -1,0 +1,116 @@
+"""Progress on standard error: bars and spinners on a terminal that can redraw a line.
+
+Every text is shown as it is: names of trials, models and files may hold square brackets, which
+rich would otherwise read as markup.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from wattloop.cli.output import PLAIN_TERMINALS, is_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn, TaskID
+
+__all__ = ["Bar", "bars", "counted", "counted_trials", "is_redrawable", "spinner"]
+
+BAR_WIDTH = 20
+
+
+def is_redrawable(stream: TextIO | None = None) -> bool:
+    """Whether a stream, else standard error, is a terminal on which a line can be replaced."""
+    named = os.environ.get("TERM", "").lower()
+    return is_terminal(stream or sys.stderr) and named not in PLAIN_TERMINALS
+
+
+def bars(*columns: "str | ProgressColumn") -> "Progress":
+    """Rows of `columns`, removed at the end.
+
+    A string is the format of a text. On a narrow terminal texts are cut, the longest first;
+    bars, counts and times stay whole.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Cut(TextColumn):
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    made = (
+        # only columns that may wrap give up width; the text in it does not wrap all the same
+        Cut(c, markup=False, table_column=Column(no_wrap=False)) if isinstance(c, str) else c
+        for c in columns
+    )
+    return Progress(
+        *made,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=is_terminal(sys.stdout),  # data in a file stays there
+    )
+
+
+def counted_trials() -> "Progress":
+    """A row per campaign: trials done of all, `?` while their number is unknown.
+
+    Its tasks have a field `left`, what the trials that are left take.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+
+    return bars(
+        BarColumn(BAR_WIDTH),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        "{task.fields[left]}",
+        "{task.description}",
+    )
+
+
+class Bar:
+    """One bar; it does nothing where it cannot be shown."""
+
+    def __init__(self, progress: "Progress | None" = None, task: "TaskID | None" = None) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, by: float = 1.0) -> None:
+        """Add to what is done."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task, by)
+
+    def update(self, done: float, of: float) -> None:
+        """State what is done, and of how much."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done, total=of)
+
+
+@contextmanager
+def counted(text: str, total: float | None = None) -> Iterator[Bar]:
+    """A bar with its share and the time that is left; nothing on other outputs."""
+    if not is_redrawable():
+        yield Bar()
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
+
+    bar = BarColumn(BAR_WIDTH)
+    columns = ("{task.description}", bar, TaskProgressColumn(), TimeRemainingColumn())
+    with bars(*columns) as progress:
+        yield Bar(progress, progress.add_task(text, total=total))
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """A line with the time that passes; nothing on other outputs."""
+    if not is_redrawable():
+        yield
+        return
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
+
+    with bars(SpinnerColumn(), "{task.description}", TimeElapsedColumn()) as progress:
+        progress.add_task(text, total=None)
+        yield

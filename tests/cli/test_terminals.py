@@ -1,0 +1,210 @@
+"""Promises of every verb that draws a bar, asks, colours or fits a table, in a real terminal."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.characterize.conftest import virtual_environment
+from tests.characterize.virtual_caps import virtual_curve
+from tests.cli.conftest import SRC, Machine
+from tests.cli.pseudo_terminal import Shown, in_terminal
+from tests.predict.small import small_workload
+from tests.schedule.campaigns.worlds import TINY
+from tests.tune.replay.small_tables import write_tables
+from wattloop.characterize.cap_table import COLUMNS
+from wattloop.predict.workload.files import save_workload
+from wattloop.store.database import open_store
+from wattloop.store.experiments import find_experiment, set_experiment_status
+from wattloop.store.runs import find_run
+
+GPU_WORK = """
+from wattloop.virtual.machine import shared_machine
+from wattloop.virtual.physics import Work
+shared_machine(1).gpus[0].run(Work(flops=989e12 * 0.05))
+"""
+TRAIN = "for epoch in range(1, 4): print(f'epoch {epoch} loss={1 / epoch:.3f} accuracy=0.9')"
+SWEEP = "name: caps\nlevers:\n  gpu/power_limit: [300, 500]\nrepeats: 1\nwarmup: 0\n"
+SEARCH = """\
+name: small
+metric: {name: accuracy, goal: maximize, target: 0.8}
+strategy: grid
+parameters:
+  lr: {values: [0.1, 0.2]}
+default: {lr: 0.1}
+"""
+TRIALS = "lr,layers,accuracy,energy_j\n" + "".join(
+    f"{lr},{layers},{0.7 + lr * layers / 10},{10 + 3 * layers + 20 * lr}\n"
+    for lr in (0.1, 0.2, 0.3)
+    for layers in (1, 2, 3)
+)
+PYTHON = sys.executable
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A terminal: how wide it is, and what its user has set."""
+
+    columns: int
+    term: str = "xterm-256color"
+    no_color: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.columns}-{self.term.partition('-')[0]}{'-NO_COLOR' * bool(self.no_color)}"
+
+
+SETTINGS = (Setting(60), Setting(80, no_color="1"), Setting(200), Setting(80, "dumb"))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine with two virtual GPUs, two runs, a sweep, a search and a campaign."""
+    folder = tmp_path_factory.mktemp("terminal")
+    own = virtual_environment(folder)
+    path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("WATTLOOP", "XDG", "NO_COLOR", "FORCE_COLOR", "TERM"))
+    }
+    cache = str(tmp_path_factory.getbasetemp() / "cache")
+    machine = Machine(
+        folder,
+        {**kept, **own, "PYTHONPATH": path, "HOME": str(folder), "XDG_CACHE_HOME": cache},
+    )
+    (folder / "caps.yaml").write_text(SWEEP)
+    (folder / "search.yaml").write_text(SEARCH)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "work.py").write_text(GPU_WORK)
+    (folder / "tiny.yaml").write_text(TINY)
+    (folder / "trials.csv").write_text(TRIALS)
+    save_workload(small_workload(), folder / "small.json")
+    (folder / "zeus").mkdir()
+    write_tables(folder / "zeus")
+    _write_curve(folder / "power.csv")
+    for words in (
+        "run --name first -- true",
+        "run --name second -- true",
+        f"sweep caps.yaml -- {PYTHON} work.py",
+        f"tune run search.yaml -- {PYTHON} train.py {{lr}}",
+        "simulate tiny.yaml --policies fifo --seeds 1 --workers 1",
+        "study init",
+        "check --baseline b.json --name nap --repeats 1 --update -- true",
+    ):
+        done = machine.wattloop(*words.split())
+        assert done.returncode == 0, (words, done.stderr.decode())
+    yield machine
+
+
+def _write_curve(path: Path) -> None:
+    caps = [100.0, 150.0, 200.0, 250.0]
+    curve = virtual_curve("v100", 300.0, caps)
+    points = zip(caps, curve.time_s, curve.power_w, strict=True)
+    rows = [f"d,n,1,sgd,{cap},{time_s},{power_w}" for cap, time_s, power_w in points]
+    path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
+
+
+def shown(node: Machine, words: str, setting: Setting, answer: str = "") -> Shown:
+    """Run `wattloop` in such a terminal; nothing it prints is a fault of ours."""
+    environment = {**node.environment, "TERM": setting.term}
+    if setting.no_color:
+        environment["NO_COLOR"] = setting.no_color
+    command = node.command(*words.split())
+    found = in_terminal(command, environment, node.folder, setting.columns, answer)
+    for fault in ("Traceback", "fault of wattloop", "Error:"):
+        assert fault not in found.text
+    if setting.term == "dumb":
+        assert not found.has_escapes, found.raw
+    if setting.no_color:
+        assert not found.has_colours, found.raw
+    return found
+
+
+# a bar, a spinner, a screen that is redrawn: in every terminal
+DRAWN = {
+    "watch": "watch --seconds 0.3 --refresh 0.1",
+    "sweep": f"sweep caps.yaml --new -- {PYTHON} work.py",
+    "sweep resume": "sweep resume",
+    "analyze": "analyze ols trials.csv --target accuracy",
+    "tune": f"tune run search.yaml --new -- {PYTHON} train.py {{lr}}",
+    "tune final": "tune final",
+    "tune export": "tune export --optuna {setting}.log",
+    "tune replay": "tune replay --power zeus/power_x1.csv --train zeus/train.csv --seeds 1"
+    " --strategy default-cap",
+    "predict": "predict --model small.json --gpu h200",
+    "predict sweep": "predict --model small.json --gpu h200 --sweep gpus=1,2",
+    "simulate": "simulate tiny.yaml --policies fifo,zeus --seeds 2 --workers 1 --new",
+    "cap evaluate": "cap evaluate --table power.csv --noise 2 --seeds 2",
+    "idle": "idle --windows 0.1,0.2,0.3 --dry-run",
+}
+# a table, or a bar that takes seconds: in a narrow terminal, and in one that cannot draw
+PRINTED = {
+    "run": "run -- true",
+    "devices": "devices --verify --seconds 2",
+    "watch once": "watch --once",
+    "advise": "advise first",
+    "report": "report first --output report.html",
+    "runs": "runs list",
+    "runs show": "runs show first",
+    "runs compare": "runs compare first second",
+    "sweep show": "sweep show --tables all",
+    "bench": "bench --backends numpy --device cpu --threads 1 --seconds 0.05 --kernels triad"
+    " --sizes triad=1e5 --idle none",
+    "tune show": "tune show",
+    "calibrate": "calibrate collect --gpu cpu --sections kernels --minutes 0.02 --resume"
+    " -o samples.jsonl",
+    "simulate show": "simulate show",
+    "study": "study status",
+    "card": "card first -o card",
+    "check": "check --baseline b.json --name nap --repeats 2 -- true",
+    "cap find": f"cap find --caps 300:700:200 --probes 1 -- {PYTHON} work.py",
+    "help": "--help",
+}
+NARROW, DUMB = SETTINGS[0], SETTINGS[-1]
+CASES = [(verb, setting) for verb in DRAWN for setting in SETTINGS]
+CASES += [(verb, setting) for verb in PRINTED for setting in (NARROW, DUMB)]
+TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
+
+
+@pytest.mark.parametrize(("verb", "setting"), CASES, ids=str)
+def test_verb_in_a_terminal(node: Machine, verb: str, setting: Setting) -> None:
+    """Promise: each verb ends well, its bars and tables fit, and it colours only where wanted."""
+    if verb == "sweep resume":
+        with open_store(node.store) as store:
+            set_experiment_status(
+                store, find_experiment(store, "last", "sweep").experiment_id, "stopped"
+            )
+    words = {**DRAWN, **PRINTED}[verb].replace("{setting}", str(setting))
+    found = shown(node, words, setting)
+    assert found.code == 0, found.text
+    assert [line for line in found.redrawn if len(line) > setting.columns] == []
+    tables = [line for line in found.text.splitlines() if TABLE_LINE.match(line)]
+    assert [line for line in tables if len(line) > setting.columns] == []
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_a_question_is_asked_and_no_is_no(node: Machine, setting: Setting) -> None:
+    """Promise: `runs delete` asks a person, and deletes nothing without a yes."""
+    with open_store(node.store) as store:
+        run_id = find_run(store, "first", by_name=True).run_id
+    found = shown(node, f"runs delete {run_id}", setting, answer="n\n")
+    assert "Delete 1 run(s)?" in found.text
+    assert "nothing was deleted" in found.text
+    assert found.code == 1
+
+
+def test_data_in_a_file_stays_there_while_a_bar_is_drawn(node: Machine) -> None:
+    """Promise: what a training in this process prints does not move to standard error."""
+    (node.folder / "bar.py").write_text(
+        "from wattloop.cli.progress import counted\n"
+        "with counted('waiting [/b]', 2) as bar:\n    bar.advance()\n    print('data')\n"
+    )
+    command = ["sh", "-c", f"{PYTHON} bar.py > data.txt"]
+    environment = {**node.environment, "TERM": "xterm"}
+    found = in_terminal(command, environment, node.folder, 80)
+    assert (found.code, (node.folder / "data.txt").read_text()) == (0, "data\n")
+    assert "waiting [/b]" in found.text
