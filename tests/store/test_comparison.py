@@ -1,12 +1,14 @@
 """Differences between runs are stated with what is known of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
-from wattloop.core.results import RunStatus
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, RunStatus
 from wattloop.store.comparison import Cell, compare
 from wattloop.store.runs import RunRecord
 from wattloop.testing.journals import root_window
@@ -50,6 +52,59 @@ def test_systematic_error_cancels_on_one_sensor_only() -> None:
     elsewhere = replace(second, host="other")
     assert cell([first, elsewhere], "energy", "gpu").real is False
     assert "different machines" in " ".join(compare([first, elsewhere]).notes)
+
+
+def estimated(run_id: str, power_w: float, duration_s: float, **changes: Any) -> RunRecord:
+    """A run on the estimate: off by up to half of its energy and 30 W."""
+    energy_j = power_w * duration_s
+    package = DomainEnergy(
+        name="cpu:0/package",
+        scope=Scope.CPU,
+        energy_j=energy_j,
+        uncertainty_j=0.001 * energy_j + 0.5 * energy_j + 30.0 * duration_s,
+        provenance=Provenance.ESTIMATED,
+        source="utilisation x TDP",
+        known_error=0.5,
+        known_error_w=30.0,
+        tdp_w=100.0,
+        **changes,
+    )
+    window = root_window(duration_s=duration_s)._replace(domains=(package,))
+    return RunRecord(run_id=run_id, host="h", result=window)
+
+
+def test_the_error_of_a_shared_estimate_cancels() -> None:
+    """Ten against twenty epochs on one machine: twice the energy, whatever the model's error."""
+    found = cell([estimated("a", 40.0, 100.0), estimated("b", 41.0, 153.0)], "energy", "cpu")
+    assert found.difference == pytest.approx(0.568, abs=0.001)
+    assert found.real is True
+    assert found.difference_uncertainty < 0.05
+    assert found.uncertainty > 0.5 * found.value  # what is said of each run alone stays
+
+
+def test_what_does_not_cancel_is_said() -> None:
+    """At another power the model errs by other watts; on another machine by anything."""
+    powers = cell([estimated("a", 40.0, 100.0), estimated("b", 60.0, 100.0)], "power", "cpu")
+    # 30 W too much in both: (60 + 30) / (40 + 30); to first order 0.5 +- 30/40 x 0.5
+    assert powers.difference_uncertainty == pytest.approx(0.375, abs=0.01)
+    other = replace(estimated("b", 41.0, 153.0), host="other")
+    assert cell([estimated("a", 40.0, 100.0), other], "energy", "cpu").real is False
+    tdp = estimated("b", 41.0, 153.0, device="another")
+    assert cell([estimated("a", 40.0, 100.0), tdp], "energy", "cpu").real is False
+
+
+def test_runs_of_earlier_versions_cancel_too() -> None:
+    """They have the error in watts only in the description of the meter."""
+    stated = {"name": "cpu:0/package", "provenance": "estimated", "known_error_w": 30.0}
+
+    def old(record: RunRecord) -> RunRecord:
+        assert record.result is not None
+        domains = tuple(d._replace(known_error_w=0.0) for d in record.result.domains)
+        feeds = [{"meter": "estimate", "domains": [stated]}]
+        return replace(record, result=record.result._replace(domains=domains), feeds=feeds)
+
+    pair = [old(estimated("a", 40.0, 100.0)), old(estimated("b", 41.0, 153.0))]
+    assert cell(pair, "energy", "cpu").difference_uncertainty < 0.05
 
 
 def test_what_was_not_read_is_not_compared() -> None:

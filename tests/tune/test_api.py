@@ -105,6 +105,32 @@ def test_the_winner_is_proven(settings):
     assert list(folders) == []  # of trainings that nobody goes on with
 
 
+def test_the_error_of_the_estimate_cancels_in_what_is_saved(settings, tmp_path, monkeypatch):
+    """Promise: one model on one machine errs alike in both runs; a saving of half is certain."""
+    (tmp_path / "cpuinfo").write_text(
+        "processor : 0\nmodel name : Mystery CPU\nphysical id : 0\ncore id : 0\nflags : fpu\n"
+    )
+    # the counters stand still, so that the power is that of the mean since boot: 10% busy
+    (tmp_path / "stat").write_text("cpu0 1000 0 0 9000 0 0 0 0 0 0\nintr 5\n")
+    monkeypatch.setenv("WATTLOOP_PROCFS_ROOT", str(tmp_path))
+
+    def slow(trial):
+        import time
+
+        for epoch in trial.epochs(12):
+            time.sleep(0.05)
+            trial.report(accuracy=1 - 1 / (1 + (epoch + 1) * trial["lr"] * 10))
+
+    estimated = settings._replace(meters=("estimate",))
+    result = searched(estimated, slow, space={"lr": [0.04, 0.4]}, default={"lr": 0.04})
+    final = result.final()
+    assert final.winner.provenance == "estimated"
+    assert final.winner.uncertainty_j > 0.4 * final.winner.energy_j
+    assert final.certain
+    assert final.saved_uncertainty_j < 0.3 * final.saved_j
+    assert "error" not in final.to_dict()["winner"]
+
+
 def test_a_default_that_is_best_saves_nothing(settings):
     """Promise: it says so."""
     final = searched(settings, space={"lr": [0.3, 0.001]}, default={"lr": 0.3}).final()

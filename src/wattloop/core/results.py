@@ -39,6 +39,7 @@ class DomainEnergy(NamedTuple):
         covered: share of the window's time for which readings exist, 0 to 1.
         in_total: whether the window's total contains this domain (overlapping ones are left out).
         known_error: systematic error of the source, as a share of the energy.
+        known_error_w: systematic error of the source in watts.
         tdp_w: its thermal design power, or the limit it is under; `tdp_note` says which.
         device: what it is, such as the name of a GPU.
         host_share: as in `Domain`; below 1 where a virtual machine has a part of the processor.
@@ -57,6 +58,7 @@ class DomainEnergy(NamedTuple):
     tdp_note: str = ""
     device: str = ""
     host_share: float = 1.0
+    known_error_w: float = 0.0
 
 
 class WindowResult(NamedTuple):
@@ -209,9 +211,11 @@ def domain_energy_to_dict(energy: DomainEnergy) -> dict[str, Any]:
         "tdp_note": energy.tdp_note,
         "device": energy.device,
     }
+    # Versions before these fields refuse records that have them, so most records do not.
     if energy.host_share != 1.0:
-        # Versions before this field refuse records that have it, so most records do not.
         data["host_share"] = energy.host_share
+    if energy.known_error_w:
+        data["known_error_w"] = energy.known_error_w
     return data
 
 

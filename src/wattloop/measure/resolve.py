@@ -84,6 +84,7 @@ def _energy(channel: Channel, span: Span | None, duration_s: float) -> DomainEne
         tdp_note=domain.tdp_note,
         device=domain.device,
         host_share=domain.host_share,
+        known_error_w=domain.known_error_w,
     )
 
 

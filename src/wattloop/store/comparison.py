@@ -1,17 +1,17 @@
 """Runs side by side: energy and EDP per scope, time and power, and which differences are real.
 
 A difference counts as real when it exceeds the uncertainty of both values together. The same
-sensor errs the same way in both runs, so its systematic error cancels; between different sensors
-or machines it is added.
+sensor, and the same model on the same machine, errs the same way in both runs, so its systematic
+error cancels (`core.model_error`); between different sensors, models or machines it is added.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.model_error import MODELS, EnergyError, energy_error, ratio_error
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy
 from wattloop.store.runs import RunRecord
@@ -84,75 +84,95 @@ def compare(records: Sequence[RunRecord]) -> Comparison:
         raise ConfigError("comparing needs two runs or more; see them with: wattloop runs list")
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("the same run is named twice; a run compared with itself tells nothing")
-    rows = [_row("time", "", "s", records, lambda record: (record.duration_s, 0.0))]
+    rows = [_row("time", "", "s", [_Known(record.duration_s) for record in records])]
     for scope in (TOTAL, *Scope):
-        energy = _row("energy", scope, "J", records, partial(_energy, scope, records[0]))
-        if any(cell.value is not None for cell in energy.cells):
-            rows.append(energy)
+        energies = [_energy(scope, records[0], record) for record in records]
+        if any(known.value is not None for known in energies):
+            rows.append(_row("energy", scope, "J", energies))
             for name, unit, power in (("power", "W", -1), ("edp", "J s", 1)):
-                value_of = partial(_scaled, power, scope, records[0])
-                rows.append(_row(name, scope, unit, records, value_of))
+                scaled = [
+                    _scaled(known, record.duration_s, power)
+                    for known, record in zip(energies, records, strict=True)
+                ]
+                rows.append(_row(name, scope, unit, scaled))
     return Comparison(tuple(records), tuple(rows), tuple(_notes(records)))
 
 
-Known = tuple[float | None, float]
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """One value; `error` and `scale` (value over energy) where it is made of an energy."""
+
+    value: float | None
+    uncertainty: float = 0.0
+    error: EnergyError | None = None
+    scale: float = 1.0
 
 
-def _row(
-    name: str,
-    scope: str,
-    unit: str,
-    records: Sequence[RunRecord],
-    value_of: Callable[[RunRecord], Known],
-) -> Quantity:
-    first, first_uncertainty = value_of(records[0])
-    cells = [Cell(first, first_uncertainty)]
-    for record in records[1:]:
-        cells.append(_cell(value_of(record), (first, first_uncertainty)))
+def _row(name: str, scope: str, unit: str, known: Sequence[_Known]) -> Quantity:
+    first = known[0]
+    cells = [Cell(first.value, first.uncertainty), *(_cell(each, first) for each in known[1:])]
     return Quantity(name, str(scope), unit, tuple(cells))
 
 
-def _cell(known: Known, first: Known) -> Cell:
-    value, uncertainty = known
-    base, base_uncertainty = first
+def _cell(known: _Known, first: _Known) -> Cell:
+    value, base = known.value, first.value
     if value is None or base is None:
-        return Cell(value, uncertainty)
-    together = math.hypot(uncertainty, base_uncertainty)
-    real = abs(value - base) > together
+        return Cell(value, known.uncertainty)
+    own, base_own, shared = known.uncertainty, first.uncertainty, 0.0
+    if known.error is not None and first.error is not None and base != 0:
+        common = known.error.models.keys() & first.error.models.keys()
+        if common:
+            own = known.error.without(common) * known.scale
+            base_own = first.error.without(common) * first.scale
+            shared = ratio_error(first.error, known.error) * known.scale / first.scale
+    real = abs(value - base) > math.hypot(own, base_own, shared * base)
     if base == 0:
-        return Cell(value, uncertainty, real=real)
-    # d(b/a - 1) = b/a * sqrt((ub/b)^2 + (ua/a)^2)
-    spread = math.hypot(uncertainty / base, value / base * (base_uncertainty / base))
-    return Cell(value, uncertainty, value / base - 1, spread, real)
+        return Cell(value, known.uncertainty, real=real)
+    # d(b/a - 1) = b/a * sqrt((ub/b)^2 + (ua/a)^2), and what shared models leave
+    spread = math.hypot(own / base, value / base * (base_own / base), shared)
+    return Cell(value, known.uncertainty, value / base - 1, spread, real)
 
 
-def _energy(scope: str, first: RunRecord, record: RunRecord) -> Known:
+def _energy(scope: str, first: RunRecord, record: RunRecord) -> _Known:
     parts = _parts(record, scope)
-    if not parts:
-        return None, 0.0
-    total_j = sum(part.energy_j or 0.0 for part in parts)
-    same = _sensors(record, scope) == _sensors(first, scope)
-    squares = [
-        part.uncertainty_j**2 + (0.0 if same else _systematic_j(part) ** 2) for part in parts
-    ]
-    return total_j, math.sqrt(sum(squares))
+    if record.result is None or not parts:
+        return _Known(None)
+    error = energy_error(parts, record.result.duration_s, record.machine_id or record.host)
+    systematic = [0.0]
+    if _sensors(record, scope) != _sensors(first, scope):
+        systematic += [part.known_error * (part.energy_j or 0.0) for part in _measured(parts)]
+        error = error._replace(random_j=math.hypot(error.random_j, *systematic))
+    uncertainty_j = math.hypot(*(part.uncertainty_j for part in parts), *systematic)
+    return _Known(error.energy_j, uncertainty_j, error)
 
 
-def _scaled(power: int, scope: str, first: RunRecord, record: RunRecord) -> Known:
+def _scaled(known: _Known, duration_s: float | None, power: int) -> _Known:
     """Energy times (EDP) or divided by (power) the duration, which is known exactly."""
-    value, uncertainty = _energy(scope, first, record)
-    duration_s = record.duration_s
-    if value is None or not duration_s or duration_s <= 0:
-        return None, 0.0
-    return value * duration_s**power, uncertainty * duration_s**power
+    if known.value is None or not duration_s or duration_s <= 0:
+        return _Known(None)
+    scale = duration_s**power
+    return _Known(known.value * scale, known.uncertainty * scale, known.error, scale)
 
 
 def _parts(record: RunRecord, scope: str) -> tuple[DomainEnergy, ...]:
     if record.result is None:
         return ()
-    if scope == TOTAL:
-        return record.result.counted
-    return record.result.scope_domains(Scope(scope))
+    parts = record.result.counted
+    if scope != TOTAL:
+        parts = record.result.scope_domains(Scope(scope))
+    # Records of earlier versions have this error only where the meter is described.
+    stated = {
+        domain["name"]: domain.get("known_error_w") or 0.0
+        for feed in record.feeds
+        for domain in feed.get("domains") or ()
+        if domain.get("provenance") in MODELS
+    }
+    return tuple(
+        part._replace(known_error_w=part.known_error_w or stated.get(part.name, 0.0))
+        if part.provenance in MODELS
+        else part
+        for part in parts
+    )
 
 
 def _sensors(record: RunRecord, scope: str) -> set[tuple[str, str, str, str]]:
@@ -160,11 +180,9 @@ def _sensors(record: RunRecord, scope: str) -> set[tuple[str, str, str, str]]:
     return {(machine, part.name, part.source, part.device) for part in _parts(record, scope)}
 
 
-def _systematic_j(part: DomainEnergy) -> float:
-    """Not in the uncertainty of measured domains; modelled and estimated ones have it already."""
-    if part.provenance.value in ("modelled", "estimated"):
-        return 0.0
-    return part.known_error * (part.energy_j or 0.0)
+def _measured(parts: Sequence[DomainEnergy]) -> list[DomainEnergy]:
+    """Those whose stated uncertainty is without the systematic error of the sensor."""
+    return [part for part in parts if part.provenance not in MODELS]
 
 
 def _notes(records: Sequence[RunRecord]) -> list[str]:

@@ -76,6 +76,7 @@ def account(meter: SegmentMeter, course: Course, past: Past, ended: Ended) -> Pr
         message="; ".join(filter(None, (ended.message, *ended.warnings))),
         repeated_s=repeated_s,
         repeated_j=repeated_j,
+        error=None if joules.error is None else joules.error.to_dict(),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattloop.core.model_error import EnergyError
 from wattloop.store.database import Store
 from wattloop.store.trial_records import TrialRecord, each_trial
 from wattloop.tune.problem import Quality
@@ -34,6 +35,7 @@ class CandidateResult:
         idle_j: of other devices that waited meanwhile.
         provenance: of the energy; the weakest, where segments differ.
         messages: what went wrong, or is worth knowing.
+        error: the uncertainty taken apart; None where a segment does not know it.
     """
 
     candidate: str
@@ -58,6 +60,7 @@ class CandidateResult:
     provenance: str = ""
     run_ids: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    error: EnergyError | None = None
 
     @property
     def good(self) -> bool:
@@ -73,7 +76,9 @@ class CandidateResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "power_w": self.power_w}
+        data = {**asdict(self), "power_w": self.power_w}
+        del data["error"]
+        return data
 
 
 def candidates_of(
@@ -145,6 +150,7 @@ def _add(
     result.uncertainty_j = (
         result.uncertainty_j**2 + float(outcome.get("uncertainty_j") or 0.0) ** 2
     ) ** 0.5
+    result.error = _error(result, outcome)
     result.repeated_j += outcome.get("repeated_j") or 0.0
     result.idle_j += outcome.get("idle_j") or 0.0
     result.provenance = _weaker(result.provenance, str(outcome.get("provenance") or ""))
@@ -165,6 +171,17 @@ def _add(
     result.metrics.update(outcome.get("metrics") or {})
     if quality is not None and quality.target is not None and not result.reached:
         _look_for_target(result, outcome, quality)
+
+
+def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError | None:
+    """With one more segment; None once one of them does not know it."""
+    told = outcome.get("error")
+    if not told:
+        return None
+    error = EnergyError.from_dict(told)
+    if result.segments == 1:
+        return error
+    return None if result.error is None else result.error.plus(error)
 
 
 def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], quality: Quality) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
+from wattloop.core.model_error import EnergyError
 from wattloop.core.settings import Settings
 from wattloop.measure.closing import close_journal
 from wattloop.store.database import Store
@@ -21,7 +22,7 @@ from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.benches import COMMAND, Training, bench_for
-from wattloop.tune.candidate_results import candidates_from
+from wattloop.tune.candidate_results import CandidateResult, candidates_from
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.engines.ray_words import slots_asked
@@ -222,6 +223,7 @@ def _full(segment: Segment, progress: Progress, record: TrialRecord, problem: Pr
         provenance=progress.provenance,
         run_id=progress.run_id,
         message=progress.message,
+        error=_error_to_target(result),
     )
 
 
@@ -244,4 +246,14 @@ def _known(summary: SearchSummary, problem: Problem) -> FullRun | None:
         uncertainty_j=found.uncertainty_j,
         provenance=found.provenance,
         from_search=True,
+        error=_error_to_target(found),
     )
+
+
+def _error_to_target(found: CandidateResult) -> EnergyError | None:
+    """Of the energy that counts: to the target where there is one and it was reached."""
+    energy_j = found.to_target_j if found.to_target_j is not None else found.energy_j
+    time_s = found.to_target_s if found.to_target_s is not None else found.time_s
+    if found.error is None or energy_j is None:
+        return None
+    return found.error.scaled(energy_j, time_s)

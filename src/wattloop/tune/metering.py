@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wattloop.core.model_error import EnergyError, energy_error
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, WindowResult
@@ -17,11 +18,15 @@ SCOPES = ("gpu", "cpu", "dram")
 
 
 class Joules(NamedTuple):
-    """Energy in one scope; None when nothing could be read there."""
+    """Energy in one scope; None when nothing could be read there.
+
+    `error` is its uncertainty taken apart, for a comparison with other energies.
+    """
 
     energy_j: float | None = None
     uncertainty_j: float = 0.0
     provenance: str = ""
+    error: EnergyError | None = None
 
 
 class SegmentMeter:
@@ -122,10 +127,11 @@ def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joule
             sum(known),
             sum(d.uncertainty_j**2 for d in parts) ** 0.5,
             Provenance.weakest(d.provenance for d in parts).value,
+            energy_error(parts, result.duration_s),
         )
     from wattloop.measure.accounting.node import node_energy
 
     node = node_energy(result, settings)
     if node.energy_j is None or node.provenance is None:
         return Joules()
-    return Joules(node.energy_j, node.uncertainty_j, node.provenance.value)
+    return Joules(node.energy_j, node.uncertainty_j, node.provenance.value, node.error)

@@ -104,6 +104,7 @@ class Progress:
         provenance: of the energy.
         run_id: the measured run.
         message: what went wrong, for people.
+        error: the uncertainty taken apart, as `EnergyError.to_dict` has it; None when not known.
         repeated_s, repeated_j: what it took, beside this, to train again what a search that was
             killed had trained before; None when the energy could not be read.
         idle_s, idle_j: of devices that were held for the search and waited, charged with this
@@ -128,6 +129,7 @@ class Progress:
     repeated_j: float | None = 0.0
     idle_s: float = 0.0
     idle_j: float | None = 0.0
+    error: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the store."""

@@ -1,10 +1,12 @@
 """What the winner of a search saves against the default, and when the search has paid."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattloop.control.lever import Setting
+from wattloop.core.model_error import EnergyError, ratio_error
 from wattloop.tune.problem import Problem
 from wattloop.tune.segment import Value
 from wattloop.tune.summary import SearchSummary
@@ -23,6 +25,7 @@ class FullRun:
         uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
         from_search: whether the search had trained it in full already.
         files: the folder in which it saved something.
+        error: the uncertainty taken apart; None when not known.
     """
 
     parameters: Mapping[str, Value]
@@ -39,6 +42,7 @@ class FullRun:
     message: str = ""
     from_search: bool = False
     files: str = ""
+    error: EnergyError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,10 @@ class FinalResult:
     """Whether the search has paid.
 
     Attributes:
-        saved_j: energy of a run of the default minus that of the winner, with its half-width; None
-            when one of the two is not known or not good enough to compare.
+        saved_j: energy of a run of the default minus that of the winner; None when one of the two
+            is not known or not good enough to compare.
+        saved_uncertainty_j: half-width of that, as far as the two runs differ in error: one model
+            of one machine errs alike in both.
         break_even_runs: after so many runs the energy spent searching is saved; None when nothing
             is saved.
         certain: whether the saving is larger than its uncertainty.
@@ -68,7 +74,11 @@ class FinalResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "search": self.search.to_dict()}
+        data = {**asdict(self), "search": self.search.to_dict()}
+        for run in ("winner", "default"):
+            if data[run] is not None:
+                del data[run]["error"]
+        return data
 
 
 def compared(
@@ -104,7 +114,7 @@ def compared(
         why = "the default does not reach the target, so its energy is no measure"
         return replace(result, why=why)
     saved_j = default.energy_j - winner.energy_j
-    uncertainty_j = (default.uncertainty_j**2 + winner.uncertainty_j**2) ** 0.5
+    uncertainty_j = _uncertainty_j(default, winner)
     runs = None
     if saved_j > 0 and search.energy_j is not None:
         runs = search.energy_j / saved_j
@@ -117,3 +127,13 @@ def compared(
         certain=saved_j > uncertainty_j,
         why="" if saved_j > 0 else NOTHING_SAVED,
     )
+
+
+def _uncertainty_j(default: FullRun, winner: FullRun) -> float:
+    """Half-width of what is saved; the error of a model that made both energies cancels."""
+    one, other = default.error, winner.error
+    if one is None or other is None or not one.energy_j:
+        return math.hypot(default.uncertainty_j, winner.uncertainty_j)
+    shared = one.models.keys() & other.models.keys()
+    left_j = one.energy_j * ratio_error(one, other)
+    return math.hypot(one.without(shared), other.without(shared), left_j)

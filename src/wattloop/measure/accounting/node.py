@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from wattloop.core.model_error import EnergyError, ModelError, energy_error
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
@@ -31,6 +32,7 @@ class NodeEnergy(NamedTuple):
         uncertainty_j: half-width; for the model, from the published ranges of its constants.
         complete: False when a part of the node was missing from what the model started from.
         assumptions: the model in words.
+        error: the uncertainty taken apart, for a comparison with other windows of this node.
     """
 
     energy_j: float | None
@@ -39,10 +41,13 @@ class NodeEnergy(NamedTuple):
     complete: bool = True
     assumptions: tuple[str, ...] = ()
     reason: str = ""
+    error: EnergyError | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return self._asdict()
+        data = self._asdict()
+        del data["error"]
+        return data
 
 
 def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
@@ -56,6 +61,7 @@ def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
             provenance=Provenance.weakest(domain.provenance for domain in measured),
             complete=all(domain.covered >= WHOLE for domain in measured),
             assumptions=(f"node energy read from {sources}; nothing added",),
+            error=energy_error(measured, result.duration_s),
         )
     energy_j = result.energy_j
     if energy_j is None or result.provenance is None:
@@ -100,7 +106,20 @@ def _modelled(
         provenance=Provenance.weakest((Provenance.MODELLED, provenance)),
         complete=not result.missing,
         assumptions=tuple(assumptions),
+        error=_error(result, node_j, other_w, eta),
     )
+
+
+def _error(result: WindowResult, node_j: float, other_w: Fact, eta: Fact) -> EnergyError:
+    """Other parts and power supply are models of this node too, as good in every window."""
+    parts = energy_error(result.counted, result.duration_s)
+    models = {
+        key: ModelError(model.energy_j / eta.value, model.relative, model.power_w / eta.value)
+        for key, model in parts.models.items()
+    }
+    models["other parts"] = ModelError(0.0, 0.0, other_w.half_width / eta.value)
+    models["power supply"] = ModelError(node_j, eta.half_width / eta.value, 0.0)
+    return EnergyError(node_j, result.duration_s, parts.random_j / eta.value, models)
 
 
 def _host_share(domains: Sequence[DomainEnergy]) -> float:

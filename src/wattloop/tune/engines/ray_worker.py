@@ -96,7 +96,8 @@ class Place:
         """What the devices took since the last call."""
         since_s, self._since_s = self._since_s, self._session.clock.now_s()
         result = self._session.between(since_s, self._since_s)
-        return Lap(result.duration_s, *scoped(result, self._scope, self._settings))
+        joules = scoped(result, self._scope, self._settings)
+        return Lap(result.duration_s, joules.energy_j, joules.uncertainty_j, joules.provenance)
 
 
 class WorkerTraining:
