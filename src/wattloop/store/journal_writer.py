@@ -35,6 +35,7 @@ class JournalWriter:
     fault: str | None
     dropped_frames: int
     _fd: int
+    _reserve: _Reserve
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
