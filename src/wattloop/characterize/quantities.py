@@ -1,11 +1,10 @@
 """Lists, ranges and times as people write them in a specification."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from wattloop.core.units import SECONDS
+from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
 __all__ = ["Values", "expanded", "range_from_text", "seconds"]
 
@@ -46,10 +45,10 @@ def seconds(value: Any) -> Any:
     """`90`, `90 s`, `1.5 min` or `2 h` as seconds; anything else is left to be refused."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", value.lower())
-    if match is None or match.group(2) not in SECONDS:
-        raise ValueError(f"{value!r} is not a time; write seconds, '10 min' or '2 h'")
-    return float(match.group(1)) * SECONDS[match.group(2)]
+    what = "a time; write seconds, '10 min' or '2 h'"
+    if value.strip().startswith("-"):
+        raise ValueError(f"{value!r} is not {what}")
+    return quantity(value, Dimension.TIME, what=what).value
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Values:
@@ -80,7 +79,7 @@ def _from_mapping(value: Mapping[str, Any]) -> Values:
 def _number(value: Any) -> tuple[float, str]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value), ""
-    match = re.fullmatch(r"\s*([-+]?\d*\.?\d+)\s*([a-zA-Z%]*)\s*", str(value))
-    if match is None:
+    found = number_and_unit(str(value))
+    if found is None:
         raise ValueError(f"{value!r} is not a number")
-    return float(match.group(1)), match.group(2)
+    return found

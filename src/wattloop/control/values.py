@@ -1,16 +1,14 @@
 """Values of levers as people write them."""
 
-import math
-import re
-
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import Dimension, quantity
 
 __all__ = ["parse_setting", "whole_of"]
 
 DEFAULT = "default"
-SCALES = {"W": {"w": 1.0, "kw": 1e3}, "MHz": {"mhz": 1.0, "ghz": 1e3}}
-"""Unit of the lever -> unit as written -> factor."""
+UNITS = {"W": (Dimension.POWER, 1.0), "MHz": (Dimension.FREQUENCY, 1e6)}
+"""Unit of a lever -> what it measures, and the unit in SI."""
 
 
 def parse_setting(text: str | float, lever: Lever) -> Setting:
@@ -58,23 +56,21 @@ def _default(lever: Lever, state: LeverState) -> Setting:
 
 
 def _number(text: str, lever: Lever, state: LeverState) -> float:
-    match = re.fullmatch(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*([a-z%]*)", text, re.IGNORECASE)
-    scales = SCALES.get(state.unit, {})
+    own = UNITS.get(state.unit)
+    accepted = (own[0],) if own else ()
+    what = f"a value; write it as {_example(state)}, 70% or default"
     try:
-        number = float(match.group(1)) if match else math.nan
-    except ValueError:
-        number = math.nan
-    unit = match.group(2).lower() if match else ""
-    if not math.isfinite(number) or (unit not in scales and unit not in ("", "%")):
-        raise ConfigError(
-            f"{lever.name}: {text!r} is not a value; write it as {_example(state)}, 70% or default"
-        )
-    if unit == "%":
+        found = quantity(text, Dimension.SHARE, *accepted, what=what)
+    except ValueError as error:
+        raise ConfigError(f"{lever.name}: {error}") from None
+    if not found.unit:
+        return found.value
+    if found.dimension is Dimension.SHARE:
         whole = whole_of(state)
         if whole is None:
             raise ConfigError(f"{lever.name}: the device states no maximum to take {text} of")
-        return whole * number / 100
-    return number * scales.get(unit, 1.0)
+        return whole * found.value
+    return found.value / (own[1] if own else 1.0)
 
 
 def _example(state: LeverState) -> str:

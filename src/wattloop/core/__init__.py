@@ -1,6 +1,7 @@
 """Ground floor: units, clock, errors, records, results, provenance. Standard library only.
 
 - `units`       names for conversions, and how quantities are printed
+- `quantities`  what people write with a unit, in SI
 - `clock`       where time comes from (real, virtual)
 - `errors`      the exception tree
 - `provenance`  where a number comes from

@@ -1,12 +1,11 @@
 """Watts, times, bandwidths and shares as people write them in cluster and scenario files."""
 
 import math
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from wattloop.core.units import SECONDS
+from wattloop.core.quantities import Dimension, quantity
 
 __all__ = [
     "BytesPerSecond",
@@ -23,13 +22,6 @@ __all__ = [
     "watts",
 ]
 
-WATTS = {"": 1.0, "w": 1.0, "kw": 1e3, "mw": 1e6}
-"""Units in lower case: nobody budgets milliwatts, so M is mega."""
-BYTES_PER_SECOND = {
-    **{"": 1.0, "b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9, "tb/s": 1e12},
-    **{"mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8, "mbps": 1e6 / 8, "gbps": 1e9 / 8},
-}
-
 
 class Strict(BaseModel):
     """Unknown fields are errors, and so is a number that is none."""
@@ -41,22 +33,22 @@ class Strict(BaseModel):
 
 def watts(value: Any) -> Any:
     """`4500`, `4500 W` or `4.5 kW` as watts; what is no text is left to be judged by others."""
-    return _scaled(value, WATTS, "a power; write watts, '4500 W' or '4.5 kW'")
+    return _scaled(value, Dimension.POWER, "a power; write watts, '4500 W' or '4.5 kW'")
 
 
 def bytes_per_second(value: Any) -> Any:
-    """`25e9`, `25 GB/s` or `200 Gbit/s` as bytes per second."""
-    return _scaled(value, BYTES_PER_SECOND, "a bandwidth; write '25 GB/s' or '200 Gbit/s'")
+    """`25e9`, `25 GB/s`, `200 Gb/s` or `200 Gbit/s` as bytes per second."""
+    return _scaled(value, Dimension.BANDWIDTH, "a bandwidth; write '25 GB/s' or '200 Gbit/s'")
 
 
 def seconds(value: Any) -> Any:
     """`90`, `90 s`, `1.5 min`, `2 h` or `30 d` as seconds."""
-    return _scaled(value, SECONDS, "a time; write seconds, '10 min', '2 h' or '30 d'")
+    return _scaled(value, Dimension.TIME, "a time; write seconds, '10 min', '2 h' or '30 d'")
 
 
 def number(value: Any) -> Any:
     """`1e-3` as the number it is, where YAML has made a text of it; `10%` as 0.1."""
-    return _scaled(value, {"": 1.0, "%": 0.01}, "a number")
+    return _scaled(value, Dimension.SHARE, "a number")
 
 
 def not_negative(value: Any, what: str) -> float:
@@ -70,15 +62,10 @@ def not_negative(value: Any, what: str) -> float:
     return float(value)
 
 
-def _scaled(value: Any, units: dict[str, float], what: str) -> Any:
+def _scaled(value: Any, dimension: Dimension, what: str) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"'{str(value).lower()}' is not {what}")
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\D*?)\s*", value)
-    if match is None or match.group(2).lower() not in units:
-        raise ValueError(f"{value!r} is not {what}")
-    return float(match.group(1)) * units[match.group(2).lower()]
+    return quantity(value, dimension, what=what).value if isinstance(value, str) else value
 
 
 Watts = Annotated[float, BeforeValidator(watts), Field(ge=0)]

@@ -4,20 +4,9 @@ import re
 from typing import Any
 
 from wattloop.characterize.quantities import seconds
+from wattloop.core.quantities import Dimension, quantity
 
 __all__ = ["joules", "number", "plain", "seconds"]
-
-JOULES = {
-    "": 1.0,
-    "j": 1.0,
-    "kj": 1e3,
-    "mj": 1e6,
-    "gj": 1e9,
-    "wh": 3_600.0,
-    "kwh": 3.6e6,
-    "mwh": 3.6e9,
-}
-"""Units in lower case. `mJ` would be a millijoule, which nobody budgets: M is always mega."""
 
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 """Numbers that YAML 1.1 reads as text: `1e-3` has no dot, `1.e3` no sign."""
@@ -27,18 +16,12 @@ def joules(value: Any) -> Any:
     """`500`, `500 J`, `20 kJ`, `2 Wh` or `1.5 kWh` as joules; other kinds are left to be refused.
 
     Raises:
-        ValueError: a text that is no energy.
+        ValueError: a text that is not an energy.
     """
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([-+\d.eE]+?)\s*([a-zA-Z]*)\s*", value)
-    try:
-        amount = float(match.group(1)) if match else None
-    except ValueError:
-        amount = None
-    if match is None or amount is None or match.group(2).lower() not in JOULES:
-        raise ValueError(f"{value!r} is not an energy; write joules, '20 kJ', '5 Wh' or '2 kWh'")
-    return amount * JOULES[match.group(2).lower()]
+    what = "an energy; write joules, '20 kJ', '5 Wh' or '2 kWh'"
+    return quantity(value, Dimension.ENERGY, what=what).value
 
 
 def number(value: Any) -> Any:

@@ -4,17 +4,13 @@ A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range o
 lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's default.
 """
 
-import math
-import re
 from dataclasses import dataclass
 
 from wattloop.control.lever import LeverState, Setting, shown
 from wattloop.control.values import whole_of
+from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
 __all__ = ["ANY", "Amount", "Range", "amount", "range_of"]
-
-SCALES = {"w": ("W", 1.0), "kw": ("W", 1e3), "mhz": ("MHz", 1.0), "ghz": ("MHz", 1e3)}
-NUMBER = r"([-+]?\d+(?:\.\d+)?)\s*(%|[a-zA-Z]*)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +130,22 @@ def amount(text: object, unit: str = "") -> Amount:
     Raises:
         ValueError: how to write it.
     """
-    match = re.fullmatch(NUMBER, str(text).strip())
-    if match is None or isinstance(text, bool):
-        raise ValueError(f"{str(text)[:40]!r} is no amount; write it as 250 W, 1400 MHz or 70%")
-    number, own = float(match.group(1)), match.group(2) or unit
-    if not math.isfinite(number):
-        raise ValueError(f"{str(text)[:40]!r} is too large")
-    if own == "%":
-        return Amount(number + 100 if match.group(1).startswith("-") else number, "%")
-    if own in ("W", "MHz"):
-        return Amount(number, own)
-    if own.lower() not in SCALES:
-        raise ValueError(f"{str(text).strip()[:40]!r} lacks its unit; write 250 W, 1400 MHz or 70%")
-    name, scale = SCALES[own.lower()]
-    return Amount(number * scale, name)
+    words = str(text).strip()[:40]
+    what = "an amount; write it as 250 W, 1400 MHz or 70%"
+    if isinstance(text, bool):
+        raise ValueError(f"{words!r} is not {what}")
+    found = number_and_unit(words)
+    if found is not None and not found[1]:
+        words = f"{words} {unit}".strip()
+    stated = quantity(words, Dimension.SHARE, Dimension.POWER, Dimension.FREQUENCY, what=what)
+    if not stated.unit:
+        raise ValueError(f"{words!r} lacks its unit; write 250 W, 1400 MHz or 70%")
+    if stated.dimension is Dimension.SHARE:
+        percent = round(100 * stated.value, 9)
+        return Amount(percent + 100 if words.startswith("-") else percent, "%")
+    if stated.dimension is Dimension.POWER:
+        return Amount(stated.value, "W")
+    return Amount(stated.value / 1e6, "MHz")
 
 
 HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz', or 'any'"

@@ -1,0 +1,101 @@
+"""Quantities as people write them: `5 mJ`, `20 kJ`, `4.5 kW`, `1.4 GHz`, `10 min`, `25 GB/s`.
+
+The case of a unit decides where SI lets it: `mJ` is a millijoule, `MJ` a megajoule, `Gb/s` counts
+bits and `GB/s` bytes. A spelling that could be either (`mj`) is refused. Elsewhere case is free:
+`kwh`, `KW` and `mhz` have one meaning.
+"""
+
+import math
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = ["Dimension", "Quantity", "number_and_unit", "quantity"]
+
+NUMBER = r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+WRITTEN = re.compile(rf"\s*({NUMBER})\s*([^\d\s.,:;-][^\s]*|)\s*")
+
+
+class Dimension(StrEnum):
+    """What a quantity measures; the value names its SI unit."""
+
+    ENERGY = "J"
+    POWER = "W"
+    TIME = "s"
+    FREQUENCY = "Hz"
+    BANDWIDTH = "B/s"
+    COUNT = "instructions"
+    SHARE = "1"
+
+
+class Quantity(NamedTuple):
+    """A value in the SI unit of its dimension; `unit` as it was written, empty without one."""
+
+    value: float
+    dimension: Dimension
+    unit: str
+
+
+UNITS: dict[Dimension, dict[str, float]] = {
+    Dimension.ENERGY: {
+        **{"uJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9},
+        **{"mWh": 3.6, "Wh": 3_600.0, "kWh": 3.6e6, "MWh": 3.6e9, "GWh": 3.6e12},
+    },
+    Dimension.POWER: {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9},
+    Dimension.TIME: {
+        **{"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0},
+        **{"min": 60.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0},
+    },
+    Dimension.FREQUENCY: {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9},
+    Dimension.BANDWIDTH: {
+        **{"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+        **{"b/s": 1 / 8, "kb/s": 1e3 / 8, "Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8, "Tb/s": 1e12 / 8},
+        **{"kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8, "Tbit/s": 1e12 / 8},
+        **{"Mbps": 1e6 / 8, "Gbps": 1e9 / 8},
+    },
+    Dimension.COUNT: {
+        **{"instructions": 1.0, "instr": 1.0},
+        **{"kinstr": 1e3, "Minstr": 1e6, "Ginstr": 1e9},
+    },
+    Dimension.SHARE: {"%": 0.01},
+}
+
+
+def quantity(text: str, *dimensions: Dimension, what: str) -> Quantity:
+    """The quantity that a text states, in one of `dimensions`; without a unit, in the first.
+
+    Args:
+        text: a number, and usually a unit.
+        dimensions: which of them are accepted here.
+        what: what it should be and how to write it, for the message: "an energy; write '20 kJ'".
+
+    Raises:
+        ValueError: not such a quantity, or a unit that could be two.
+    """
+    written = number_and_unit(text)
+    if written is None:
+        raise ValueError(f"{text!r} is not {what}")
+    number, unit = written
+    if not unit:
+        return Quantity(number, dimensions[0], "")
+    known = {name: (d, scale) for d in dimensions for name, scale in UNITS[d].items()}
+    spelled = unit.replace("\u00b5", "u").replace("\u03bc", "u")
+    if spelled not in known:
+        alike = [name for name in known if name.lower() == spelled.lower()]
+        if len({known[name] for name in alike}) > 1:
+            meanings = " or ".join(f"{n} ({known[n][1]:,.10g} {known[n][0]})" for n in alike)
+            raise ValueError(f"{text!r}: the case of {unit!r} decides what it is; write {meanings}")
+        if not alike:
+            raise ValueError(f"{text!r} is not {what}")
+        spelled = alike[0]
+    dimension, scale = known[spelled]
+    # a division by 1,000 is exact to the last digit where a product with 0.001 is not
+    value = number * scale if scale >= 1 else number / round(1 / scale)
+    return Quantity(value, dimension, unit)
+
+
+def number_and_unit(text: str) -> tuple[float, str] | None:
+    """`1.5 kWh` as (1.5, "kWh"), `70%` as (70, "%"); None where a text does not begin so."""
+    match = WRITTEN.fullmatch(text)
+    number = float(match.group(1)) if match else math.nan
+    return (number, match.group(2)) if match and math.isfinite(number) else None
