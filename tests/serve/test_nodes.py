@@ -193,7 +193,7 @@ def test_a_limit_that_is_made_up_does_not_help(fleet: Fleet) -> None:
     end["result"]["domains"][0]["tdp_w"] = 1e6
     data = json_frame(HEADER, {"format": 1, **header_of(RUN)}) + json_frame(END, end)
     fleet.deliver(Piece(RUN, 0, data))
-    assert "more than 2000 W" in fleet.get(f"/api/v1/runs/{RUN}").json()["quarantine"]
+    assert "more than 4000 W" in fleet.get(f"/api/v1/runs/{RUN}").json()["quarantine"]
 
 
 @pytest.mark.parametrize("ahead_s", [180.0, -300.0])

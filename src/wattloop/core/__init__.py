@@ -2,6 +2,7 @@
 
 - `units`       names for conversions, and how quantities are printed
 - `quantities`  what people write with a unit, in SI
+- `plausible`   the highest power of a device, and the rise of a counter that wraps
 - `clock`       where time comes from (real, virtual)
 - `errors`      the exception tree
 - `provenance`  where a number comes from

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import NamedTuple
 
+from wattloop.core.plausible import counter_rise_j
 from wattloop.core.records import Domain, Gap
 from wattloop.measure.spans import (
     BRIDGE_S,
@@ -30,9 +31,6 @@ from wattloop.measure.ticks import TickClock
 
 __all__ = ["MODEL_S", "CounterTrack"]
 
-WRAP_LIMIT_W = 100_000.0
-WRAP_SLACK_S = 0.01
-"""A counter that fell is taken to have wrapped when that explains it with less than this power."""
 LEARNED_PERIOD_LIMIT_S = 0.25
 UNREAD_LIMIT_S = 60.0
 """A counter that has not been read for longer is no longer carried on at its last power."""
@@ -252,12 +250,10 @@ class CounterTrack:
         wrap_j = self.domain.wrap_j
         if difference_j >= 0:
             return difference_j if wrap_j is None else self._bridged(time_s, difference_j, wrap_j)
-        if wrap_j is not None:
-            wrapped_j = difference_j + wrap_j
-            limit_j = WRAP_LIMIT_W * (time_s - self._read_s + WRAP_SLACK_S)
-            if 0 <= wrapped_j <= limit_j:
-                self.wraps += 1
-                return self._bridged(time_s, wrapped_j, wrap_j)
+        wrapped_j = counter_rise_j(difference_j, time_s - self._read_s, wrap_j)
+        if wrapped_j is not None and wrap_j is not None:
+            self.wraps += 1
+            return self._bridged(time_s, wrapped_j, wrap_j)
         self.resets.append((self._read_s, time_s))
         if len(self.times_s) < 2 or time_s - self._read_s > BRIDGE_S:
             return 0.0

@@ -6,7 +6,8 @@ import math
 from array import array
 from typing import NamedTuple
 
-from wattloop.core.records import Domain
+from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import Domain, Scope
 
 __all__ = ["Span", "kept_points", "plausible_power_w"]
 
@@ -23,7 +24,7 @@ THIN_S = 10.0
 """How far apart old points are: nothing of the energy between two of them is lost."""
 THIN_AT_ONCE = 4_096
 """So many points are thinned out together, to do it seldom."""
-PLAUSIBLE_W = 4_000.0
+PLAUSIBLE_W = highest_power_w(Scope.GPU)
 """No package, memory or card draws more, where the sensor states nothing."""
 
 

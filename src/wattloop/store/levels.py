@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import sub
 
+from wattloop.core.plausible import counter_rise_j
+
 __all__ = ["LEVELS_S", "Curve", "binned", "coarser", "pack_curve", "unpack_curve", "watts"]
 
 LEVELS_S = (1, 10, 60)
@@ -75,9 +77,9 @@ def watts(
         return array("d", raw)
     power_w = array("d", [math.nan] * min(1, len(raw)))
     for rise_j, step_s in zip(map(sub, raw[1:], raw), map(sub, times_s[1:], times_s), strict=True):
-        if rise_j < 0:  # the counter wrapped, or began anew
-            rise_j = rise_j + wrap_j if wrap_j else math.nan  # noqa: PLW2901 - corrected in place
-        power_w.append(rise_j / step_s if step_s > 0 else math.nan)
+        counted_j = counter_rise_j(rise_j, step_s, wrap_j)
+        known = counted_j is not None and step_s > 0
+        power_w.append(counted_j / step_s if known else math.nan)
     return power_w
 
 

@@ -6,16 +6,12 @@ Negative or endless energy, more than its devices can draw, a time that has not 
 import math
 from collections.abc import Iterator
 
-from wattloop.core.records import Scope
+from wattloop.core.plausible import highest_power_w
 from wattloop.core.results import DomainEnergy
 from wattloop.store.run_record import RunRecord
 
 __all__ = ["reasons_to_doubt"]
 
-CEILING_W = {Scope.GPU: 2_000.0, Scope.CPU: 2_000.0, Scope.DRAM: 1_000.0}
-"""No device of this kind draws more, whatever limit its node claims. Ours: the largest GPU and CPU
-on sale have 1,400 W and 500 W."""
-NODE_CEILING_W = 50_000.0
 MARGIN = 1.25
 """Over the limit x time: GPUs exceed theirs for moments, sensors are off by some percent."""
 SLACK_S = 2.0
@@ -69,7 +65,7 @@ def _limit_w(domain: DomainEnergy) -> float:
 
     A limit that is enforced may have been another before: the ceiling is taken then.
     """
-    ceiling_w = CEILING_W.get(domain.scope, NODE_CEILING_W)
+    ceiling_w = highest_power_w(domain.scope)
     stated_w = domain.tdp_w
     if stated_w is None or not 0 < stated_w < ceiling_w or "enforced" in domain.tdp_note:
         return ceiling_w

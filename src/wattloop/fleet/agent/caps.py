@@ -14,13 +14,15 @@ from pathlib import Path
 from wattloop.control.daemon.client import LOW_POWER, Client, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
 from wattloop.core.errors import WattloopError
+from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import Scope
 from wattloop.fleet.agent.config import ControlConfig
 from wattloop.fleet.agent.job_facts import JobFacts
 
 __all__ = ["Caps", "chosen_cap"]
 
 Cap = float | str
-HIGHEST_W = 100_000.0
+HIGHEST_W = highest_power_w(Scope.GPU)
 
 _log = logging.getLogger("wattloop.agent")
 

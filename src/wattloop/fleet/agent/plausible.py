@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.plausible import highest_power_w
+from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
 from wattloop.measure.meter import Meter, Reading
 
 __all__ = ["PlausibleMeter", "highest_w"]
 
-HIGHEST_W = {Scope.CPU: 3_000.0, Scope.DRAM: 1_000.0, Scope.GPU: 4_000.0}
-"""Above what any package, memory or card of today draws; where the sensor states nothing."""
-HIGHEST_NODE_W = 100_000.0
 SLACK_S = 0.25
 """A reading may be stamped this late on a busy machine."""
 BELIEVED_AFTER = 3
@@ -21,7 +19,7 @@ BELIEVED_AFTER = 3
 
 def highest_w(domain: Domain) -> float:
     """No plausible reading lies above this."""
-    return domain.max_power_w or HIGHEST_W.get(domain.scope, HIGHEST_NODE_W)
+    return domain.max_power_w or highest_power_w(domain.scope)
 
 
 class PlausibleMeter(Meter):

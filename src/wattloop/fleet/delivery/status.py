@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.plausible import highest_power_w
 
 __all__ = ["NodeStatus", "status_from_file", "write_status"]
 
 MOST_DOMAINS, MOST_JOBS, MOST_FAULTS = 256, 1_024, 32
 LONGEST_TEXT, LONGEST_WORD = 200, 40
-HIGHEST_W = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
     found = {}
     for key, value in given.items():
         power_w = _number(value, f"{name} of {_text(key)}")
-        if not 0 <= power_w <= HIGHEST_W:
+        if not 0 <= power_w <= highest_power_w(_text(key)):
             raise ConfigError(f"{name} of {_text(key)}: {power_w:g} W cannot be")
         found[_text(key)] = power_w
     return found

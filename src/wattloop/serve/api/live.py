@@ -15,6 +15,7 @@ from wattloop.serve.faults import faults
 from wattloop.serve.house import InHouse
 from wattloop.store.frames import END, SAMPLES, SampleBlock
 from wattloop.store.journal import JournalTail
+from wattloop.store.levels import watts
 from wattloop.store.live import live_journal, still_live
 from wattloop.store.runs import RunRecord
 from wattloop.store.series import series_of
@@ -92,8 +93,11 @@ def _rows(
                 before = counters.get((series.feed, series.column))
                 counters[series.feed, series.column] = (time_s, value)
                 power_w = None
-                if before is not None and time_s > before[0] and value >= before[1]:
-                    power_w = (value - before[1]) / (time_s - before[0])
-            if power_w is not None:
+                if before is not None:
+                    pair = watts(
+                        (before[0], time_s), (before[1], value), counter=True, wrap_j=series.wrap_j
+                    )
+                    power_w = pair[1]
+            if power_w is not None and not math.isnan(power_w):
                 begun_s = time_s - record.started_s
                 yield {"time_s": begun_s, "power_w": power_w, "domain": series.name}

@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattloop.core.plausible import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, MOST_PIECES
-from wattloop.fleet.delivery.status import HIGHEST_W, MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
+from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
 from wattloop.store.ingest import LARGEST_PIECE_B
 
 __all__ = [
@@ -21,7 +22,7 @@ __all__ = [
 JOURNAL = "application/vnd.wattloop.journal"
 DELIVERY = "application/vnd.wattloop.delivery"
 
-Watts = Annotated[float, Field(ge=0, le=HIGHEST_W)]
+Watts = Annotated[float, Field(ge=0, le=HIGHEST_NODE_W)]
 ByDomain = Annotated[dict[str, Watts], Field(max_length=MOST_DOMAINS)]
 
 
