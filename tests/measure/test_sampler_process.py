@@ -1,6 +1,7 @@
 """Promises of `sampler_process` and `sampler_child`: read beside the program, harm nobody, end."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.records import Gap
-from wattloop.core.settings import Settings
-from wattloop.measure import sampler_process
-from wattloop.measure.sampler_launch import why_impossible
+from wattloop.core.settings import Settings, settings_from
+from wattloop.measure import sampler_child, sampler_process
+from wattloop.measure.sampler_launch import Order, why_impossible
 from wattloop.store.journal import read_journal
 
 from .beside import gone, open_beside, wait_until
@@ -246,3 +247,29 @@ def test_gap_without_a_known_reason_is_a_gap() -> None:
     process = object.__new__(sampler_process.SamplerProcess)
     process._gaps = {}
     assert isinstance(process._gap(0, 0), Gap)
+
+
+def test_sampling_process_of_a_day_is_as_large_as_that_of_an_hour(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 readings a second, by the number of points and not by the clock: old ones are thinned."""
+    session = open_beside()
+    feeds = [feed for feed in session.reader.used if feed.meter.shared]
+    settings = {**settings_from(os.environ)._asdict(), "meters": ["rapl"], "sources": {}}
+    roots = (str(machine.root / "sys"), str(machine.root / "proc"))
+    order = Order(settings, roots, 0.01, False, feeds, (), {}, "/", "r", "r", None)
+    session.close()
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is wanted
+        monkeypatch.setattr(sampler_child, "DATA_FD", nowhere.fileno())
+        work = sampler_child._Work(json.loads(order.to_bytes()))
+        (feed,) = (feed for feed, _ in work._feeds)
+        points = []
+        for step in range(300_000):  # 50 minutes at 100 Hz
+            feed.take(step / 100, (50.0 + step / 2, 5.0 + step / 20))
+            if step % 50 == 49:
+                work.flush(step / 100)
+            if step % 100_000 == 99_999:
+                points.append(sum(len(track.times_s) for track in feed.tracks))
+    assert len(feed.tracks) == 2
+    assert points[2] < 1.05 * points[1]
+    assert points[2] < 2 * (900 * 100 + 10_000)

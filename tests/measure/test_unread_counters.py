@@ -17,7 +17,7 @@ STOPPED_S = 4.0
 
 
 def test_stopped_wattloop_says_that_counters_wrapped_unseen(machine: Machine) -> None:
-    """SIGSTOP for 4 s, in which a counter of 20 J at 50 W wraps ten times: modelled, and said."""
+    """SIGSTOP for 4 s, in which a counter of 100 J at 50 W wraps twice: modelled, and said."""
     out = machine.root / "result.json"
     wattloop = [sys.executable, "-m", "wattloop", "run", "--json", str(out), "--"]
     process = subprocess.Popen(

@@ -127,7 +127,7 @@ class _Work:
             float(order["interval_s"]),
             in_process=False,
             adaptive=bool(order["adaptive"]),
-            on_flush=lambda: self._send(ALIVE_FRAME),
+            on_flush=lambda: self.flush(context.clock.now_s()),
             on_fault=self._fault,
         )
         self._sampler.on_readings = self._after_readings
@@ -139,6 +139,12 @@ class _Work:
                 feed.read()
         self._send(json_frame(HEADER, self._hello))
         self._sampler.start()
+
+    def flush(self, now_s: float) -> None:
+        """Send what was read and that this process is alive; forget what is old."""
+        self._send(ALIVE_FRAME)
+        for feed, _ in self._feeds:
+            feed.thin_before(now_s)
 
     def stop(self) -> None:
         """Send what is left."""
