@@ -26,7 +26,7 @@ def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_machines_place_is_for_everybody(default: Path) -> None:
-    """Whatever the umask: everybody may lock, and nobody may remove the files of others."""
+    """Whatever the umask: every user may lock there, with files that are only theirs."""
     before = os.umask(0o077)
     try:
         assert place.state_directory() == default
@@ -34,7 +34,7 @@ def test_machines_place_is_for_everybody(default: Path) -> None:
     finally:
         os.umask(before)
     assert mode(default) == 0o1777
-    assert mode(lock_path("cpu", default)) == 0o666
+    assert mode(lock_path("cpu", default)) == 0o600
     lock.release()
 
 

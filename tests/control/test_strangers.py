@@ -10,7 +10,9 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,10 +83,10 @@ def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None
 
 
 def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path) -> None:
-    """Lock files are root's and for everybody to write: a link makes a journal of one."""
-    DeviceLock.take("rapl:9", rig.state, Owner.this_process()).release()
-    lock = lock_path("rapl:9", rig.state)
+    """Those of earlier versions are for everybody to write: a link makes a journal of one."""
+    lock = rig.state / "rapl-9-d3adbeef.lock"  # of an earlier version
     lock.write_bytes(leftover.read_bytes())
+    lock.chmod(0o666)
     leftover.unlink()
     os.link(lock, rig.state / "1-1-00000000.journal")
     (result,) = restore(rig.state)
@@ -203,19 +205,18 @@ def test_pipe_for_a_lock_keeps_nobody_waiting(tmp_path: Path) -> None:
     first.release()
 
 
-def test_lock_that_cannot_be_taken_stops_no_other_device(rig: Rig) -> None:
-    """A link in place of one lock: the other device of the same journal is restored."""
+def test_link_for_a_lock_stops_no_restore(rig: Rig) -> None:
+    """Neither the link is followed nor the restore stopped."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
     lock = lock_path("cpu", rig.state)
     lock.unlink()
     lock.symlink_to("/etc/passwd")
-    fates = {result.lever: result.fate for result in restore(rig.state)}
-    assert fates == {"cpu/governor": Fate.FAILED, LIMIT: Fate.RESTORED}
-    assert rig.limit_w() == 150
-    lock.unlink()
+    before = Path("/etc/passwd").stat()
     assert {result.fate for result in restore(rig.state)} == {Fate.RESTORED}
+    assert rig.limit_w() == 150
+    assert Path("/etc/passwd").stat() == before
 
 
 def test_journal_that_another_has_locked_is_not_used(
@@ -339,36 +340,144 @@ with hold([lever_named(levers, "{LIMIT}")]) as held:
 
 LOCKER = """
 import fcntl, os, sys, time
-if len(sys.argv) > 2:
-    os.setgid(int(sys.argv[2])), os.setuid(int(sys.argv[2]))
-file = open(sys.argv[1], "r+")
-fcntl.flock(file, fcntl.LOCK_EX)
-file.write('{"pid": 1, "user": "somebody else"}')
-file.flush()
+os.setgroups([]), os.setgid(int(sys.argv[1])), os.setuid(int(sys.argv[1]))
+files = []
+for path in sys.argv[2:]:
+    try:
+        files.append(open(path, "r" if path.endswith(".journal") else "a+"))
+        fcntl.flock(files[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        print(type(error).__name__, end=" ")
 print("locked", flush=True)
 time.sleep(60)
 """
+STRANGER = 12345
 
 
-@pytest.mark.parametrize(
-    "user", [None, pytest.param("12345", marks=as_root)], ids=["ours", "another's"]
-)
-def test_whoever_locks_is_named_by_the_kernel(place: Path, user: str | None) -> None:
-    """Not by what it wrote into the file; with how long it runs, and how to get rid of it."""
+@pytest.fixture
+def lockers() -> Iterator[Callable[..., tuple[subprocess.Popen[str], str]]]:
+    """Processes that lock files as a user, and what each could not lock."""
+    with ExitStack() as running:
+
+        def start(uid: int, *paths: Path) -> tuple[subprocess.Popen[str], str]:
+            words = [sys.executable, "-c", LOCKER, str(uid), *map(str, paths)]
+            process = running.enter_context(
+                subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            )
+            running.callback(process.kill)
+            assert process.stdout is not None
+            return process, process.stdout.readline()
+
+        yield start
+
+
+def lock_names(device: str, place: Path) -> list[Path]:
+    """Every name under which another user could lock a device."""
+    current = lock_path(device, place)
+    legacy = current.with_name(current.name.replace(f".{os.geteuid()}.lock", ".lock"))
+    names = [lock_path(device, place, uid) for uid in (os.geteuid(), STRANGER)]
+    return [legacy, *names, lock_path(device, place, number=1)]
+
+
+def test_lock_file_is_for_its_user_only(place: Path) -> None:
+    """Opening a file is all that it takes to lock it."""
     DeviceLock.take("cpu", place, Owner.this_process()).release()
-    lock = str(lock_path("cpu", place))
-    words = [sys.executable, "-c", LOCKER, lock, *([user] if user else [])]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as locker:
+    assert lock_path("cpu", place).stat().st_mode & 0o777 == 0o600
+
+
+@as_root
+@pytest.mark.parametrize("first", ["stranger", "root"])
+def test_user_without_rights_cannot_hold_a_device(
+    rig: Rig, place: Path, lockers: Callable[..., Any], first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sticky folder, by any name of a lock, before or after root has used the device."""
+    monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
+    lever = rig.lever(LIMIT)
+    if first == "root":
+        with hold([lever], guardian=False):
+            pass
+    _, answer = lockers(STRANGER, *lock_names(lever.device, place))
+    assert answer == ("PermissionError locked\n" if first == "root" else "locked\n")
+    with hold([lever], guardian=False) as held:
+        held.set({LIMIT: 90.0})
+        assert rig.limit_w() == 90
+        with pytest.raises(DeviceBusy, match="already held by this process"):
+            DeviceLock.take(lever.device, place, Owner.this_process())
+    assert rig.limit_w() == 150
+
+
+@as_root
+def test_user_without_rights_cannot_take_the_names_of_another(
+    place: Path, lockers: Callable[..., Any]
+) -> None:
+    """A user who may not remove the stranger's file uses the next name."""
+    lockers(STRANGER, lock_path("cpu", place, NOBODY), lock_path("cpu", place, NOBODY, 1))
+
+    def twice() -> str:
+        DeviceLock.take("cpu", place, Owner.this_process())
         try:
-            assert locker.stdout is not None
-            assert locker.stdout.readline() == "locked\n"
-            with pytest.raises(DeviceBusy) as refused:
-                DeviceLock.take("cpu", place, Owner.this_process())
-        finally:
-            locker.kill()
+            DeviceLock.take("cpu", place, Owner.this_process())
+        except DeviceBusy as error:
+            return str(error)
+        return "both"
+
+    assert "already held by this process" in as_nobody(twice)
+
+
+@as_root
+def test_user_who_may_set_the_device_is_named_by_the_kernel(
+    rig: Rig, place: Path, lockers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by what the lock file says; with how long it runs, and how to end it."""
+    monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
+    lever = rig.lever(LIMIT)
+    os.chown(rig.package / "constraint_0_power_limit_uw", STRANGER, STRANGER)
+    process, _ = lockers(STRANGER, lock_path(lever.device, place, STRANGER))
+    with pytest.raises(DeviceBusy) as refused:
+        hold([lever], guardian=False).__enter__()
     said = str(refused.value)
-    assert f"cpu is held by process {locker.pid} (" in said
+    assert f"is held by process {process.pid} (" in said
     assert "which runs for" in said
-    assert "somebody else" not in said
-    assert (f"'sudo kill {locker.pid}'" in said) == (user is not None)
-    DeviceLock.take("cpu", place, Owner.this_process()).release()
+    assert f"'sudo kill {process.pid}'" in said
+    process.kill()
+    process.wait()
+    with hold([lever], guardian=False):
+        pass
+
+
+@as_root
+def test_lock_of_root_counts_for_every_user(place: Path) -> None:
+    """Root's lock file cannot be opened by others; the kernel says that it is held."""
+    lock = DeviceLock.take("cpu", place, Owner.this_process())
+    answer = as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+    assert answer.startswith(f"DeviceBusy: cpu is held by process {os.getpid()} (")
+    lock.release()
+    assert "DeviceLock" in as_nobody(lambda: DeviceLock.take("cpu", place, Owner.this_process()))
+
+
+@as_root
+def test_stranger_who_locks_a_leftover_journal_does_not_stop_its_restore(
+    rig: Rig, place: Path, lockers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody can read it, and so lock it, once its owner is dead."""
+    rig.extra["WATTLOOP_STATE_DIR"] = str(place)
+    monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
+    owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
+    owner.kill()
+    owner.wait()
+    (journal,) = place.glob("*.journal")
+    _, answer = lockers(STRANGER, journal)
+    assert answer == "locked\n"
+    assert {result.fate for result in restore(place, patience_s=0.1)} == {Fate.RESTORED}
+    assert rig.limit_w() == 150
+    assert list(place.glob("*.journal")) == []
+
+
+def test_removed_lock_file_does_not_give_a_device_away(rig: Rig) -> None:
+    """Its owner lives and has its journal locked: the device is in use."""
+    owner = rig.start(SLEEPER)
+    for lock in rig.state.glob("*.lock"):
+        lock.unlink()
+    with pytest.raises(LeverError, match=f"held by process {owner.pid}"):
+        hold([rig.lever(LIMIT)], guardian=False).__enter__()
+    assert rig.limit_w() == 90

@@ -86,7 +86,7 @@ def log(
     json_file: JsonFile = None,
 ) -> None:
     """Show changes and refusals, the newest last."""
-    from wattloop.control.daemon.change_log import read_log
+    from wattloop.control.daemon.change_log import REFUSALS, read_log
 
     check_target(json_file, "--json")
     records = [
@@ -94,7 +94,7 @@ def log(
         for record in read_log(_log_path(rules, file))
         if (user is None or user in (record.get("user"), str(record.get("uid"))))
         and (lever is None or record.get("lever") == lever)
-        and (not refused or record["event"] in ("refused", "cut_off", "turned_away"))
+        and (not refused or record["event"] in REFUSALS)
     ][-lines:]
     if json_file is not None:
         write_json(records, json_file)
@@ -118,5 +118,7 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
         cells[2] += f" (job {record['job']})"
     if record.get("fault"):
         cells[-1] += f": {record['fault']}"
+    if record.get("unlisted_before"):
+        cells[-1] += f" (and {record['unlisted_before']} like it before)"
     # what users sent stands in it, and this reaches a terminal
     return tuple("".join(c if c.isprintable() else "?" for c in cell) for cell in cells)

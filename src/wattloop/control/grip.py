@@ -7,7 +7,7 @@ from wattloop.control.ending import Ending
 from wattloop.control.guardian import Guardian
 from wattloop.control.journal import Journal
 from wattloop.control.lever import Lever, Setting, shown
-from wattloop.control.lock import DeviceLock
+from wattloop.control.lock import DeviceLock, may_set
 from wattloop.control.owner import Owner
 from wattloop.control.place import state_directory
 from wattloop.control.putting_back import Fate, Restored
@@ -56,7 +56,8 @@ class Grip:
         owner = Owner.this_process()
         devices = sorted({lever.device for lever in levers})
         for device in devices:  # in one order for everybody, so that nobody waits in a circle
-            self._locks.append(DeviceLock.take(device, place, owner))
+            counts = may_set([lever for lever in levers if lever.device == device])
+            self._locks.append(DeviceLock.take(device, place, owner, counts=counts))
         leftovers = restore(place, devices=devices)
         units = {lever.name: lever.state().unit for lever in levers}
         for result in leftovers:

@@ -31,6 +31,7 @@ from wattloop.control.recorded import (
     Entry,
     Recorded,
     journal_files,
+    locked_by_stranger,
     read_files,
 )
 from wattloop.core.errors import LeverError
@@ -105,8 +106,14 @@ class Journal:
                 raise LeverError(
                     f"{file} cannot be opened ({error.strerror}); run 'sudo wattloop restore'"
                 ) from None
+            if not try_lock(descriptor, 0.0 if locked_by_stranger(file) else wait_s):
+                if not locked_by_stranger(file):
+                    close_private(descriptor)
+                    journal.close()
+                    return None
+                descriptor = _replaced(file, descriptor)
             journal._files[file] = descriptor
-            if not try_lock(descriptor, wait_s) or os.fstat(descriptor).st_nlink == 0:
+            if os.fstat(descriptor).st_nlink == 0:
                 journal.close()
                 return None
         return journal if journal._files else None
@@ -200,6 +207,27 @@ def _created(path: Path) -> int:
         close_private(descriptor)
         raise OSError(errno.EBUSY, "another process has locked it")
     return descriptor
+
+
+def _replaced(file: Path, descriptor: int) -> int:
+    """The same content in a new file of that name, which we have locked."""
+    fresh = file.with_suffix(".new")
+    status = os.fstat(descriptor)
+    data = os.pread(descriptor, status.st_size, 0)
+    close_private(descriptor)
+    ours = -1
+    try:
+        fresh.unlink(missing_ok=True)
+        ours = _created(fresh)
+        _write(ours, data, to_disk=True)
+        os.fchown(ours, status.st_uid, status.st_gid)  # root restores for the user who wrote it
+        fresh.rename(file)
+        os.fchmod(ours, 0o644)
+        fsync_directory(file.parent)
+    except OSError as error:
+        close_private(ours)
+        raise LeverError(f"{file} cannot be taken over ({error.strerror})") from None
+    return ours
 
 
 def _write(descriptor: int, line: bytes, *, to_disk: bool) -> None:

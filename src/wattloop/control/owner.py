@@ -9,7 +9,7 @@ from typing import Any
 
 from wattloop.hardware.host import Host
 
-__all__ = ["Owner", "user_name"]
+__all__ = ["Owner", "group_ids", "user_name"]
 
 PROC = Path("/proc")
 """Process numbers are those of our own namespace, whatever WATTLOOP_PROCFS_ROOT says."""
@@ -121,3 +121,14 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def group_ids(uid: int) -> frozenset[int]:
+    """Groups of a user; empty for an unknown one."""
+    import pwd
+
+    try:
+        user = pwd.getpwuid(uid)
+        return frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
+    except (KeyError, OSError):
+        return frozenset()

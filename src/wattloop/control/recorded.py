@@ -22,6 +22,7 @@ from typing import Any
 
 from wattloop.control.descriptors import is_locked
 from wattloop.control.lever import Setting
+from wattloop.control.lock_holder import lock_holder
 from wattloop.control.owner import Owner, user_name
 from wattloop.control.place import STATE_VARIABLE, copy_directories
 from wattloop.core.errors import LeverError
@@ -35,6 +36,7 @@ __all__ = [
     "is_held",
     "journal_files",
     "journals",
+    "locked_by_stranger",
     "read_files",
     "read_journal",
 ]
@@ -137,8 +139,23 @@ def journal_files(path: Path) -> list[Path]:
 
 
 def is_held(path: Path, wait_s: float = 0.0) -> bool:
-    """Whether a process has the lock of either file and keeps it for so long."""
-    return any(is_locked(file, wait_s) for file in journal_files(path))
+    """Whether a process has the lock of either file and keeps it for so long.
+
+    Every user can read a journal, and so lock one that is left: a lock of another user than the
+    one who wrote it, or root, does not count.
+    """
+    return any(
+        is_locked(file, wait_s) and not locked_by_stranger(file) for file in journal_files(path)
+    )
+
+
+def locked_by_stranger(file: Path) -> bool:
+    """Whether a process of neither root, us, nor the user who wrote it has the lock of a file."""
+    process = lock_holder(file)
+    try:
+        return process is not None and process.uid not in (0, os.geteuid(), file.stat().st_uid)
+    except OSError:
+        return False
 
 
 def read_journal(path: Path) -> Recorded:

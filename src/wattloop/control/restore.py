@@ -22,7 +22,7 @@ from wattloop.control.recorded import (
     read_journal,
 )
 from wattloop.control.registry import inventory
-from wattloop.core.errors import LeverError, WattloopError
+from wattloop.core.errors import DeviceBusy, LeverError, WattloopError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
@@ -101,6 +101,10 @@ class Leftover:
             return []
         # alive but without the lock: it could not restore everything, and has let go
         if recorded.owner.alive and is_held(self._path, DYING_S):
+            devices = {entry.device for entry in recorded.entries.values()}
+            if not recorded.doubt and devices.intersection(held or ()):
+                # its journal is locked and its lock on the device is ours: that file was removed
+                raise DeviceBusy(f"{', '.join(sorted(devices))}: held by {recorded.owner}")
             return _named(recorded, _in_use(recorded))
         wanted = {e.device for e in recorded.pending() if held is None or e.device in held}
         if held is not None and not wanted:

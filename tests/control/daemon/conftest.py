@@ -1,7 +1,6 @@
 """A control daemon in a process of its own, on a machine of virtual GPUs, and clients of it."""
 
 import grp
-import json
 import os
 import pickle
 import shutil
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.control.conftest import eventually
+from wattloop.control.daemon.change_log import read_log
 from wattloop.control.daemon.client import Client, connect
 from wattloop.control.owner import user_name
 from wattloop.core.errors import WattloopError
@@ -127,11 +127,9 @@ class DaemonRig:
         shared_gpus(2, environment=environment)[gpu].set_power_cap(value_w)
 
     def log(self, event: str = "") -> list[dict[str, Any]]:
-        try:
-            lines = (self.folder / "c.jsonl").read_text().splitlines()
-        except FileNotFoundError:
+        if not (self.folder / "c.jsonl").exists():
             return []
-        records = [json.loads(line) for line in lines]
+        records = read_log(self.folder / "c.jsonl")
         return [record for record in records if event in ("", record["event"])]
 
     def journals(self) -> list[Path]:

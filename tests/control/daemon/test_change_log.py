@@ -11,6 +11,7 @@ from wattloop.control.daemon.change_log import ChangeLog, read_log
 from wattloop.control.daemon.peer import Peer
 from wattloop.core.errors import ConfigError
 
+STRANGER = Peer(8, 1001, frozenset(), "mallory", "sh")
 PEER = Peer(7, 1000, frozenset(), "alice", "python train.py")
 
 
@@ -25,6 +26,7 @@ def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
         "c.jsonl.1",
         "c.jsonl.2",
         "c.jsonl.3",
+        "c.refused.jsonl",
     ]
     assert all(path.stat().st_size <= 1_000 for path in tmp_path.iterdir())
     values = [line["after"] for line in read_log(tmp_path / "c.jsonl")]
@@ -33,14 +35,49 @@ def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
     assert (tmp_path / "c.jsonl").stat().st_mode & 0o777 == 0o640
 
 
+def test_refusals_cannot_push_changes_out(tmp_path: Path) -> None:
+    """They have files of their own, and one user's are summed up; none is lost uncounted."""
+    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=20_000, kept=2)
+    log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
+    for number in range(10_000):
+        log.write("refused", STRANGER, lever=f"gpu:{number}/power_limit", why="no rule")
+    log.close()
+    lines = list(read_log(tmp_path / "c.jsonl"))
+    assert [line["event"] for line in lines].count("set") == 1
+    assert lines[-1]["lever"] == "gpu:9999/power_limit", "the last one is listed"
+    files = sum(path.stat().st_size for path in tmp_path.glob("c.refused.jsonl*"))
+    assert files <= 60_000
+    assert lines[-1]["unlisted_before"] > 9_000
+
+
+def test_masses_of_changes_cannot_push_out_those_of_others(tmp_path: Path) -> None:
+    """Of a user who sets and releases without end the last change is listed, with the count."""
+    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=50_000, kept=2)
+    log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
+    for number in range(5_000):
+        log.write("set", STRANGER, lever="gpu:1/power_limit", before=1.0, after=float(number))
+        log.write("released", STRANGER, lever="gpu:1/power_limit", before=float(number), after=1.0)
+    log.sum_up(3_600.0)
+    assert len(list(read_log(tmp_path / "c.jsonl"))) < 400, "not yet summed up"
+    log.sum_up(0.0)
+    lines = list(read_log(tmp_path / "c.jsonl"))
+    assert lines[0]["user"] == "alice"
+    last = {line["event"]: line for line in lines if line["user"] == "mallory"}
+    assert last["set"]["after"] == 4_999.0
+    listed = [line for line in lines if line["user"] == "mallory"]
+    assert sum(1 + line.get("unlisted_before", 0) for line in listed) == 10_000
+    log.close()
+
+
 def test_a_full_disk_costs_lines_and_says_so(tmp_path: Path) -> None:
     """Nothing fails; the next line that is written counts those that were not."""
     log = ChangeLog(tmp_path / "c.jsonl")
-    good, log._descriptor = log._descriptor, os.open("/dev/full", os.O_WRONLY)
+    file = log._changes
+    good, file.descriptor = file.descriptor, os.open("/dev/full", os.O_WRONLY)
     log.write("set", PEER)
     log.write("set", PEER)
-    os.close(log._descriptor)
-    log._descriptor = good
+    os.close(file.descriptor)
+    file.descriptor = good
     log.write("set", PEER)
     log.close()
     (line,) = read_log(tmp_path / "c.jsonl")

@@ -93,7 +93,7 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
     def act() -> list[object]:
         with connect(daemon.socket) as client:
             done: list[object] = [client.hello()["uid"], client.set(LIMIT, 340.0).after]
-            done.append(client.set(LIMIT, LOW_POWER).after)  # 490 W: the operator's own value
+            done.append(client.set(LIMIT, LOW_POWER).after)  # 70% is 490 W, outside the rule
             for value, lever in ((360.0, LIMIT), (1000.0, "gpu:0/memory_clock")):
                 try:
                     client.set(lever, value)
@@ -106,7 +106,7 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
             return done
 
     uid, taken, low_power, range_, none, job = as_user(NOBODY, act)
-    assert (uid, taken, low_power) == (NOBODY, 340.0, 490.0)
+    assert (uid, taken, low_power) == (NOBODY, 340.0, 350.0)
     assert "360 W is outside 300 to 350 W" in str(range_)
     assert "no rule" in str(none)
     assert "no rule trusts nobody to act for jobs" in str(job)

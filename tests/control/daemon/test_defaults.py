@@ -54,10 +54,8 @@ def test_rules_are_read_again_on_sighup(rig: DaemonRig) -> None:
 
 
 def test_low_power_outlasts_rules_that_still_have_it(rig: DaemonRig) -> None:
-    """It is allowed whatever the ranges say; with another low power it is put back."""
-    rules = RULES.replace(
-        '"*/*": any}}', '"gpu:*/power_limit": 500 W to 700 W}}\n    low_power: true'
-    )
+    """A rule without levers gives it and nothing else; with another low power it is put back."""
+    rules = RULES.replace('    trusted: true\n    levers: {{"*/*": any}}', "    low_power: true")
     rig.write_rules(rules)
     rig.start()
     assert rig.process is not None

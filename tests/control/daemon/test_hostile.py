@@ -4,17 +4,20 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from tests.control.conftest import eventually
-from tests.control.daemon.conftest import NOBODY, RULES, DaemonRig, as_user, needs_root
+from tests.control.daemon.conftest import DEFAULT_W, NOBODY, RULES, DaemonRig, as_user, needs_root
 from wattloop.control.daemon.client import connect
 from wattloop.control.daemon.protocol import REQUEST_MOST_B, NotAllowed
 
@@ -197,6 +200,73 @@ def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
         os.waitpid(pid, 0)
         for descriptor in (until, said, say):
             os.close(descriptor)
+
+
+def test_full_queue_does_not_keep_a_trusted_client_out(daemon: DaemonRig) -> None:
+    """Whoever fills the queue of the common socket leaves that of trusted users as it is."""
+    assert daemon.process is not None
+    crowd: list[socket.socket] = []
+    daemon.process.send_signal(signal.SIGSTOP)
+    goes_on = threading.Timer(1.0, daemon.process.send_signal, [signal.SIGCONT])
+    try:
+        with suppress(BlockingIOError):
+            while True:
+                crowd.append(socket.socket(socket.AF_UNIX))
+                crowd[-1].setblocking(False)
+                crowd[-1].connect(str(daemon.socket))
+        goes_on.start()
+        with daemon.connect() as client:
+            assert client.hello()["trusted"]
+    finally:
+        goes_on.cancel()
+        daemon.process.send_signal(signal.SIGCONT)
+        for line in crowd:
+            line.close()
+
+
+CROWD = """
+import os, socket, sys
+os.setgroups([]), os.setgid(4244), os.setuid(4244)
+print("ready", flush=True)
+while True:
+    line = socket.socket(socket.AF_UNIX)
+    line.setblocking(False)
+    try:
+        line.connect(sys.argv[1])
+    except OSError:
+        pass
+    line.close()
+"""
+
+
+@needs_root
+def test_user_who_connects_in_a_loop_keeps_no_one_out(daemon: DaemonRig) -> None:
+    """Neither root nor another user; the log names the one who does."""
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", CROWD, str(daemon.socket)], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    try:
+        for process in crowd:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        for _ in range(20):
+            with daemon.connect() as client:
+                assert client.set(LIMIT, 400.0).after == 400.0
+            assert as_user(NOBODY, lambda: connect(daemon.socket).hello()["uid"]) == NOBODY
+    finally:
+        for process in crowd:
+            process.kill()
+            process.communicate()
+    assert eventually(lambda: daemon.limit_w() == DEFAULT_W)
+    assert any(line["uid"] == 4_244 for line in daemon.log("turned_away"))
+
+
+def test_sockets_of_trusted_users_are_only_theirs(daemon: DaemonRig) -> None:
+    """Nobody else could fill them."""
+    own = daemon.socket.with_name(f"{daemon.socket.name}.u{os.geteuid()}")
+    assert own.stat().st_mode & 0o777 == 0o600
+    assert own.stat().st_uid == os.geteuid()
 
 
 @needs_root

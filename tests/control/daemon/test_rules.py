@@ -103,7 +103,34 @@ def test_what_no_rule_allows_is_forbidden(rules_path: Path) -> None:
     with pytest.raises(NotAllowed, match="lets alice set it"):
         rules.check(ALICE, clock(), 1000.0)
     with pytest.raises(NotAllowed, match="no low_power mode"):
-        rules.low_power_for(ALICE, "gpu:0/power_limit")
+        rules.low_power_for(ALICE, gpu())
+
+
+@pytest.mark.parametrize(
+    ("rule", "value_w"),
+    [
+        ('levers: {"gpu:*/power_limit": 100 W to 200 W}', 200.0),
+        ('levers: {"gpu:*/power_limit": 350 W to 400 W}', 350.0),
+        ('levers: {"gpu:*/power_limit": 100 W to 400 W}', 300.0),
+        ('levers: {"gpu:*/sm_clock": any}', None),
+        ('levers: {"gpu:1/power_limit": any}', None),
+        ("", 300.0),
+    ],
+)
+def test_low_power_stays_inside_its_rule(
+    rules_path: Path, rule: str, value_w: float | None
+) -> None:
+    """Neither above nor below its range, nor on a lever that the rule does not name."""
+    words = ", ".join(filter(None, ("uids: [1000]", "low_power: true", rule)))
+    # another rule's levers are not this one's
+    others = 'uids: [1000], levers: {"gpu:*/power_limit": any}'
+    rules_path.write_text(f"low_power: 300 W\nrules: [{{{words}}}, {{{others}}}]")
+    rules = read_rules(rules_path)
+    if value_w is None:
+        with pytest.raises(NotAllowed, match="gives alice low_power"):
+            rules.low_power_for(ALICE, gpu())
+    else:
+        assert rules.low_power_for(ALICE, gpu()) == value_w
 
 
 def test_own_gpus_are_those_of_the_agents_list(tmp_path: Path, rules_path: Path) -> None:

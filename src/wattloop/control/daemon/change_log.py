@@ -1,45 +1,82 @@
-"""One line of JSON for each change and each refusal, in a file that is turned over when it is full.
+"""One line of JSON for each change and each refusal, in files that are turned over when full.
 
 {"time": "2026-03-01T12:00:00.123Z", "event": "set", "pid": 4711, "uid": 1000, "user": "alice",
  "lever": "gpu:0/power_limit", "before": 400.0, "after": 250.0, "why": ""}
+
+Refusals have a file of their own, so that they cannot push changes out. What one user causes in
+masses is listed until a budget is used up, then summed up: the last line of its kind stands for
+those before it, which it counts.
 """
 
+import heapq
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wattloop.control.daemon.peer import Peer
+from wattloop.control.daemon.rate import Rate
 from wattloop.core.errors import ConfigError
 
-__all__ = ["ChangeLog", "read_log"]
+__all__ = ["REFUSALS", "ChangeLog", "read_log"]
 
 TURN_OVER_B = 10 << 20
 KEPT = 5
-"""Older files beside it: `control.jsonl.1` is the newest of them."""
+"""Older files next to it: `control.jsonl.1` is the newest of them."""
+REFUSALS = ("refused", "cut_off", "turned_away")
+LINES_PER_S, BURST = 1 / 6, 300
+"""Per user, of changes and of refusals each: 4 MB a day at most."""
+SUMMARY_S = 600.0
+"""How often lines that were not listed are summed up."""
+
+
+@dataclass(slots=True)
+class _Summary:
+    """Lines of one user, event and lever that were not listed."""
+
+    record: dict[str, Any]
+    """The last of them."""
+    count: int = 0
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class ChangeLog:
     """Thread-safe. A full disk costs lines, never a lever; how many is said when it works again.
 
+    Args:
+        path: of the changes; refusals are in `refusals_path(path)`.
+        turn_over_b: how long a file gets.
+        kept: how many older files of each stay.
+        trusts: users whose lines are all listed.
+
     Raises:
-        ConfigError: the file cannot be opened.
+        ConfigError: a file cannot be opened.
     """
 
-    def __init__(self, path: Path, *, turn_over_b: int = TURN_OVER_B, kept: int = KEPT) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        turn_over_b: int = TURN_OVER_B,
+        kept: int = KEPT,
+        trusts: Callable[[Peer], bool] = lambda peer: peer.uid == 0,
+    ) -> None:
         self.path = path
-        self._turn_over_b = turn_over_b
-        self._kept = kept
-        self._lost = 0
+        self.trusts = trusts
+        self._budgets: dict[tuple[int, bool], Rate] = {}
+        self._unlisted: dict[tuple[int, str, str], _Summary] = {}
         self._busy = threading.Lock()
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._descriptor = self._opened()
+            self._changes = _File(path, turn_over_b, kept)
+            self._refusals = _File(refusals_path(path), turn_over_b, kept)
         except OSError as error:
             raise ConfigError(
                 f"{path}: the log cannot be written ({error.strerror}); name another place with "
@@ -53,26 +90,78 @@ class ChangeLog:
             record |= {"pid": peer.pid, "uid": peer.uid, "user": peer.user}
             record["command"] = peer.command
         record |= fields
+        refusal = event in REFUSALS
         with self._busy:
-            if self._lost:
-                record["lines_lost_before"] = self._lost
-            line = json.dumps(record, default=str).encode() + b"\n"
-            try:
-                if os.fstat(self._descriptor).st_size + len(line) > self._turn_over_b:
-                    self._turn_over()
-                if os.write(self._descriptor, line) != len(line):
-                    raise OSError(28, "no space left on the device")
-                self._lost = 0
-            except OSError as error:
-                self._lost += 1
-                if self._lost == 1 and sys.stderr is not None:
-                    with suppress(OSError, ValueError):
-                        sys.stderr.write(f"wattloop: {self.path}: {error.strerror}; lines lost\n")
+            if peer is not None and not self.trusts(peer):
+                # what was refused may name any lever: those are summed up by user and event
+                key = (peer.uid, event, "" if refusal else str(fields.get("lever", "")))
+                if not self._listed(key, refusal, record):
+                    return
+            self._file(event).write(record)
+
+    def sum_up(self, older_than_s: float = SUMMARY_S) -> None:
+        """Write what was not listed for so long; called now and then, and at the end."""
+        now_s = time.monotonic()
+        with self._busy:
+            for key, summary in list(self._unlisted.items()):
+                if now_s - summary.since_s >= older_than_s:
+                    del self._unlisted[key]
+                    line = {**summary.record, "unlisted_before": summary.count - 1}
+                    self._file(key[1]).write(line)
+            full = [key for key, rate in self._budgets.items() if rate.full]
+            for budget in full:
+                del self._budgets[budget]
 
     def close(self) -> None:
         """No more lines."""
+        self.sum_up(0.0)
         with self._busy:
-            os.close(self._descriptor)
+            self._changes.close()
+            self._refusals.close()
+
+    def _listed(self, key: tuple[int, str, str], refusal: bool, record: dict[str, Any]) -> bool:
+        budget = self._budgets.setdefault((key[0], refusal), Rate(LINES_PER_S, BURST))
+        if budget.passed():
+            before = self._unlisted.pop(key, None)
+            if before is not None:
+                record["unlisted_before"] = before.count
+            return True
+        summary = self._unlisted.setdefault(key, _Summary(record))
+        summary.record, summary.count = record, summary.count + 1
+        return False
+
+    def _file(self, event: str) -> "_File":
+        return self._refusals if event in REFUSALS else self._changes
+
+
+class _File:
+    """Lines in a file, and the older files next to it."""
+
+    def __init__(self, path: Path, turn_over_b: int, kept: int) -> None:
+        self.path = path
+        self._turn_over_b = turn_over_b
+        self._kept = kept
+        self._lost = 0
+        self.descriptor = self._opened()
+
+    def write(self, record: dict[str, Any]) -> None:
+        if self._lost:
+            record["lines_lost_before"] = self._lost
+        line = json.dumps(record, default=str).encode() + b"\n"
+        try:
+            if os.fstat(self.descriptor).st_size + len(line) > self._turn_over_b:
+                self._turn_over()
+            if os.write(self.descriptor, line) != len(line):
+                raise OSError(28, "no space left on the device")
+            self._lost = 0
+        except OSError as error:
+            self._lost += 1
+            if self._lost == 1 and sys.stderr is not None:
+                with suppress(OSError, ValueError):
+                    sys.stderr.write(f"wattloop: {self.path}: {error.strerror}; lines lost\n")
+
+    def close(self) -> None:
+        os.close(self.descriptor)
 
     def _opened(self) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -84,16 +173,26 @@ class ChangeLog:
                 _older(self.path, number).replace(_older(self.path, number + 1))
         self.path.replace(_older(self.path, 1))
         fresh = self._opened()
-        os.close(self._descriptor)
-        self._descriptor = fresh
+        os.close(self.descriptor)
+        self.descriptor = fresh
+
+
+def refusals_path(path: Path) -> Path:
+    """`control.refused.jsonl` of `control.jsonl`."""
+    return path.with_name(f"{path.stem}.refused{path.suffix}")
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """All lines that are left, the oldest first. A torn line is left out.
+    """All lines that are left, changes and refusals, the oldest first. A torn line is left out.
 
     Raises:
         ConfigError: it is not there, or may not be read.
     """
+    refusals = _lines(refusals_path(path)) if refusals_path(path).exists() else iter(())
+    return heapq.merge(_lines(path), refusals, key=lambda record: str(record.get("time", "")))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     numbers = sorted(
         int(found.suffix[1:])
         for found in path.parent.glob(f"{path.name}.*")

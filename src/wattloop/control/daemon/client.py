@@ -9,6 +9,7 @@ with connect() as client:
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from wattloop.control.daemon.protocol import (
     encoded,
     error_from,
     socket_path,
+    trusted_path,
 )
 from wattloop.control.descriptors import close_private, keep_private
 from wattloop.control.lever import Setting
@@ -174,11 +176,7 @@ class Client:
 
     def _exchanged(self, message: dict[str, Any]) -> dict[str, Any]:
         if self._line is None:
-            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            keep_private(line.fileno())
-            self._line = line
-            line.settimeout(self._patience_s)
-            line.connect(str(self.path))
+            self._line = self._connected()
         # whoever hung up already has said why
         with suppress(BrokenPipeError, ConnectionResetError):
             self._line.sendall(encoded(message))
@@ -191,6 +189,33 @@ class Client:
                 return reply
             if reply.get("id") is None:  # said before it hangs up
                 raise error_from(reply.get("error"))
+
+    def _connected(self) -> socket.socket:
+        """Through the socket of our own where there is one, else through the common one."""
+        give_up_s = time.monotonic() + self._patience_s
+        own = [trusted_path(self.path, uid=os.geteuid())]
+        own += [trusted_path(self.path, gid=gid) for gid in sorted({os.getegid(), *os.getgroups()})]
+        for path in own:
+            with suppress(OSError):
+                return self._connected_to(path)
+        while True:
+            try:
+                return self._connected_to(self.path)
+            except BlockingIOError:  # its queue is full of others
+                if time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(0.005)
+
+    def _connected_to(self, path: Path) -> socket.socket:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        keep_private(line.fileno())
+        try:
+            line.settimeout(self._patience_s)
+            line.connect(str(path))
+        except BaseException:
+            close_private(line.detach())
+            raise
+        return line
 
     def _next_line(self, line: socket.socket) -> bytes:
         while b"\n" not in self._rest:

@@ -20,37 +20,11 @@ from wattloop.control.daemon.protocol import (
     encoded,
     error_of,
 )
+from wattloop.control.daemon.rate import Rate
 from wattloop.control.daemon.requests import Desk
 from wattloop.core.errors import WattloopError
 
-__all__ = ["Connection", "Rate", "hang_up"]
-
-
-class Rate:
-    """So many requests per second in the long run, and a burst now and then. Thread-safe."""
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._left = burst
-        self._at_s = time.monotonic()
-        self._busy = threading.Lock()
-
-    def passed(self) -> bool:
-        """Whether one more is within it."""
-        with self._busy:
-            now_s = time.monotonic()
-            self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
-            self._at_s = now_s
-            if self._left < 1:
-                return False
-            self._left -= 1
-            return True
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing was used lately."""
-        return self._left + (time.monotonic() - self._at_s) * self._per_s >= self._burst
+__all__ = ["Connection", "hang_up"]
 
 
 class Connection(threading.Thread):

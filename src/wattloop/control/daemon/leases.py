@@ -158,7 +158,7 @@ def _refusal(rules: Rules, lease: Lease, lever: Lever, value: Setting) -> str:
         rules.check(lease.peer, lever.state(), value)
     except WattloopError as error:
         try:
-            low_power = rules.low_power_for(lease.peer, lever.name).on(lever.state())
+            low_power = rules.low_power_for(lease.peer, lever.state())
             return "" if lever.accepted(low_power) == value else str(error)
         except (WattloopError, ValueError):
             return str(error)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from wattloop.control.owner import user_name
 
-__all__ = ["Peer", "peer_of"]
+__all__ = ["Peer", "peer_of", "uid_of"]
 
 SO_PEERGROUPS = 59
 """Of Linux 4.13 on x86 and ARM; Python does not name it."""
 MOST_B = 1_024
 """What Python takes: 256 groups."""
+CREDENTIALS = struct.Struct("iII")
+"""Process, user, group; of users and groups there are more than two thousand millions."""
 PROC = Path("/proc")
 
 
@@ -34,11 +36,16 @@ class Peer:
         return f"{self.user} (process {self.pid}, {program})"
 
 
+def uid_of(line: socket.socket) -> int:
+    """The user at the other end, without looking anything else up."""
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(data)[1])
+
+
 def peer_of(line: socket.socket) -> Peer:
     """The process at the other end; its word is not asked for."""
-    form = struct.Struct("iII")  # of users and groups there are more than two thousand millions
-    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
-    pid, uid, gid = form.unpack(data)
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(data)
     user = user_name(uid)
     return Peer(pid, uid, frozenset({gid, *_groups(line, user, gid)}), user, _command(pid))
 

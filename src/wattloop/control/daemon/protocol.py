@@ -31,6 +31,7 @@ __all__ = [
     "error_from",
     "error_of",
     "socket_path",
+    "trusted_path",
 ]
 
 VERSION = 1
@@ -69,6 +70,11 @@ KINDS: dict[str, type[WattloopError]] = {
 def socket_path(named: str | Path | None = None) -> Path:
     """The socket named, the one `WATTLOOP_CONTROL_SOCKET` names, or the machine's."""
     return Path(named or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
+
+
+def trusted_path(path: Path, *, uid: int = -1, gid: int = -1) -> Path:
+    """The socket of a trusted user or group next to the common one."""
+    return path.with_name(f"{path.name}.u{uid}" if uid >= 0 else f"{path.name}.g{gid}")
 
 
 def encoded(message: dict[str, Any]) -> bytes:

@@ -121,9 +121,8 @@ class Desk:
         asked = message["value"]
         state = lever.state()
         if asked == LOW_POWER and state.unit != "name":
-            low_power = self.rules.low_power_for(lease.peer, lever.name)
             try:
-                return lever.accepted(low_power.on(state))
+                return lever.accepted(self.rules.low_power_for(lease.peer, state))
             except ValueError as error:
                 raise ConfigError(str(error)) from None
         self.rules.range_for(lease.peer, state)  # whoever may set nothing is told no more

@@ -43,7 +43,8 @@ class Rule:
         everyone: whoever may open the socket.
         uids, gids: whom it is for.
         levers: pattern -> range.
-        low_power: may ask for the operator's low-power mode, whatever the range.
+        low_power: may ask for the operator's low-power mode, for its levers within their ranges;
+            without levers for all that have one.
         trusted: may set levers in the name of jobs (a node agent).
         only_own_gpus: of the GPUs, only those of the user's own jobs.
     """
@@ -89,6 +90,16 @@ class Rules:
         """Whether this user may set levers in the name of jobs."""
         return any(rule.trusted for rule in self.of(peer))
 
+    @property
+    def trusted_uids(self) -> frozenset[int]:
+        """Users whom a rule trusts by name."""
+        return frozenset().union(*(rule.uids for rule in self.rules if rule.trusted))
+
+    @property
+    def trusted_gids(self) -> frozenset[int]:
+        """Groups that a rule trusts."""
+        return frozenset().union(*(rule.gids for rule in self.rules if rule.trusted))
+
     def range_for(self, peer: Peer, state: LeverState) -> Range:
         """What this user may set a lever to: of several rules the one that reaches furthest.
 
@@ -121,18 +132,30 @@ class Rules:
                 f"{state.name}: {refusals[0]}, which is what {self.path} lets {peer.user} set"
             )
 
-    def low_power_for(self, peer: Peer, lever: str) -> Amount:
-        """The operator's low-power value of a lever, for users who may ask for it.
+    def low_power_for(self, peer: Peer, state: LeverState) -> float:
+        """The operator's low-power value of a lever, inside a rule that gives it to this user.
+
+        A rule with levers gives it for those, and within their ranges: a value outside of a range
+        becomes its nearest bound. A rule without levers gives it for every lever that has one.
 
         Raises:
             NotAllowed: there is none, or it is not for this user.
+            ValueError: it is not a value of this lever.
         """
+        lever = state.name
         found = next((a for p, a in self.low_power.items() if matches(p, lever)), None)
         if found is None:
             raise NotAllowed(f"{lever}: {self.path} has no low_power mode for it")
-        if not any(rule.low_power for rule in self._open(peer, lever)):
+        wanted = found.on(state)
+        inside = []
+        for rule in self._open(peer, lever):
+            own = rule.range_for(lever) if rule.levers else Range()
+            if rule.low_power and own is not None:
+                low, high = own.limits(state)
+                inside.append(max(min(wanted, wanted if high is None else high), low or 0.0))
+        if not inside:
             raise NotAllowed(f"{lever}: no rule of {self.path} gives {peer.user} low_power")
-        return found
+        return min(inside)
 
     def default_cap_for(self, lever: str) -> Amount | None:
         """The operator's cap while nobody holds it."""

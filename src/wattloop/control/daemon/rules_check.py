@@ -49,6 +49,10 @@ def _rule(rules: Rules, rule: Rule, levers: list[Lever]) -> list[str]:
         own = rule.range_for(lever.name)
         if own is not None:
             lines.append(f"  {lever.name}: {_range(lever, own)}")
+    patterns = [pattern for pattern in rules.low_power if rule.low_power and rule.levers]
+    for pattern in patterns:
+        if any(matches(pattern, x.name) and rule.range_for(x.name) is None for x in levers):
+            lines.append(f"  warning: low_power of {pattern} is outside its levers, so not given")
     return lines
 
 

@@ -12,11 +12,12 @@ from types import FrameType
 from typing import Any
 
 from wattloop.control.daemon.change_log import ChangeLog
-from wattloop.control.daemon.connection import Connection, Rate, hang_up
+from wattloop.control.daemon.connection import Connection, hang_up
 from wattloop.control.daemon.leases import Leases
 from wattloop.control.daemon.listening import Listener
-from wattloop.control.daemon.peer import Peer, peer_of
+from wattloop.control.daemon.peer import Peer, peer_of, uid_of
 from wattloop.control.daemon.protocol import NotAllowed
+from wattloop.control.daemon.rate import Rate
 from wattloop.control.daemon.requests import Desk
 from wattloop.control.daemon.rules import Rules
 from wattloop.control.daemon.rules_file import read_rules
@@ -34,6 +35,8 @@ TICK_S = 5.0
 """How often what failed is tried again."""
 END_S = 20.0
 """How long the daemon waits for devices that are slow to go back."""
+AT_ONCE = 32
+"""Clients of one socket that are let in before the other sockets are looked at."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -49,15 +52,17 @@ class Server:
         self._rules = rules
         self.path = path or rules.socket
         self._place = state_directory()
-        self._listener = Listener(self.path, rules.socket_mode, rules.socket_gid)
+        self._listener = Listener(
+            self.path, rules.socket_mode, rules.socket_gid, rules.trusted_uids, rules.trusted_gids
+        )
         try:
-            self._log = ChangeLog(rules.log)
+            self._log = ChangeLog(rules.log, trusts=rules.trusts)
         except ConfigError:
             self._listener.close()
             raise
         self._connections: set[Connection] = set()
         self._turned_away: dict[int, int] = {}
-        self._rates: dict[int, Rate] = {}
+        self._rates: dict[tuple[int, bool], Rate] = {}
         self._busy = threading.Lock()
         self._asked_to: set[int] = set()
         self._watcher = Watcher(self._place)
@@ -85,11 +90,12 @@ class Server:
             os.close(waker)
 
     def _serve(self, wake: int) -> None:
-        poll = select.poll()
-        poll.register(self._listener.socket, select.POLLIN)
-        poll.register(wake, select.POLLIN)
         next_tick_s = time.monotonic() + TICK_S
         while True:
+            poll = select.poll()
+            sockets = [*self._listener.trusted, self._listener.socket]
+            for descriptor in (wake, *(line.fileno() for line in sockets)):
+                poll.register(descriptor, select.POLLIN)
             happened = dict(poll.poll(max(0.0, next_tick_s - time.monotonic()) * 1_000))
             if wake in happened:
                 with suppress(BlockingIOError):
@@ -99,33 +105,51 @@ class Server:
             if signal.SIGHUP in self._asked_to:
                 self._asked_to.discard(signal.SIGHUP)
                 self._reload()
-            if self._listener.socket.fileno() in happened:
-                self._accept()
+                continue
+            # trusted clients first, and a bounded number of others before they are looked at again
+            for line in sockets:
+                if line.fileno() in happened:
+                    self._accept(line)
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + TICK_S
                 self._tick()
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                line, _ = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # it went away again, or there are no descriptors left
+                time.sleep(0.01)
+                return
+            self._welcome(line, trusted=listening is not self._listener.socket)
+
+    def _welcome(self, line: socket.socket, *, trusted: bool) -> None:
         try:
-            line, _ = self._listener.socket.accept()
+            uid = uid_of(line)
+            rate = self._rate(uid, trusted=trusted)
+            # before anything is looked up: a user who connects in masses costs little
+            if not trusted and not rate.passed():
+                per_s = self._rules.limits.requests_per_s
+                self._turn_away(line, uid, f"more requests than {per_s:g} a second")
+                return
             peer = peer_of(line)
-        except OSError:  # it went away again, or there are no descriptors left
-            time.sleep(0.01)
+        except OSError:  # it went away again
+            line.close()
             return
         refusal = self._refusal(peer)
         if refusal:
-            self._turn_away(line, peer, refusal)
+            self._turn_away(line, uid, refusal, peer)
             return
-        connection = Connection(
-            line, peer, self._desk, self._leases, self._log, self._rate(peer), self._ended
-        )
+        connection = Connection(line, peer, self._desk, self._leases, self._log, rate, self._ended)
         with self._busy:
             self._connections.add(connection)
         try:
             connection.start()
         except RuntimeError as error:  # no more threads: this client waits, the others do not
             self._ended(connection)
-            self._turn_away(line, peer, str(error))
+            self._turn_away(line, uid, str(error), peer)
 
     def _refusal(self, peer: Peer) -> str:
         limits = self._rules.limits
@@ -137,22 +161,23 @@ class Server:
             return f"more than {limits.connections} connections"
         if own >= limits.connections_per_user and peer.uid != os.geteuid():
             return f"more than {limits.connections_per_user} connections of {peer.user}"
-        if not self._rate(peer).passed():
-            return f"more requests than {limits.requests_per_s:g} a second"
         return ""
 
-    def _turn_away(self, line: socket.socket, peer: Peer, why: str) -> None:
+    def _turn_away(self, line: socket.socket, uid: int, why: str, peer: Peer | None = None) -> None:
         """Said to the client; logged once until the next tick, with how often."""
+        count = self._turned_away[uid] = self._turned_away.get(uid, 0) + 1
+        if count == 1:
+            with suppress(OSError):
+                self._log.write("turned_away", peer or peer_of(line), why=why)
         with suppress(OSError):
             hang_up(line, NotAllowed(f"the control daemon takes no {why}; try again later"))
         line.close()
-        count = self._turned_away[peer.uid] = self._turned_away.get(peer.uid, 0) + 1
-        if count == 1:
-            self._log.write("turned_away", peer, why=why)
 
-    def _rate(self, peer: Peer) -> Rate:
+    def _rate(self, uid: int, *, trusted: bool) -> Rate:
+        """Of a user; apart for the socket of a trusted one, which others cannot reach."""
         limits = self._rules.limits
-        return self._rates.setdefault(peer.uid, Rate(limits.requests_per_s, limits.burst))
+        key = (uid, trusted)
+        return self._rates.setdefault(key, Rate(limits.requests_per_s, limits.burst))
 
     def _ended(self, connection: Connection) -> None:
         with self._busy:
@@ -168,7 +193,8 @@ class Server:
             if count > 1:
                 self._log.write("turned_away", uid=uid, why=f"{count - 1} more connections")
         self._turned_away.clear()
-        self._rates = {uid: rate for uid, rate in self._rates.items() if not rate.full}
+        self._log.sum_up()
+        self._rates = {key: rate for key, rate in self._rates.items() if not rate.full}
         if not self._watcher.alive:
             self._log.write("note", why="the watcher was killed; it is started again")
             with suppress(OSError):
@@ -184,6 +210,8 @@ class Server:
         if rules.socket != self._rules.socket or rules.log != self._rules.log:
             self._log.write("note", why="another socket or log is used after a restart")
         self._rules = self._desk.rules = rules
+        self._log.trusts = rules.trusts
+        self._listener.trust(rules.trusted_uids, rules.trusted_gids)
         self._rates.clear()
         self._leases.found(levers)
         self._leases.revoke(rules)
