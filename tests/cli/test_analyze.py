@@ -185,8 +185,9 @@ def test_a_stored_search_is_analysed(folder, capsys):
     assert data["source"]["parameters"] == ["lr", "optimizer", "momentum"]
     assert data["source"]["left_out"] == {"diverged": 1, "running": 1}
     assert data["source"]["source"] == "energy of gpu, simulated"
-    assert {"score", "val_loss", "energy_per_epoch_j"} <= set(data["source"]["results"])
-    assert "better is less energy_j, more score" in err
+    named = {"best_score", "last_score", "val_loss", "energy_per_epoch_j"}
+    assert named <= set(data["source"]["results"])
+    assert "better is less energy_j, more best_score" in err
     first = data["rows"][0]
     assert (first["run"], first["momentum"]) == ("c1", 0.9)
     assert {row["momentum"] for row in data["rows"]} == {0.9, "inactive"}
@@ -200,6 +201,62 @@ def test_rows_of_different_epochs_are_compared_by_the_epoch(folder, capsys):
     code, out, err = run(capsys, "importance", "mine", "--method", "variance")
     assert code == 0, err
     assert "what energy_per_epoch_j depends on" in out
+
+
+def test_stopped_trainings_are_compared_over_the_same_work(folder, capsys):
+    """A training that was stopped after 4 epochs did not save energy against one of 3."""
+    stored_search(folder)
+    code, _, err = run(capsys, "metrics", "mine", "--json", "o.json")
+    assert code == 0
+    assert "stopped after 3 to 6 epochs: compared by the epoch" in err
+    rows = json.loads((folder / "o.json").read_text())["rows"]
+    assert [row["epochs"] for row in rows] == [3, 4, 5, 6]
+    for row in rows:
+        assert row["energy_gain_pct"] == pytest.approx(0.0, abs=0.1)
+        assert row["time_loss_pct"] == pytest.approx(0.0)
+
+
+def test_trainings_to_a_target_are_compared_by_what_that_took(folder, capsys):
+    """Energy to the target of those that reached it; others are named, not compared."""
+    rows = ["candidate,lr,status,epochs,energy_j,time_s,to_target_j,to_target_s,is_default"]
+    rows += ["c0,0.1,reached,14,140,14,100,10,true", "c1,0.2,paused,3,30,3,,,false"]
+    rows += ["c2,0.3,reached,9,90,9,80,8,false"]
+    (folder / "search.csv").write_text("\n".join(rows))
+    code, _, err = run(capsys, "metrics", "search.csv", "--json", "o.json")
+    assert code == 0, err
+    assert "1 did not reach it: c1" in err
+    gains = [row["energy_gain_pct"] for row in json.loads((folder / "o.json").read_text())["rows"]]
+    assert gains == [0.0, None, pytest.approx(20.0)]
+
+
+def test_accuracy_has_one_meaning(folder, capsys):
+    """The best epoch, in `tune show` and in every analysis; the last has a name of its own."""
+    with open_store(str(folder / "runs.db")) as store:
+        experiment, _ = open_search(store, {}, "made", name="two")
+        record = SearchRecord(store, experiment)
+        for name, best, last in (("c0", 0.9, 0.6), ("c1", 0.8, 0.8)):
+            segment = Segment(key=name, candidate=name, parameters={"lr": len(name)},
+                              until=Until(epochs=2))  # fmt: skip
+            record.begin(segment)
+            progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=10.0, epochs=2.0,
+                                quality=last, best=best, provenance="measured")  # fmt: skip
+            record.end(segment, progress, {})
+        facts = {"quality": {"metric": "accuracy", "maximize": True, "target": None}}
+        set_experiment_status(store, experiment.experiment_id, "finished", facts)
+    code, out, err = run(capsys, "top", "two", "--by", "accuracy", "--json", "o.json")
+    assert code == 0, err
+    assert "best_accuracy" in out
+    found = json.loads((folder / "o.json").read_text())
+    assert [(row["run"], row["accuracy"]) for row in found["rows"]] == [("c0", 0.9), ("c1", 0.8)]
+    assert {"best_accuracy", "last_accuracy"} <= set(found["source"]["results"])
+    code, out, _ = run(capsys, "top", "two", "--by", "accuracy", "--quality", "last_accuracy")
+    assert out.index("c1") < out.index("c0")
+    code, out, _ = run(capsys, "top", "two", "--by", "accuracy", "--quality", "accuracy")
+    assert out.index("c0") < out.index("c1")
+    assert main(["tune", "show", "two"]) == 0
+    shown = capsys.readouterr().out
+    assert "best accuracy" in shown
+    assert "0.9" in shown
 
 
 def test_a_metric_to_be_made_small_is_known_as_such(folder, capsys):

@@ -51,13 +51,35 @@ def test_a_mistake_in_the_function_is_told(settings):
     assert "ValueError: no such file for 0." in result.summary.why
 
 
-def test_without_a_target_nothing_is_called_good_enough(settings):
-    """Promise: who forgot the target is told that quality did not count; it does in a quotient."""
-    why = searched(settings, target=None).summary.why
+def test_without_a_target_the_metric_decides_and_that_is_said_first(settings, caplog):
+    """Promise: a search with a metric alone is for the best of it, said before it is paid for."""
+    began = []
+
+    def counted(trial):
+        began.append([record.message for record in caplog.records])
+        train(trial)
+
+    found = searched(settings, counted, target=None)
+    assert found.best.parameters == {"lr": 0.3}
+    assert found.summary.why.startswith("best by quality of 3: ")
+    assert any("no target for accuracy: the best accuracy wins" in said for said in began[0])
+
+
+def test_an_objective_that_leaves_the_metric_out_is_said_first(settings, caplog):
+    """Promise: who asks for least energy without a target is told that quality will not count."""
+    why = searched(settings, target=None, objective="energy").summary.why
     assert why.startswith("best by energy of 3: energy ")
     assert why.endswith("; no target is stated, so that accuracy did not count")
+    assert "only energy decides, and accuracy does not count" in caplog.records[0].message
     assert "did not count" not in searched(settings, target=None, objective="quotient").summary.why
     assert "of 2 that are good enough: " in searched(settings).summary.why
+
+
+def test_a_finished_grid_has_ended_trials(settings):
+    """Promise: a training that had all the epochs it may have has ended, and none waits."""
+    found = searched(settings, target=None, epochs=4)
+    assert [row["status"] for row in found.table()] == ["ended"] * 3
+    assert found.summary.status_of(found.best.found) == "ended"
 
 
 def test_one_epoch_is_one_epoch(settings):

@@ -1,5 +1,7 @@
 """Stored searches as candidates, tables and summaries."""
 
+from dataclasses import replace
+
 import pytest
 
 from wattloop.store.experiments import Experiment, create_experiment
@@ -143,3 +145,59 @@ def test_a_summary_says_what_was_spent_and_saved(search, store):
     assert summary.default.candidate == "a"
     assert summary.saved_j == 190.0 - 60.0
     assert summary.provenance == "estimated, measured"
+
+
+def trained(energy_j, epochs, provenance="measured", uncertainty_j=0.0, status=Status.REACHED):
+    """A training that reaches the target in its last epoch, each of the same energy."""
+    each_j = energy_j / epochs
+    return Progress(
+        status=status,
+        time_s=float(epochs),
+        energy_j=energy_j,
+        uncertainty_j=uncertainty_j,
+        epochs=epochs,
+        quality=0.81,
+        best=0.81,
+        curve=tuple(
+            point(n, 0.81 if n == epochs else 0.5, float(n), n * each_j)
+            for n in range(1, epochs + 1)
+        ),
+        provenance=provenance,
+    )
+
+
+@pytest.mark.parametrize(
+    ("other_j", "epochs", "uncertainty_j", "tied"),
+    [
+        (105.0, 10, 0.0, True),  # an epoch is 10%
+        (120.0, 10, 0.0, False),
+        (105.0, 100, 0.0, False),
+        (105.0, 100, 6.0, True),  # the sensor is no better than that
+    ],
+)
+def test_a_winner_within_noise_is_a_tie(store, search, other_j, epochs, uncertainty_j, tied):
+    """Promise: a difference below an epoch and the error of the sensor decides nothing."""
+    search("a", 1, trained(other_j, epochs, uncertainty_j=uncertainty_j))
+    experiment = search("b", 2, trained(100.0, epochs))
+    summary = summary_of(store, experiment)
+    assert [c.candidate for c in summary.ties] == ["a"] * tied
+    assert summary.tie.startswith("a tie with a: energy differs by 5.0%" if tied else "")
+    assert bool(summary.tie) is tied
+    assert summary.to_dict()["ties"] == ["a"] * tied
+
+
+def test_the_error_of_a_shared_estimate_makes_no_tie(store, search):
+    """Promise: one estimate errs the same way in both, so that error cancels."""
+    search("a", 1, trained(130.0, 50, "estimated", 90.0))
+    experiment = search("b", 2, trained(100.0, 50, "estimated", 70.0))
+    assert summary_of(store, experiment).ties == ()
+
+
+def test_what_waits_in_a_finished_search_was_stopped_early(store, search):
+    """Promise: paused is what can be resumed; in a finished search that is none."""
+    experiment = search("a", 1, trained(10.0, 5, status=Status.PAUSED))
+    (found,) = candidates_of(store, "search-1", Quality(metric="accuracy", target=0.9))
+    summary = summary_of(store, experiment)
+    assert summary.status_of(found) == "paused"
+    assert replace(summary, status="finished").status_of(found) == "stopped early"
+    assert replace(summary, status="finished", stopped="a limit").status_of(found) == "paused"

@@ -67,6 +67,33 @@ def busy(trial, epochs=4, steps=40):
         trial.report(accuracy=0.5)
 
 
+@pytest.mark.parametrize(("uses_gpu", "scope"), [(True, "gpu"), (False, "cpu")])
+def test_energy_is_of_what_the_training_used(settings, tmp_path, uses_gpu, scope):
+    """Promise: a training on the CPU is not judged by a GPU that stands idle, and that is said."""
+    gpus = shared_gpus(2)
+
+    def train(trial):
+        for _ in trial.epochs(3):
+            end_s = time.monotonic() + 0.2
+            while time.monotonic() < end_s:
+                if uses_gpu:
+                    gpus[1].load(1.0, memory=0.3)
+                time.sleep(0.005)
+            trial.report(accuracy=0.5)
+
+    both = settings._replace(meters=("virtual", "estimate"))
+    bench = FunctionBench(train, small_problem(), both, folder=tmp_path / "f")
+    try:
+        first = bench.run(segment(until=Until(epochs=1)))
+        bench.run(segment(key="b", until=Until(epochs=2)))
+    finally:
+        bench.close()
+    assert bench.scope == scope
+    assert first.energy_j > 0
+    assert first.provenance == {"gpu": "simulated", "cpu": "estimated"}[scope]
+    assert ("the GPU was idle" in first.message) is not uses_gpu
+
+
 def test_a_cap_is_found_in_the_steps_of_a_function(settings, tmp_path):
     """Promise: probes are steps of the training; the limits are as before when the segment ends."""
     problem = small_problem()

@@ -3,6 +3,8 @@
 import math
 from statistics import fmean
 
+import numpy as np
+
 from wattloop.analyze.columns import nearest
 from wattloop.analyze.findings import Findings
 from wattloop.analyze.metrics import (
@@ -14,7 +16,7 @@ from wattloop.analyze.metrics import (
     gain_minus_loss_pct,
     time_loss_pct,
 )
-from wattloop.analyze.roles import energy_of, time_of
+from wattloop.analyze.roles import Quantity, energy_of, epochs_of, time_of
 from wattloop.analyze.table import Table, label_of
 from wattloop.core.errors import ConfigError
 
@@ -31,6 +33,9 @@ def row_metrics(
 ) -> Findings:
     """One row per run, in the table's order.
 
+    Runs are compared over the same work: to the target of a search where the reference reached it,
+    by the epoch where trainings were stopped after different numbers of epochs, else as a whole.
+
     Args:
         table: the runs.
         reference: a row's name or number, or `COLUMN=VALUE` that one row has; None takes the mean
@@ -43,7 +48,11 @@ def row_metrics(
     for one in k:
         if not (math.isfinite(one) and one > 1):
             raise ConfigError(f"EDS: k is {one:g}; use a number above 1, such as 1.5 or 2")
-    spent, lasted = energy_of(table, energy), time_of(table, time)
+    chosen = _reference(table, reference)
+    if energy is None and time is None:
+        spent, lasted, work = _same_work(table, chosen)
+    else:
+        spent, lasted, work = energy_of(table, energy), time_of(table, time), []
     usable = (spent.values > 0) & (lasted.values > 0)
     if not usable.any():
         raise ConfigError(f"{table.name}: no row has {spent.column} and {lasted.column} above 0")
@@ -51,7 +60,6 @@ def row_metrics(
         Point(float(t), float(e)) if ok else None
         for t, e, ok in zip(lasted.values, spent.values, usable, strict=True)
     ]
-    chosen = _reference(table, reference)
     own = [point for n in chosen if (point := points[n]) is not None]
     if chosen and not own:
         raise ConfigError(
@@ -62,14 +70,18 @@ def row_metrics(
     if own:
         base = Point(fmean(p.time_s for p in own), fmean(p.energy_j for p in own))
     named = table.names[chosen[0]] if len(chosen) == 1 else f"mean of {len(own)} default runs"
+    counts = epochs_of(table)
+    if counts is not None and len(np.unique(counts[np.isfinite(counts)])) < 2:
+        counts = None
     rows = [
-        {"run": name, **_metrics(point, base, k)}
+        {"run": name, "epochs": None if counts is None else float(counts[n])}
+        | _metrics(point, base, k)
         | {p: table.column(p)[n] for p in table.parameters}
         for n, (name, point) in enumerate(zip(table.names, points, strict=True))
     ]
     sums = {f"eds_{one:g}": f"EDS({one:g})" for one in k}
     notes = [f"energy: {spent.column}; time: {lasted.column}"]
-    notes += [note for note in (spent.note, lasted.note) if note]
+    notes += [note for note in (spent.note, lasted.note, *work) if note]
     if base is None:
         warning = ["no reference row: gains and EDS are missing; name one with --reference"]
     else:
@@ -79,6 +91,7 @@ def row_metrics(
         title=f"{table.name}: energy against time",
         columns={
             "run": "run",
+            **({} if counts is None else {"epochs": "epochs"}),
             "energy_j": "energy (J)",
             "time_s": "time (s)",
             "power_w": "power (W)",
@@ -125,6 +138,37 @@ def _metrics(
         "time_loss_pct": time_loss_pct(point, base),
         "gain_minus_loss_pct": gain_minus_loss_pct(point, base),
     }
+
+
+STOPPED = "paused"
+"""The status of a training that was stopped before its end."""
+
+
+def _same_work(table: Table, chosen: list[int]) -> tuple[Quantity, Quantity, list[str]]:
+    """Energy and time that can be compared, and what they are of."""
+    if {"to_target_j", "to_target_s"} <= table.columns.keys() and table.is_numeric("to_target_j"):
+        there = np.isfinite(table.numbers("to_target_j"))
+        if there[chosen].all():
+            missing = [name for name, known in zip(table.names, there, strict=True) if not known]
+            said = ["energy and time to the target"]
+            if missing:
+                said.append(f"{len(missing)} did not reach it: {', '.join(missing)}")
+            return energy_of(table, "to_target_j"), time_of(table, "to_target_s"), said
+    spent, lasted, counts = energy_of(table), time_of(table), epochs_of(table)
+    status = table.columns.get("status", ())
+    if counts is None or STOPPED not in status or len(np.unique(counts[counts > 0])) < 2:
+        return spent, lasted, []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where(counts > 0, 1 / counts, math.nan)
+    said = [
+        f"trainings were stopped after {np.nanmin(counts):g} to {np.nanmax(counts):g} epochs: "
+        "compared by the epoch"
+    ]
+    return (
+        Quantity(f"{spent.column} / epochs", spent.values * each, spent.note),
+        Quantity(f"{lasted.column} / epochs", lasted.values * each, lasted.note),
+        said,
+    )
 
 
 def _reference(table: Table, wanted: str | None) -> list[int]:

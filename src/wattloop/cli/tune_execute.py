@@ -40,7 +40,7 @@ def execute(request: TuneRequest) -> None:
     from wattloop.tune.running import prepared
 
     spec = spec_of(request)
-    for note in spec.notes:
+    for note in (*spec.notes, *spec.remarks):
         say(f"wattloop: {request.spec_file}: {note}")
     with open_store(request.settings.store_location) as store:
         with progress(spec) as listener:

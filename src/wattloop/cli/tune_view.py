@@ -101,7 +101,7 @@ def print_candidates(
         (
             "trial",
             *names,
-            metric,
+            f"best {metric}",
             "epochs",
             f"energy{scope}",
             "to target",
@@ -119,7 +119,7 @@ def print_candidates(
                 UNKNOWN if c.to_target_j is None else format_energy(c.to_target_j),
                 format_duration(c.time_s),
                 UNKNOWN if c.power_w is None else format_power(c.power_w),
-                "good enough" if c.reached else c.status.replace("_", " "),
+                summary.status_of(c),
             )
             for c in ordered[:most]
         ],
@@ -140,6 +140,8 @@ def print_best(summary: SearchSummary, experiment: Experiment) -> None:
         lines.append(f"best: {setting_text(summary.best)}")
         if summary.why:
             lines.append(f"  {summary.why}")
+        if summary.tie:
+            lines.append(f"  {summary.tie}")
     if len(summary.front) > 1:
         lines.append(f"front: {len(summary.front)} that no other beats in every objective")
         lines += [f"  {c.candidate}: {setting_text(c)}" for c in summary.front[:FRONT_SHOWN]]
@@ -213,6 +215,11 @@ def _saving(summary: SearchSummary) -> str:
     share = 100 * summary.saved_j / whole_j if whole_j else 0.0
     if summary.saved_j <= 0:
         return f"against the default ({setting_text(summary.default)}): nothing is saved"
+    if summary.default in summary.ties:
+        return (
+            f"against the default ({setting_text(summary.default)}): a tie, "
+            f"{format_energy(summary.saved_j)} ({share:.0f}%) is within the noise of single runs"
+        )
     return (
         f"against the default ({setting_text(summary.default)}): "
         f"{format_energy(summary.saved_j)} less a run ({share:.0f}%), as far as the search has "

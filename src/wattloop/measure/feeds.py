@@ -61,6 +61,8 @@ class MeterFeed:
         self.last_s = -math.inf
         """Time of the last reading that got into the tracks."""
         self.signal_values: dict[str, float] = {}
+        self.signal_peaks: dict[str, float] = {}
+        """Highest value of each signal so far."""
         self.on_gap: GapListener | None = None
         self.on_tick: TickListener | None = None
         """Told which domain changed, after when and by when."""
@@ -147,7 +149,7 @@ class MeterFeed:
         self._signal_times_s.append(time_s)
         self._signal_values.extend(values)
         for signal, value in zip(self.signals, values, strict=True):
-            self.signal_values[signal.name] = value
+            self._note_signal(signal.name, value)
 
     def _take_arrived(self, until_s: float) -> None:
         """What arrived and lies clearly between our own readings.
@@ -216,7 +218,12 @@ class MeterFeed:
             for signal, value in zip(self.signals, values, strict=True):
                 number = math.nan if isinstance(value, Gap) else float(value)
                 self._signal_values.append(number)
-                self.signal_values[signal.name] = number
+                self._note_signal(signal.name, number)
+
+    def _note_signal(self, name: str, value: float) -> None:
+        self.signal_values[name] = value
+        if not math.isnan(value):
+            self.signal_peaks[name] = max(value, self.signal_peaks.get(name, value))
 
     def drained(self) -> tuple[array[float], array[float], array[float], array[float]]:
         """Times and values read since the last call, then those of the signals."""

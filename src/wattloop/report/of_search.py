@@ -77,6 +77,9 @@ def _short(summary: SearchSummary) -> list[Block]:
         facts.append(Fact("Best", _setting(summary.best), summary.why))
         if summary.best.to_target_j is not None:
             facts.append(Fact("Its energy to the target", format_energy(summary.best.to_target_j)))
+        if summary.tie:
+            names = ", ".join(c.candidate for c in summary.ties)
+            facts.append(Fact("Tied with", names, summary.tie))
     else:
         facts.append(Fact("Best", "none" if summary.status in OVER else "none yet", summary.why))
     if summary.saved_j is not None and summary.default is not summary.best:
@@ -148,14 +151,14 @@ def _configurations(
             "–" if c.energy_j is None else format_energy(c.energy_j).partition(" (")[0],
             "–" if c.to_target_j is None else format_energy(c.to_target_j).partition(" (")[0],
             format_duration(c.time_s),
-            "good enough" if c.reached else c.status.replace("_", " "),
+            summary.status_of(c),
         )
         for c in ordered[:ROWS_SHOWN]
     ]
     more = len(candidates) - len(rows)
     last = len(names) + 1
     return Table(
-        ("trial", *names, metric, "energy", "to target", "time", "status"),
+        ("trial", *names, f"best {metric}", "energy", "to target", "time", "status"),
         tuple(rows),
         caption=f"Configurations, energy of {summary.scope or 'nothing'} ({summary.provenance})",
         numbers=frozenset(range(last, last + 4)),

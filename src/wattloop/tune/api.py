@@ -1,5 +1,6 @@
 """Searches from Python: one function call, resumed when the program is started again."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from wattloop.tune.trial import Trial
 __all__ = ["Best", "SearchResult", "search"]
 
 Train = Callable[[Trial], Any] | str | Sequence[str]
+
+_log = logging.getLogger("wattloop.tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     goal: str | None = None,
     target: float | None = None,
     strategy: str | Mapping[str, Any] = "race",
-    objective: str | Sequence[str] | Mapping[str, Any] = "energy",
+    objective: str | Sequence[str] | Mapping[str, Any] | None = None,
     default: Mapping[str, Value] | None = None,
     hardware: Mapping[str, Any] | None = None,
     energy: str | float | None = None,
@@ -130,9 +133,9 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         space: parameter -> values, `{"min": .., "max": ..}` or a `Parameter`.
         metric: what `trial.report` calls the quality.
         goal: whether to `maximize` or `minimize` it.
-        target: what is good enough; None when only the objective counts.
+        target: what is good enough; without one and without an objective the best quality wins.
         strategy: by name, or a mapping with its options.
-        objective: what to make small among those that are good enough.
+        objective: what to make small among those that are good enough; energy unless given.
         default: the configuration people would use without a search.
         hardware: levers that may be set, such as `{"power_limit": "auto"}`; nothing unless given.
         energy: that the search may spend, such as `"2kWh"`.
@@ -140,7 +143,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         trials: configurations that may be begun.
         epochs: of one training.
         trial_timeout: the longest that one stretch of a training may take.
-        scope: whose energy counts; the widest that is read unless given.
+        scope: whose energy counts; unless given the widest that is read, without idle GPUs.
         seed: of everything random.
         name: of the search.
         rate: the parameter that is the learning rate.
@@ -186,6 +189,8 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         "command": None if callable(train) else train,
     }
     spec = spec_from(_given(**written))
+    for remark in spec.remarks:
+        _log.warning("%s", remark)
     training = Training(train if callable(train) else None, bench)
     with open_store(settings.store_location) as opened:
         ready = prepared(

@@ -5,6 +5,8 @@ Works on plain records: ten thousand of them are read and folded in a second.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from statistics import fmean, stdev
 from typing import Any
 
 from wattloop.core.model_error import EnergyError
@@ -31,6 +33,9 @@ class CandidateResult:
         quality, best: the metric at its end, and the best of all epochs.
         reached: whether the quality asked for was reached; then `to_target_s` and `to_target_j` are
             what that took.
+        cost_noise: by which share another run of the same may take more or less, as far as one
+            run tells; `quality_noise`: by how much its metric wavers. None where too little is
+            known.
         repeated_j: spent beside, because a search was killed.
         idle_j: of other devices that waited meanwhile.
         provenance: of the energy; the weakest, where segments differ.
@@ -54,6 +59,8 @@ class CandidateResult:
     reached: bool = False
     to_target_s: float | None = None
     to_target_j: float | None = None
+    cost_noise: float | None = None
+    quality_noise: float | None = None
     repeated_j: float = 0.0
     idle_j: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -169,6 +176,7 @@ def _add(
     result.epochs = float(outcome.get("epochs") or 0.0)
     result.quality, result.best = outcome.get("quality"), outcome.get("best")
     result.metrics.update(outcome.get("metrics") or {})
+    _look_at_noise(result, outcome.get("curve") or ())
     if quality is not None and quality.target is not None and not result.reached:
         _look_for_target(result, outcome, quality)
 
@@ -184,6 +192,19 @@ def _error(result: CandidateResult, outcome: Mapping[str, Any]) -> EnergyError |
     return None if result.error is None else result.error.plus(error)
 
 
+def _look_at_noise(result: CandidateResult, curve: Sequence[Mapping[str, Any]]) -> None:
+    """The scatter of the epochs of its last segment: of their energy, and of the metric."""
+    joules = [p["energy_j"] for p in curve if p["energy_j"] is not None]
+    each_j = [later - earlier for earlier, later in pairwise(joules)]
+    if len(each_j) >= FEW_EPOCHS and sum(each_j) > 0:
+        result.cost_noise = stdev(each_j) / fmean(each_j) / len(each_j) ** 0.5
+    told = [p["quality"] for p in curve if p["quality"] is not None]
+    steps = [later - earlier for earlier, later in pairwise(told[len(told) // 2 :])]
+    if len(steps) >= FEW_EPOCHS:
+        # differences: a training that still improves does not waver by as much as it improves
+        result.quality_noise = stdev(steps) / 2**0.5
+
+
 def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], quality: Quality) -> None:
     if not quality.reached(outcome.get("best")):
         return
@@ -191,10 +212,14 @@ def _look_for_target(result: CandidateResult, outcome: Mapping[str, Any], qualit
     for point in outcome.get("curve") or ():
         if quality.reached(point["quality"]):
             result.to_target_s, result.to_target_j = point["time_s"], point["energy_j"]
+            # quality is looked at when an epoch ends: what it took is known to within one
+            result.cost_noise = 1 / point["epoch"] if point["epoch"] > 0 else None
             return
     result.to_target_s, result.to_target_j = result.time_s, result.energy_j
 
 
+FEW_EPOCHS = 3
+"""Fewer differences say nothing about scatter."""
 ORDER = ("", "measured", "modelled", "estimated", "replayed", "simulated")
 
 

@@ -9,9 +9,10 @@ from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Until
 
-__all__ = ["Course", "Mark"]
+__all__ = ["CLOSE", "Course", "Mark"]
 
 CLOSE = 1e-9
+"""Epochs are counted as floats: so near a whole number is that number."""
 MOST_PART = 0.999
 """Of an epoch that has not ended."""
 PATIENCE = 2

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["Joules", "SegmentMeter", "scope_of", "scoped", "widest"]
 
 SCOPES = ("gpu", "cpu", "dram")
+IDLE_SHARE = 0.02
+"""A GPU that was never busier than this had no part in a training; a display may take so much."""
 
 
 class Joules(NamedTuple):
@@ -60,6 +62,9 @@ class SegmentMeter:
             in_process=in_process,
         )
         self.scope = scope or scope_of(self.session)
+        self.scope_note = ""
+        """Why the scope is not the widest that is read."""
+        self._undecided = scope is None
         self._settings = settings
         self._window = self.session.begin("segment")
         self.begin_s = self._window.begin_s
@@ -87,8 +92,33 @@ class SegmentMeter:
         """The segment is over, its energy taken; what follows is not in it. The moment."""
         if self._window.end_s is None:
             self._window.end()
+            self._decide_scope()
         assert self._window.end_s is not None
         return self._window.end_s
+
+    def _decide_scope(self) -> None:
+        """Leave GPUs out that stood idle: the energy of a training is that of what it used."""
+        if not self._undecided or self.scope != Scope.GPU.value or not self._gpus_idle():
+            return
+        other = scope_of(self.session, gpus=False)
+        if other is not None and other != self.scope:
+            self.scope = other
+            self.scope_note = (
+                f"the GPU was idle during the first training: the energy of the {other} counts; "
+                "scope (or --scope) chooses another"
+            )
+
+    def _gpus_idle(self) -> bool:
+        """Whether every GPU that is read says how busy it is, and none ever was."""
+        domains = [channel.domain for channel in self.session.channels]
+        gpus = {d.name.partition("/")[0] for d in domains if d.scope is Scope.GPU}
+        peaks: dict[str, float] = {}
+        for feed in self.session.feeds:
+            if any(signal.name.startswith("gpu:") for signal in feed.signals):
+                feed.read_signals()  # the last reading may be older than a short training
+                peaks |= feed.signal_peaks
+        shares = [peaks.get(f"{gpu}/utilisation") for gpu in gpus]
+        return all(share is not None and share <= IDLE_SHARE for share in shares)
 
     def end(self, *, failed: bool = False, killed: bool = False, **facts: Any) -> None:
         """Take the last readings and keep the run; energies can be asked for all the same."""
@@ -97,9 +127,13 @@ class SegmentMeter:
         self.session.close(status, **facts)
 
 
-def scope_of(session: "Session") -> str | None:
-    """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory."""
-    return _widest({channel.domain.scope for channel in session.channels})
+def scope_of(session: "Session", *, gpus: bool = True) -> str | None:
+    """The widest scope that is read: a meter of the node, else GPUs, else CPUs, else memory.
+
+    Without `gpus` for a training that is known not to use them.
+    """
+    read = {channel.domain.scope for channel in session.channels}
+    return _widest(read if gpus else read - {Scope.GPU}) or _widest(read)
 
 
 def widest(result: WindowResult) -> str | None:

@@ -52,11 +52,11 @@ class FinalResult:
     Attributes:
         saved_j: energy of a run of the default minus that of the winner; None when one of the two
             is not known or not good enough to compare.
-        saved_uncertainty_j: half-width of that, as far as the two runs differ in error: one model
-            of one machine errs alike in both.
+        saved_uncertainty_j: half-width of that, as far as the two runs differ in error (one model
+            of one machine errs alike in both), with one epoch where a target ended a run.
         break_even_runs: after so many runs the energy spent searching is saved; None when nothing
             is saved.
-        certain: whether the saving is larger than its uncertainty.
+        certain: whether the saving is larger than its uncertainty; if not, the two are a tie.
         notes: what to beware of when these numbers are compared with the search's.
     """
 
@@ -114,7 +114,7 @@ def compared(
         why = "the default does not reach the target, so its energy is no measure"
         return replace(result, why=why)
     saved_j = default.energy_j - winner.energy_j
-    uncertainty_j = _uncertainty_j(default, winner)
+    uncertainty_j = math.hypot(_uncertainty_j(default, winner), _epoch_j(default), _epoch_j(winner))
     runs = None
     if saved_j > 0 and search.energy_j is not None:
         runs = search.energy_j / saved_j
@@ -137,3 +137,10 @@ def _uncertainty_j(default: FullRun, winner: FullRun) -> float:
     shared = one.models.keys() & other.models.keys()
     left_j = one.energy_j * ratio_error(one, other)
     return math.hypot(one.without(shared), other.without(shared), left_j)
+
+
+def _epoch_j(run: FullRun) -> float:
+    """Quality is looked at when an epoch ends: energy to a target is known to within one."""
+    if not run.reached or run.energy_j is None or run.epochs <= 0:
+        return 0.0
+    return run.energy_j / run.epochs

@@ -21,8 +21,8 @@ def saving_in_words(result: FinalResult) -> str:
     share = 100 * result.saved_j / (result.default.energy_j or 1) if result.default else 0.0
     text = f"spent {spent} searching, saves {saved} ± {within} a run ({share:.0f}%)"
     if not result.certain:
-        text += ", which is within the uncertainty of the sensors: repeat it to be sure"
-    if result.break_even_runs is not None:
+        text += ": a tie, within the noise of single runs; repeat it to be sure"
+    elif result.break_even_runs is not None:
         text += f", pays back after {_runs(result)}"
     return f"{text} ({scope})"
 

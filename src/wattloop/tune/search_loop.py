@@ -16,6 +16,7 @@ from wattloop.store.fold import recover
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.bench import Bench, Past, Remembers
+from wattloop.tune.course import CLOSE
 from wattloop.tune.listening import Listener, Silent
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
@@ -181,7 +182,7 @@ class Search:
 
     def _end(self, key: str, progress: Progress) -> None:
         segment = self._asked.pop(key)
-        progress = self._with_died(segment, progress)
+        progress = self._complete(segment, self._with_died(segment, progress))
         self.spent = replace(self.spent, elapsed_s=self._before_s + self._now_s() - self._begin_s)
         self._record.end(segment, progress, {"elapsed_s": self.spent.elapsed_s})
         self._note_scope()
@@ -213,6 +214,16 @@ class Search:
             repeated_s=progress.repeated_s + died_s,
             repeated_j=(progress.repeated_j or 0.0) + died_j,
         )
+
+    def _complete(self, segment: Segment, progress: Progress) -> Progress:
+        """A training that was paused at the longest that one may be has come to its end."""
+        most = self._problem.limits.epochs
+        tried = not segment.keep or segment.rates is not None
+        if most is None or tried or progress.status is not Status.PAUSED:
+            return progress
+        if progress.epochs < most - CLOSE:
+            return progress
+        return replace(progress, status=Status.ENDED)
 
     def _wanted(self) -> set[str]:
         """Candidates that may be asked for again."""

@@ -83,7 +83,37 @@ class SearchSpec(Strict):
             self._set("strategy", StrategySpec(name="nsga2"))
         elif not given and self.metric is None:
             self._set("strategy", StrategySpec(name="random" if self._ranges else "grid"))
+        if self._by_metric_alone:
+            self._set("objective", ObjectiveSpec(name=["quality"]))
         return self
+
+    @property
+    def _by_metric_alone(self) -> bool:
+        """Whether only the metric says what is best: no target, and no objective next to it.
+
+        `race` and `sm2` compare what joules buy, whatever the objective.
+        """
+        open_ended = self.metric is not None and self.metric.target is None
+        stated = "objective" in self.model_fields_set
+        return open_ended and not stated and self.strategy.name not in ("race", "sm2")
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to know before the search is paid for: how a metric without a target counts."""
+        if self.metric is None or self.metric.target is not None:
+            return []
+        name, objectives = self.metric.name, self.objective.name
+        if objectives == ["quality"]:
+            return [
+                f"no target for {name}: the best {name} wins, whatever energy it takes; with "
+                "metric.target (or --target) the least energy that reaches it is found"
+            ]
+        if self.objective.needs_quality or self.strategy.name in ("sm2", "asha", "hyperband"):
+            return []
+        return [
+            f"no target for {name}: only {'+'.join(objectives)} decides, and {name} does not "
+            "count; give metric.target (or --target), or objective: quality"
+        ]
 
     @property
     def _ranges(self) -> bool:

@@ -10,6 +10,7 @@ from wattloop.store.experiments import Experiment
 from wattloop.tune.candidate_results import CandidateResult, candidates_of
 from wattloop.tune.problem import Quality
 from wattloop.tune.search_table import quality_of
+from wattloop.tune.ties import cost_j, ties_of
 
 __all__ = ["SearchSummary", "summary_of"]
 
@@ -32,6 +33,8 @@ class SearchSummary:
         default: the configuration people would have used, where it was trained.
         saved_j: energy to the target of the default minus that of the best; None when one of them
             is not known.
+        ties: configurations that may be as good as the best: the difference is within noise.
+        tie: that in a sentence; empty where the best is better than all others.
     """
 
     search_id: str
@@ -53,6 +56,8 @@ class SearchSummary:
     front: tuple[CandidateResult, ...]
     default: CandidateResult | None
     saved_j: float | None
+    ties: tuple[CandidateResult, ...] = ()
+    tie: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -60,7 +65,16 @@ class SearchSummary:
         for name in ("best", "default"):
             data[name] = None if data[name] is None else data[name].to_dict()
         data["front"] = [candidate.to_dict() for candidate in self.front]
+        data["ties"] = [candidate.candidate for candidate in self.ties]
         return data
+
+    def status_of(self, candidate: CandidateResult) -> str:
+        """How it ended, for people: in a finished search none waits to be resumed."""
+        if candidate.reached:
+            return "good enough"
+        if candidate.status == "paused" and self.status == "finished" and not self.stopped:
+            return "stopped early"
+        return candidate.status.replace("_", " ")
 
 
 def summary_of(
@@ -91,9 +105,10 @@ def summary_of(
         energy_j = sum((c.energy_j or 0.0) + c.repeated_j for c in known) + idle_j
     saved_j = None
     if best is not None and default is not None:
-        one, other = _cost_j(default), _cost_j(best)
+        one, other = cost_j(default), cost_j(best)
         saved_j = None if one is None or other is None else one - other
     kinds = sorted({c.provenance for c in candidates if c.provenance})
+    ties, tie = ties_of(best, candidates, facts)
     return SearchSummary(
         search_id=experiment.experiment_id,
         name=experiment.name,
@@ -114,6 +129,8 @@ def summary_of(
         front=tuple(by_name[name] for name in facts.get("front") or () if name in by_name),
         default=default,
         saved_j=saved_j,
+        ties=ties,
+        tie=tie,
     )
 
 
@@ -155,10 +172,3 @@ def _faults(candidates: Sequence[CandidateResult]) -> str:
         return ""
     said = [f", {c.candidate}: {c.messages[-1]}" for c in failed if c.messages]
     return f"{len(failed)} of {len(candidates)} configurations failed{''.join(said[-1:])}"
-
-
-def _cost_j(candidate: CandidateResult) -> float | None:
-    """To the target where it was reached, else of the whole training where that has ended."""
-    if candidate.reached:
-        return candidate.to_target_j
-    return candidate.energy_j if candidate.status == "ended" else None

@@ -56,7 +56,8 @@ class TrainingBench(ABC):
         problem: the metric and the limits.
         settings: how to measure.
         folder: where candidates keep their files.
-        scope: whose energy counts; unless given the widest that somebody reads.
+        scope: whose energy counts; unless given the widest that is read, without GPUs that were
+            idle during the first training.
         tags: of the measured runs.
         gpus: numbers of the GPUs whose levers may be set; those that CUDA sees unless given.
         cap_rules: how long probes for a power cap last.
@@ -140,11 +141,10 @@ class TrainingBench(ABC):
             command=self.command,
             in_process=self.in_process,
         )
-        self.scope = self.scope or meter.scope
         if needs_energy(self._problem) and not meter.reads():
             meter.end(failed=True)
             raise ConfigError(
-                f"the energy of the {self.scope or 'machine'} is not read here, and the search is "
+                f"the energy of the {meter.scope or 'machine'} is not read here, and the search is "
                 "for the least of it; 'wattloop devices' says what can be read, 'scope' chooses"
             )
         ended = Ended(status=Status.KILLED, message="interrupted")
@@ -156,7 +156,9 @@ class TrainingBench(ABC):
             meter.stop()
             cap = steps.found()
             meter.end(failed=not ended.status.good, killed=ended.status is Status.KILLED)
-        return replace(ended, cap=cap), meter
+        self.scope = self.scope or meter.scope
+        warnings = (*ended.warnings, *filter(None, [meter.scope_note]))
+        return replace(ended, cap=cap, warnings=warnings), meter
 
     def rest(self) -> None:
         """Put levers back until the next segment: others may set them meanwhile."""

@@ -221,7 +221,7 @@ def test_a_search_on_two_gpus(cluster: Settings, tmp_path: Path) -> None:
         settings=settings,
     )
     rows = found.table()
-    assert [row["status"] for row in rows] == ["paused", "paused", "reached"]
+    assert [row["status"] for row in rows] == ["ended", "ended", "reached"]
     assert all(row["energy_j"] > 0 and row["provenance"] == "simulated" for row in rows)
     assert found.best.parameters == {"width": 4}
     assert found.summary.idle_j > 0

@@ -52,15 +52,15 @@ def search_table(
     found = list(parameter_columns(candidates).values())
     if any(row["learning_rate"] is not None for row in rows):
         found.append("learning_rate")
-    metric = "quality" if quality is None else quality.metric
+    metric = (quality.metric if quality is not None else "") or "quality"
     for row, candidate in zip(rows, candidates, strict=True):
         _completed(row, candidate, found, metric)
         row["is_default"] = candidate is summary.default
-    came_out = [metric, f"best_{metric}", *COSTS, *_reported(candidates, rows)]
+    came_out = [f"best_{metric}", f"last_{metric}", *COSTS, *_reported(candidates, rows)]
     epochs = {row["epochs"] for row in rows if row["energy_j"] is not None}
     if len(epochs) > 1:
         came_out += ["energy_per_epoch_j", "time_per_epoch_s"]
-    directions = {} if quality is None else dict.fromkeys(came_out[:2], quality.maximize)
+    directions = {} if quality is None else dict.fromkeys([metric, *came_out[:2]], quality.maximize)
     scope = f"energy of {summary.scope}" if summary.scope else "energy"
     return table_of(
         rows,
@@ -75,11 +75,13 @@ def search_table(
 def _completed(
     row: dict[str, Any], candidate: "CandidateResult", parameters: list[str], metric: str
 ) -> None:
-    """The metric under its own name, energy and time per epoch, and no gaps among choices."""
-    if metric != "quality":
-        row[metric], row[f"best_{metric}"] = row.pop("quality"), row.pop("best")
-    else:
-        row["best_quality"] = row.pop("best")
+    """The metric by epoch, energy and time per epoch, and no gaps among choices.
+
+    The metric's bare name is that of the best epoch, as everywhere in a search; it is not listed
+    among the results, where it would be a second column of the same values.
+    """
+    row[f"last_{metric}"], row[f"best_{metric}"] = row.pop("quality"), row.pop("best")
+    row[metric] = row[f"best_{metric}"]
     for name in parameters:
         if row[name] is None:
             row[name] = INACTIVE

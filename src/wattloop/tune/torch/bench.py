@@ -68,7 +68,8 @@ class TorchBench:
         self._quality = quality
         self._device = training.data.device
         scope = "gpu" if self._device.type == "cuda" else None
-        self._energy = SessionEnergy(scope) if energy is None else energy
+        gpus = self._device.type != "cpu"
+        self._energy = SessionEnergy(scope, gpus=gpus) if energy is None else energy
         self._error, self._longest_s = error, longest_s
         self._files = None if checkpoints is None else Checkpoints(Path(checkpoints))
         self._candidates: dict[str, Candidate] = {}

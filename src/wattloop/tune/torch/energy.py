@@ -43,7 +43,8 @@ class SessionEnergy:
     """Energy from the meters of this machine, over one session.
 
     Args:
-        scope: `gpu`, `cpu`, `dram` or `node`; unless given the widest that somebody reads.
+        scope: `gpu`, `cpu`, `dram` or `node`; unless given the widest that is read.
+        gpus: whether the training uses GPUs, if any; idle ones are left out of the scope.
         settings: how to measure; from environment and file unless given.
         name: of the measured run.
         keep: whether the run is written to the store.
@@ -55,6 +56,7 @@ class SessionEnergy:
         scope: str | None = None,
         settings: Settings | None = None,
         *,
+        gpus: bool = True,
         name: str = "search",
         keep: bool = True,
         session: Session | None = None,
@@ -63,7 +65,7 @@ class SessionEnergy:
         given = session or active_session()
         self._ours = given is None
         self.session = given or Session.open(self.settings, name=name, keep=keep)
-        self.scope = scope or scope_of(self.session)
+        self.scope = scope or scope_of(self.session, gpus=gpus)
 
     @property
     def run_id(self) -> str | None:
