@@ -358,3 +358,36 @@ def test_a_virtual_machine_is_not_charged_for_its_whole_host(machine: Machine) -
     shown = machine.wattloop("runs", "show", "--json", "-").stdout
     (package,) = json.loads(shown)["result"]["domains"]
     assert package["host_share"] == pytest.approx(2 / 192)
+
+
+JOBLIB = """
+from joblib import Parallel, delayed
+print(sum(Parallel(n_jobs=2)(delayed(abs)(i) for i in range(9))))
+"""
+SPAWN = """
+import multiprocessing
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(sum(pool.map(abs, range(9))))
+"""
+
+
+@pytest.mark.parametrize(("library", "program"), [("joblib", JOBLIB), ("multiprocessing", SPAWN)])
+def test_workers_that_end_with_their_program_are_not_left_running(
+    bare: Machine, library: str, program: str
+) -> None:
+    """A pool's workers and its resource tracker end by themselves: nothing is said of them."""
+    pytest.importorskip(library)
+    (bare.folder / "pool.py").write_text(program)
+    done = bare.wattloop("run", "--json", "r.json", "--", sys.executable, "pool.py")
+    assert (done.returncode, done.stdout) == (0, b"36\n")
+    assert b"still run" not in done.stderr
+    assert json.loads((bare.folder / "r.json").read_text())["left_running"] == 0
+
+
+def test_a_process_that_stays_is_said(bare: Machine) -> None:
+    """One that the program left behind is named once its end has been waited for."""
+    script = "sleep 60 >/dev/null 2>&1 & echo $!"
+    done = bare.wattloop("run", "--", "sh", "-c", script)
+    os.kill(int(done.stdout), 9)
+    assert b"1 process(es) it started still run" in done.stderr

@@ -23,10 +23,11 @@ follow = sys.argv[1] == "follow"
 with Supervisor(follow=follow) as supervisor:
     try:
         outcome = supervisor.run(sys.argv[2:], os.environ)
+        left = supervisor.left_running()
     except CommandError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-print(f"ended {outcome.exit_code} left {outcome.left_running}", file=sys.stderr)
+print(f"ended {outcome.exit_code} left {left}", file=sys.stderr)
 sys.exit(outcome.exit_code)
 """
 

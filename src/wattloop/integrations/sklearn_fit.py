@@ -14,6 +14,7 @@ print(model.meter.last_epoch.energy_j)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,9 @@ from wattloop.integrations.hook import TrainingMeter
 
 __all__ = ["MeasuredEstimator", "measured"]
 
+FITTING = frozenset({"partial_fit", "fit_transform", "fit_predict"})
+"""What learns besides `fit`, where the estimator has it."""
+
 
 def measured(estimator: Any, name: str | None = None, **options: Any) -> MeasuredEstimator:
     """`estimator`, with every fit measured. It learns exactly what it would have learned."""
@@ -31,6 +35,9 @@ def measured(estimator: Any, name: str | None = None, **options: Any) -> Measure
 
 class MeasuredEstimator:
     """Stands for an estimator: everything but fitting goes straight to it.
+
+    It takes the estimator's place in a `Pipeline`, in `cross_val_score` and in `GridSearchCV`,
+    whose clones are measured as well.
 
     Every fit is an epoch of a run: of the run that `with` opened, else of one of its own.
 
@@ -51,18 +58,10 @@ class MeasuredEstimator:
         self._measured(self.estimator.fit, args, kwargs)
         return self
 
-    def partial_fit(self, *args: Any, **kwargs: Any) -> MeasuredEstimator:
-        """Learn from one more pass or batch, measured."""
-        self._measured(self.estimator.partial_fit, args, kwargs)
+    def set_params(self, **parameters: Any) -> MeasuredEstimator:
+        """Of the estimator, by its own names; returns this object."""
+        self.estimator.set_params(**parameters)
         return self
-
-    def fit_transform(self, *args: Any, **kwargs: Any) -> Any:
-        """Fit and transform, measured."""
-        return self._measured(self.estimator.fit_transform, args, kwargs)
-
-    def fit_predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Fit and predict, measured."""
-        return self._measured(self.estimator.fit_predict, args, kwargs)
 
     def __enter__(self) -> MeasuredEstimator:
         self.meter = TrainingMeter(self._name, **self._options).begin()
@@ -79,12 +78,46 @@ class MeasuredEstimator:
         self.meter.end(RunStatus.FINISHED if exc_type is None else RunStatus.FAILED)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and pickling ask before there is an estimator
+        # copying and pickling ask before there is an estimator; scikit-learn asks for its tags
+        if name == "estimator" or (name.startswith("__") and not name.startswith("__sklearn_")):
             raise AttributeError(name)
-        return getattr(self.estimator, name)
+        found = getattr(self.estimator, name)
+        return self._fitting(found) if name in FITTING else found
+
+    def __sklearn_clone__(self) -> MeasuredEstimator:
+        from sklearn.base import clone
+
+        return MeasuredEstimator(clone(self.estimator), self._name, self._options)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        from sklearn.exceptions import NotFittedError
+        from sklearn.utils.validation import check_is_fitted
+
+        try:
+            check_is_fitted(self.estimator)
+        except NotFittedError:
+            return False
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the meter stays in the process that measures
+        return {name: self.__dict__[name] for name in ("estimator", "_name", "_options")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["estimator"], state["_name"], state["_options"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"measured({self.estimator!r})"
+
+    def _fitting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the estimator that learns, measured; this object where it returns itself."""
+
+        @functools.wraps(method)
+        def measured_method(*args: Any, **kwargs: Any) -> Any:
+            learned = self._measured(method, args, kwargs)
+            return self if learned is self.estimator else learned
+
+        return measured_method
 
     def _measured(self, fit: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not self._open:

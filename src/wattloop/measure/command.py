@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wattloop.core.errors import ConfigError
@@ -56,6 +56,7 @@ def run_command(
             _closed(session, Outcome(126, started=False), warnings)
             raise
         run = _closed(session, outcome, warnings)
+        outcome = replace(outcome, left_running=supervisor.left_running())
     if session is not None:
         warnings += [note for note in session.notes if note not in warnings]
     journaled = session is not None and session.journal_path is not None

@@ -36,11 +36,14 @@ class Orphans:
         return bool(self._ended_at_s)
 
     def living(self) -> list[int]:
-        """Abandoned processes that still run."""
+        """Abandoned processes that still run and have work of their own."""
         return [
             pid
             for pid in children()
-            if pid != self.program and pid not in self._before and _state(pid) not in ("Z", "X", "")
+            if pid != self.program
+            and pid not in self._before
+            and _state(pid) not in ("Z", "X", "")
+            and not _is_helper(pid)
         ]
 
     def reap(self) -> None:
@@ -81,6 +84,14 @@ def descends_from(pid: int, ancestor: int) -> bool:
 def is_stopped(pid: int) -> bool:
     """Whether job control holds the process."""
     return _state(pid) in ("T", "t")
+
+
+def _is_helper(pid: int) -> bool:
+    """Whether this is a resource tracker of Python, which ends with the last process it serves."""
+    try:
+        return b"resource_tracker" in (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _state(pid: int) -> str:

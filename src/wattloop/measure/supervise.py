@@ -11,6 +11,7 @@ between two looks. Threads inherit the block, so a `Supervisor` is entered befor
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,9 @@ PR_SET_CHILD_SUBREAPER = 36
 SI_USER = 0
 """Sent by kill(2); what the kernel and the terminal send has a positive code."""
 ORPHAN_CHECK_S = 1.0
+ENDING_S = 1.0
+"""Processes that outlive the program by less than this were ending with it."""
+LOOK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Supervisor:
         self._follow = follow
         self._old_mask: set[int] = set()
         self._pid = 0
+        self._orphans: Orphans | None = None
         self._stop_requested = False
         self._suspend_asked = False
 
@@ -95,8 +100,21 @@ class Supervisor:
             self._next_signal(orphans)
         while self._follow and orphans.living() and not self._stop_requested:
             self._next_signal(orphans)
-        code, number = ended
-        return Outcome(code, number, left_running=len(orphans.living()))
+        self._orphans = orphans
+        return Outcome(*ended)
+
+    def left_running(self) -> int:
+        """Processes that the program left behind, after those that are ending had time to.
+
+        Workers and helpers of a pool (joblib, multiprocessing) end by themselves when they notice
+        that their program has, which takes them some milliseconds.
+        """
+        end_s = time.monotonic() + ENDING_S
+        while self._orphans is not None and self._orphans.living():
+            if (left_s := end_s - time.monotonic()) <= 0:
+                return len(self._orphans.living())
+            signal.sigtimedwait({signal.SIGCHLD}, min(left_s, LOOK_AGAIN_S))
+        return 0
 
     def _stopped_before_start(self) -> int | None:
         """A stop that arrived while the meters were being set up; other signals are dropped."""

@@ -164,3 +164,39 @@ def test_nvidia_gpus_are_known_by_names_of_any_driver(
     result = find_run(store, "codecarbon-5b0fa12a").result
     assert result is not None
     assert {d.name: d.provenance for d in result.domains}["gpu"] is provenance
+
+
+@pytest.mark.parametrize("order", [("run", "tasks"), ("tasks", "run")])
+def test_tasks_are_parts_of_their_run(store: Store, tmp_path: Path, order: tuple[str, ...]) -> None:
+    """Promise: a file of tasks leaves the run as it is, and no joule is in a total twice."""
+    columns = f"task_name,{V2}"
+    files = {
+        "run": (V2, line(V2, duration=60.0, energy_consumed=0.0065)),
+        "tasks": (
+            columns,
+            line(columns, task_name="load data", duration=10.0, cpu_energy=0.0001),
+            line(columns, task_name="train", duration=90.0, cpu_energy=0.0010),
+        ),
+    }
+    for name in order:
+        done = import_codecarbon(store, file_of(tmp_path, *files[name]))
+        assert (len(done.added), done.updated, done.problems) == (
+            1 if name == "run" else 2,
+            [],
+            [],
+        )
+    whole = find_run(store, "codecarbon-5b0fa12a-3dd7")
+    assert whole.energy_j == pytest.approx(0.0065 * 3.6e6)
+    tasks = {record.name: record for record in list_runs(store) if record.parent_run_id}
+    assert set(tasks) == {"demo: load data", "demo: train"}
+    for task in tasks.values():
+        assert (task.parent_run_id, task.counted_by) == (whole.run_id, whole.run_id)
+        assert not task.counted
+
+
+def test_tasks_without_their_run_count(store: Store, tmp_path: Path) -> None:
+    """Promise: a file of tasks alone is not lost from totals."""
+    columns = f"task_name,{V2}"
+    import_codecarbon(store, file_of(tmp_path, columns, line(columns, task_name="train")))
+    (task,) = list_runs(store)
+    assert task.counted

@@ -1,4 +1,4 @@
-"""Reads the `emissions.csv` of CodeCarbon (versions 1 to 3).
+"""Reads the `emissions.csv` and the files of tasks of CodeCarbon (versions 1 to 3).
 
 Column names: https://mlco2.github.io/codecarbon/output.html. CodeCarbon does not record whether
 an energy was measured or guessed (TDP times a constant for the CPU, watts per module for RAM), so
@@ -10,10 +10,13 @@ import csv
 import hashlib
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection, select
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
@@ -21,7 +24,9 @@ from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, Missing, RunStatus, WindowResult
 from wattloop.core.units import J_PER_KWH
 from wattloop.store.database import Store
-from wattloop.store.runs import RunRecord, delete_run_in, duration_in, insert_run_in
+from wattloop.store.run_record import RunRecord, read_record
+from wattloop.store.runs import delete_run_in, duration_in, has_run, insert_run_in
+from wattloop.store.schema import runs
 
 __all__ = ["Imported", "import_codecarbon", "read_codecarbon"]
 
@@ -67,7 +72,20 @@ def import_codecarbon(store: Store, path: Path) -> Imported:
                 outcome.known.append(record.run_id)
                 continue
             insert_run_in(connection, record)
+        _count_once(connection, records)
     return outcome
+
+
+def _count_once(connection: Connection, records: Iterable[RunRecord]) -> None:
+    """A task is a part of its run: it is left out of totals as soon as the run is there."""
+    for run_id in {record.parent_run_id or record.run_id for record in records}:
+        if not has_run(connection, run_id):
+            continue
+        bodies = connection.execute(select(runs.c.body).where(runs.c.parent_run_id == run_id))
+        for task in [read_record(body) for body in bodies.scalars()]:
+            if task.counted:
+                delete_run_in(connection, task.run_id)
+                insert_run_in(connection, replace(task, counted=False, counted_by=run_id))
 
 
 def read_codecarbon(path: Path) -> tuple[list[RunRecord], list[str]]:
@@ -112,8 +130,12 @@ def _record(row: dict[str, str], path: Path) -> RunRecord:
     duration_s = _number(row, "duration")
     ended_wall_s = _moment(row["timestamp"])
     emissions_kg = _number(row, "emissions")
-    run_id = _run_id(row)
+    run_id, parent_run_id = _run_id(row), None
     name = row["project_name"] or "codecarbon"
+    task = row.get("task_name", "").strip()
+    if task:  # the file of a tracker's tasks: each line is a part of the run
+        parent_run_id, run_id = run_id, f"{run_id}-{_safe(task)}"
+        name = f"{name}: {task}"
     version = row.get("codecarbon_version", "")
     mode = row.get("tracking_mode", "")
     return RunRecord(
@@ -121,6 +143,7 @@ def _record(row: dict[str, str], path: Path) -> RunRecord:
         name=name,
         status=RunStatus.FINISHED,
         kind="imported",
+        parent_run_id=parent_run_id,
         started_wall_s=ended_wall_s - duration_s,
         ended_wall_s=ended_wall_s,
         ended_s=duration_s,
@@ -188,7 +211,11 @@ def _run_id(row: dict[str, str]) -> str:
     if not own:
         key = "|".join(row[name] for name in ("timestamp", "project_name", "duration"))
         own = hashlib.sha256(key.encode()).hexdigest()[:16]
-    return "codecarbon-" + re.sub(r"[^A-Za-z0-9.-]", "_", own)
+    return f"codecarbon-{_safe(own)}"
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "_", text)
 
 
 def _number(row: dict[str, Any], column: str) -> float:
