@@ -180,4 +180,7 @@ def _many(count: int, word: str) -> str:
 def _moment(wall_s: float | None) -> str:
     if wall_s is None:
         return "–"
-    return f"{datetime.fromtimestamp(wall_s).astimezone():%Y-%m-%d %H:%M:%S}"
+    try:
+        return f"{datetime.fromtimestamp(wall_s).astimezone():%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):  # no year of any calendar
+        return "–"

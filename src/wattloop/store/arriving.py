@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wattloop.core.json_shape import shape_fault
 from wattloop.core.labels import Label
-from wattloop.core.results import WindowResult
+from wattloop.core.results import Missing, WindowResult
 from wattloop.store.job_rows import AGENT_KIND, UNALLOCATED_KIND
+from wattloop.store.journal_shape import feeds_fault
 from wattloop.store.plausible import reasons_to_doubt
 from wattloop.store.run_record import RunRecord
 from wattloop.store.text import plain
@@ -101,7 +103,7 @@ def _bound(record: RunRecord) -> None:
         record.command = [plain(part)[:LONGEST_PART] for part in record.command[:MOST_PARTS]]
     _check_feeds(record)
     _drop_unless(record, "settings", _is_small, {})
-    _drop_unless(record, "missing", _is_small, [])
+    _drop_unless(record, "missing", _is_missing, [])
     _drop_unless(record, "accounting", _is_accounting, None)
 
 
@@ -128,11 +130,16 @@ def _texts(given: Any, most: int, longest: int) -> dict[str, Any]:
 
 
 def _check_feeds(record: RunRecord) -> None:
-    series = [*(d for f in record.feeds for d in (*f["domains"], *(f.get("signals") or ())))]
+    fault = feeds_fault(record.feeds)
+    if fault:
+        raise ValueError(fault)
+    series = [
+        *(d for f in record.feeds for d in (*(f.get("domains") or ()), *(f.get("signals") or ())))
+    ]
     if len(record.feeds) > MOST_FEEDS or len(series) > MOST_SERIES:
         raise ValueError(f"more than {MOST_FEEDS} meters or {MOST_SERIES} series")
     for one in series:
-        if not isinstance(one["name"], str) or len(one["name"]) > LONGEST_ID:
+        if len(one["name"]) > LONGEST_ID:
             raise ValueError("a series has no name that could be shown")
 
 
@@ -149,6 +156,10 @@ def _drop_unless(record: RunRecord, name: str, is_sound: Callable[[Any], bool], 
 
 def _is_small(value: Any) -> bool:
     return len(json.dumps(value, default=str)) <= LARGEST_JSON_B
+
+
+def _is_missing(value: Any) -> bool:
+    return _is_small(value) and not shape_fault(value, list[Missing])
 
 
 def _is_accounting(value: Any) -> bool:

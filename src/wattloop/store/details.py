@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
+from wattloop.core.json_shape import shape_fault
 from wattloop.core.results import WindowResult
 from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
@@ -74,7 +75,10 @@ def _bodies(store: Store, table: Table, run_id: str) -> list[dict[str, Any]]:
 
 
 def _window(data: dict[str, Any]) -> dict[str, Any]:
-    window = WindowResult.from_dict(data)  # what cannot be read back is not worth keeping
+    fault = shape_fault(data, WindowResult)
+    if fault:
+        raise ValueError(fault)  # what cannot be read back is not worth keeping
+    window = WindowResult.from_dict(data)
     return {
         "window_id": int(window.window_id),
         "parent_id": None if window.parent_id is None else int(window.parent_id),

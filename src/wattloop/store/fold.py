@@ -21,6 +21,7 @@ from wattloop.store.details import sort_events
 from wattloop.store.holding import Refusal, held
 from wattloop.store.journal import FORMAT, Journal, read_journal
 from wattloop.store.journal_record import Close, record_of
+from wattloop.store.journal_shape import identity_fault
 from wattloop.store.place import Place
 from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_record
 from wattloop.store.schema import runs
@@ -67,8 +68,9 @@ def fold(store: Store, path: Path, close: Close) -> Folded:
             journal = read_journal(path)
         except OSError as error:
             return Folded(path, Outcome.HELD, note=f"{path}: {error.strerror}")
-        if journal is None or not _names_a_run(journal):
-            return _set_aside(path)
+        fault = "its beginning is damaged" if journal is None else identity_fault(journal.header)
+        if journal is None or fault:
+            return _set_aside(path, fault)
         if journal.header.get("format", FORMAT) > FORMAT:
             note = f"{path}: written by a newer Wattloop; upgrade with: pip install -U wattloop"
             return Folded(path, Outcome.NEWER, journal.header["run_id"], note)
@@ -95,7 +97,9 @@ def keep_journal(
     """
     try:
         return _keep(store, journal, close, arriving)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    ) as error:
         raise RunSenseless(
             f"{journal.path}: cannot be understood ({error}); it stays there"
         ) from error
@@ -156,10 +160,6 @@ def _is_kept(connection: Connection, run_id: str) -> bool | None:
     return row[0] != RunStatus.DIED or not read_record(row[1]).provisional
 
 
-def _names_a_run(journal: Journal) -> bool:
-    return isinstance(journal.header, dict) and bool(journal.header.get("run_id"))
-
-
 def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
     """Journals of all servers share one folder; each goes to its own."""
     settings = journal.header.get("settings")
@@ -172,12 +172,12 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
         return False
 
 
-def _set_aside(path: Path) -> Folded:
+def _set_aside(path: Path, fault: str) -> Folded:
     """Keep what cannot be read where a person may look at it."""
     aside = path.with_name(f"{path.name}.corrupt")
     note = (
-        f"{path.name}: its beginning is damaged, so it cannot be told which run it is; kept as "
-        f"{aside}; delete it when it is of no use"
+        f"{path.name}: {fault}, so it cannot be told which run it is; kept as {aside}; delete it "
+        "when it is of no use"
     )
     try:
         path.rename(aside)

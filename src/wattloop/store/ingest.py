@@ -8,11 +8,13 @@ Pieces are on this machine's disk when they are answered, whether the database i
 When a run is whole it is put into the store; only then is its machine told to forget it.
 """
 
+import json
 import logging
 import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
 from wattloop.store.arriving import Source, received_run, without_places
@@ -21,20 +23,43 @@ from wattloop.store.fold import keep_journal
 from wattloop.store.incoming import Incoming, Part
 from wattloop.store.journal import FORMAT, read_journal
 from wattloop.store.journal_record import Close
+from wattloop.store.journal_shape import header_fault
 from wattloop.store.live import INCOMING
 from wattloop.store.ownership import NotYours, check_owner, check_record
 from wattloop.store.part_book import PartBook
 from wattloop.store.pieces import LARGEST_PIECE_B, Received, Unexpected, check_header, check_name
 from wattloop.store.runs import RunRecord, find_run, has_run
 
-__all__ = ["LARGEST_PIECE_B", "Ingest", "NotYours", "Received", "Unexpected"]
+__all__ = [
+    "LARGEST_PIECE_B",
+    "Ingest",
+    "NotYours",
+    "Received",
+    "RefusedJournal",
+    "Unexpected",
+]
 
 STALE_S = 15 * 60.0
 AWAY_S = 5.0
 """So long a database that did not answer is not asked again."""
-REFUSED = ".refused"
+REFUSED, REASON = ".refused", ".reason"
+"""Endings of a journal that was set aside, and of the file that says why."""
+MOST_REFUSED, LONGEST_REASON = 200, 1_000
 
 _log = logging.getLogger("wattloop.ingest")
+
+
+class RefusedJournal(NamedTuple):
+    """A journal that was set aside: it cannot be stored as it is.
+
+    Attributes:
+        node: that sent it; empty where that is not known.
+    """
+
+    run_id: str
+    node: str
+    reason: str
+    refused_wall_s: float
 
 
 class Ingest:
@@ -87,6 +112,7 @@ class Ingest:
             Unexpected: the piece belongs elsewhere.
             NotYours: the run is another node's.
             ConfigError: it is no piece of a journal, or of another run.
+            RunSenseless: its header makes no sense; it was set aside.
             StoreUnwritable: the disk takes no more, or nobody can say whose run it is.
         """
         if len(piece) > LARGEST_PIECE_B:
@@ -112,11 +138,15 @@ class Ingest:
             if offset > size_b:
                 raise Unexpected(f"expected offset {size_b}, not {offset}", size_b)
             fresh = piece[size_b - offset :]  # what came before is here already
+            fault = ""
             if size_b == 0:
-                check_header(run_id, fresh, source)
+                fault = check_header(run_id, fresh, source)
                 part.begin(source)
             if fresh:
                 part.append(fresh)
+            if fault:
+                self._set_aside(part, f"{run_id}: {fault}", source.node)
+                raise RunSenseless(f"{run_id}: {fault}")
             if final:
                 self._book.finish(run_id, part)
             complete = self._book.is_complete(run_id, part)
@@ -172,13 +202,22 @@ class Ingest:
         """Journals that are on their way."""
         return self._incoming.parts()
 
+    def refused(self) -> list[RefusedJournal]:
+        """Journals that were set aside, newest first."""
+        found = []
+        for path in self._incoming.folder.glob(f"*{REFUSED}"):
+            with suppress(OSError):  # removed by an operator this moment
+                found.append(_reason(path))
+        return sorted(found, key=lambda one: one.refused_wall_s, reverse=True)[:MOST_REFUSED]
+
     def _is_kept(self, run_id: str, source: Source | None) -> bool:
         """Whether the store has all of it.
 
         False when it cannot be asked: keeping it again then changes nothing.
         """
-        if self._incoming.path(run_id).with_suffix(REFUSED).exists():
-            raise RunSenseless(f"{run_id}: was refused before; see the server's folder of journals")
+        aside = self._incoming.path(run_id).with_suffix(REFUSED)
+        if aside.exists():
+            raise RunSenseless(f"was refused before: {_reason(aside).reason}")
         if self._is_away():
             return False
         try:
@@ -199,29 +238,35 @@ class Ingest:
         source = Source(is_trusted=True) if origin is None else origin.source
         journal = read_journal(part.path)
         try:
-            if journal is None or journal.header.get("format", FORMAT) > FORMAT:
-                raise RunSenseless(f"{run_id}: of a newer Wattloop, or damaged")
-            if journal.header.get("run_id") != run_id:
-                raise RunSenseless(f"{run_id}: calls itself another run")
+            _check_journal(run_id, None if journal is None else journal.header)
+            assert journal is not None  # has a sound header
             journal.header["settings"] = without_places(journal.header.get("settings"))
             check = partial(_arrives, source=source, provisional=provisional)
             keep_journal(self._store, journal, self._close, check)
         except RunSenseless as error:
-            self._set_aside(part, str(error))
+            self._set_aside(part, str(error), source.node)
             raise
         except StoreError as error:
             self._went_away(error)
             return Received(size_b, ended=False, complete=True)
+        except Exception as error:
+            # a fault of ours with what it holds: other runs do not wait for it to be found
+            _log.exception("%s: cannot be stored", run_id)
+            self._set_aside(part, f"{run_id}: {type(error).__name__}: {error}", source.node)
+            raise RunSenseless(f"{run_id}: cannot be stored ({type(error).__name__})") from error
         self._book.forget(run_id)
         part.remove()
         return Received(size_b, ended=True)
 
-    def _set_aside(self, part: Part, reason: str) -> None:
-        aside = part.path.with_suffix(REFUSED)
-        _log.warning("%s: %s; kept as %s", part.path.stem, reason, aside)
+    def _set_aside(self, part: Part, reason: str, node: str) -> None:
+        run_id, aside = part.path.stem, part.path.with_suffix(REFUSED)
+        _log.warning("%s: %s; kept as %s", run_id, reason, aside)
+        why = RefusedJournal(run_id, node, reason[:LONGEST_REASON], time.time())
+        with suppress(OSError):  # a full disk: the reason is in the log
+            aside.with_suffix(REASON).write_text(json.dumps(why._asdict()), "utf-8")
         part.path.replace(aside)
         part.remove()
-        self._book.forget(part.path.stem)
+        self._book.forget(run_id)
 
     def _is_away(self) -> bool:
         return time.monotonic() < self._away_until_s
@@ -230,6 +275,26 @@ class Ingest:
         if not self._is_away():
             _log.warning("the store does not answer, runs wait on disk: %s", error)
         self._away_until_s = time.monotonic() + AWAY_S
+
+
+def _check_journal(run_id: str, header: dict[str, Any] | None) -> None:
+    if header is None:
+        raise RunSenseless(f"{run_id}: its beginning is damaged")
+    if header.get("run_id") != run_id:
+        raise RunSenseless(f"{run_id}: calls itself another run")
+    fault = header_fault(header)
+    if fault:
+        raise RunSenseless(f"{run_id}: {fault}")
+    if header.get("format", FORMAT) > FORMAT:
+        raise RunSenseless(f"{run_id}: written by a newer Wattloop; upgrade the server")
+
+
+def _reason(aside: Path) -> RefusedJournal:
+    try:
+        return RefusedJournal(**json.loads(aside.with_suffix(REASON).read_text("utf-8")))
+    except (OSError, TypeError, ValueError):
+        reason = "the server's log said why"
+        return RefusedJournal(aside.stem, "", reason, aside.stat().st_mtime)
 
 
 def _arrives(record: RunRecord, *, source: Source, provisional: bool) -> None:

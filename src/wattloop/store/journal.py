@@ -85,7 +85,10 @@ def read_journal(path: Path) -> Journal | None:
     for kind, payload, end in frames_in(data):
         try:
             if kind == HEADER:
-                journal = Journal(path, json.loads(payload))
+                header = json.loads(payload)
+                if not isinstance(header, dict):
+                    break
+                journal = Journal(path, header)
             elif journal is None:
                 return None
             elif kind == SAMPLES:

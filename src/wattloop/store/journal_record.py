@@ -6,6 +6,7 @@ A run is kept whatever is wrong with its journal: what is torn, odd or missing i
 from collections.abc import Callable
 from typing import Any
 
+from wattloop.core.json_shape import shape_fault
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.store.journal import Journal
 from wattloop.store.runs import RunRecord
@@ -75,7 +76,9 @@ def _closed(
 def _result(end: dict[str, Any] | None) -> WindowResult | None:
     try:
         data = None if end is None else end.get("result")
-        return None if data is None else WindowResult.from_dict(data)
+        if data is None or shape_fault(data, WindowResult):
+            return None
+        return WindowResult.from_dict(data)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store
 from wattloop.store.journal import journal_is_live, read_header
+from wattloop.store.journal_shape import header_fault
 from wattloop.store.runs import RunRecord
 
 __all__ = ["INCOMING", "live_journal", "live_runs", "still_live"]
@@ -70,7 +71,10 @@ def _read(path: Path, inode: int) -> RunRecord:
     """What a header says; raises where it is not there yet, which is not remembered."""
     del inode  # of another file at this place
     header = read_header(path)
-    if header is None or not header["run_id"]:
+    if header is None:
         raise LookupError(f"{path}: no header")
+    fault = header_fault(header)
+    if fault:
+        raise ValueError(fault)
     known = {key: value for key, value in header.items() if value is not None}
     return RunRecord.from_dict({**known, "status": RunStatus.RUNNING.value})

@@ -21,7 +21,7 @@ def check_host(run_id: str, host: Any, source: Source) -> None:
     Raises:
         NotYours: it may not.
     """
-    if (source.node and host != source.node) or host in source.not_for:
+    if (source.node and host != source.node) or str(host) in source.not_for:
         raise NotYours(f"{run_id} is a run of another node")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from wattloop.core.errors import ConfigError
 from wattloop.store.arriving import Source
 from wattloop.store.frames import HEADER, frames_in
+from wattloop.store.journal_shape import header_fault
 from wattloop.store.ownership import check_host
 
 __all__ = [
@@ -53,8 +54,11 @@ def check_name(run_id: str) -> None:
         raise ConfigError(f"{run_id!r} is no identifier of a run")
 
 
-def check_header(run_id: str, piece: bytes, source: Source) -> None:
-    """The first piece begins with the header of that very run, of a node that may send it."""
+def check_header(run_id: str, piece: bytes, source: Source) -> str:
+    """The first piece begins with the header of that very run, of a node that may send it.
+
+    What is wrong with that header is returned: such a journal is set aside.
+    """
     for kind, payload, _ in frames_in(piece):
         try:
             header = json.loads(payload) if kind == HEADER else None
@@ -62,6 +66,6 @@ def check_header(run_id: str, piece: bytes, source: Source) -> None:
             header = None
         if isinstance(header, dict) and header.get("run_id") == run_id:
             check_host(run_id, header.get("host"), source)
-            return
+            return header_fault(header)
         break
     raise ConfigError(f"the first piece of {run_id} does not begin with its header")

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import ConfigError, RunSenseless
 from wattloop.fleet.tokens import Caller, Role
 from wattloop.serve.api.node_forms import JOURNAL_BODY
 from wattloop.serve.body import body_of
@@ -16,7 +16,7 @@ from wattloop.serve.house import House, InHouse
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.settling import settled
 from wattloop.store.arriving import Source
-from wattloop.store.ingest import LARGEST_PIECE_B, NotYours, Received
+from wattloop.store.ingest import LARGEST_PIECE_B, NotYours, Received, Unexpected
 from wattloop.store.pieces import RUN_ID
 
 __all__ = ["router", "source_of"]
@@ -84,6 +84,10 @@ async def take(
         )
     except NotYours as error:
         raise refuse(request, 403, str(error)) from None
+    except Unexpected:
+        raise
+    except (ConfigError, RunSenseless) as error:
+        raise refuse(request, 422, str(error)) from None
     if found.complete:
         said = (await settled(house, [run_id])).get(run_id)
         if isinstance(said, str):

@@ -60,11 +60,21 @@ class NodeAnswer(BaseModel):
     version: str
 
 
+class RefusedJournalAnswer(BaseModel):
+    """A journal that was set aside, because its run cannot be stored as it is."""
+
+    run_id: str
+    node: str
+    reason: str
+    refused_wall_s: float
+
+
 class NodesAnswer(BaseModel):
-    """All nodes that were ever heard of."""
+    """All nodes that were ever heard of, and journals that were set aside."""
 
     wall_s: float
     nodes: list[NodeAnswer]
+    refused_journals: list[RefusedJournalAnswer]
 
 
 class PowerAnswer(BaseModel):
@@ -86,7 +96,11 @@ class PowerAnswer(BaseModel):
 @router.get("/nodes")
 def nodes(house: InHouse) -> NodesAnswer:
     """What every node said last."""
-    return NodesAnswer(wall_s=time.time(), nodes=node_answers(house.book))
+    return NodesAnswer(
+        wall_s=time.time(),
+        nodes=node_answers(house.book),
+        refused_journals=[RefusedJournalAnswer(**one._asdict()) for one in house.ingest.refused()],
+    )
 
 
 @router.get("/fleet/power")

@@ -22,5 +22,6 @@ def nodes(request: Request, house: InHouse) -> HTMLResponse:
         power=power_answer(house.book),
         nodes=node_answers(house.book),
         refusals=house.refusals.count,
+        refused_journals=house.ingest.refused(),
         jobs_shown=JOBS_SHOWN,
     )
