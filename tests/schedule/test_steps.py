@@ -137,3 +137,25 @@ def test_the_mean_is_over_time_not_over_values() -> None:
     """A quarter of the day at 300, the rest at 100; without a period, of the values."""
     assert Steps((0.0, 6.0), (300.0, 100.0), 24.0).mean() == 150.0
     assert Steps((0.0, 6.0), (300.0, 100.0)).mean() == 200.0
+
+
+def test_the_longest_time_without_a_break_goes_on_in_the_next_period() -> None:
+    """From 60 s of one period to 20 s of the next."""
+    steps = Steps((0.0, 20.0, 60.0), (5.0, 1.0, 4.0), 100.0)
+    assert steps.longest_s(0.0, 4.0) == pytest.approx(60)
+    assert steps.longest_s(0.0, 5.0) == pytest.approx(20)
+    assert steps.longest_s(30.0, 1.0) == math.inf
+    assert steps.longest_s(0.0, 6.0) == 0
+    once = Steps((0.0, 20.0, 60.0), (5.0, 1.0, 4.0))
+    assert once.longest_s(0.0, 4.0) == math.inf
+    assert once.longest_s(30.0, 5.0) == 0
+
+
+def test_falls_are_counted_over_periods() -> None:
+    """Down at 20 s and at the end of each period of 100 s."""
+    steps = Steps((0.0, 20.0, 60.0), (3.0, 1.0, 4.0), 100.0)
+    assert steps.falls(0.0, 19.0) == 0
+    assert steps.falls(0.0, 20.0) == 1
+    assert steps.falls(0.0, 100.0) == 2
+    assert steps.falls(50.0, 320.0) == 6
+    assert Steps.constant(1.0).falls(0.0, 1e9) == 0

@@ -69,6 +69,9 @@ def print_remarks(summary: Summary, of: str = "") -> None:
     """Jobs that never ran, impossible actions, failures."""
     for reason, count in summary.never.items():
         say(f"wattloop: {of}{count} job{'s' * (count != 1)} can never run: {reason}")
+    for label, (count, first) in summary.left.items():
+        what = f"{count} job{'s' * (count != 1)} waited for ever"
+        say(f"wattloop: {of}{label}: {what}; the first: {first}")
     for label, (count, first) in summary.refused.items():
         what = f"{count} impossible action{'s' * (count != 1)} refused"
         say(f"wattloop: {of}{label}: {what}; the first: {first}")

@@ -81,6 +81,10 @@ def _variant(
         for why, count in summary.never.items()
     ]
     blocks += [
+        Note(f"{count} jobs under {policy}, the first: {first}", tone="warning", title="Left:")
+        for policy, (count, first) in summary.left.items()
+    ]
+    blocks += [
         Note(f"{count} actions of {policy}, the first: {first}", tone="warning", title="Refused:")
         for policy, (count, first) in summary.refused.items()
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.oracle.options import Shape
 
 __all__ = ["FreeGpus"]
@@ -25,6 +26,16 @@ class FreeGpus:
         self.by_type = [
             sum(free * nodes for free, nodes in enumerate(counts)) for counts in self.nodes_with
         ]
+
+    @classmethod
+    def of_all(cls, cluster: Cluster) -> "FreeGpus":
+        """Every GPU of a cluster."""
+        nodes_with = [
+            [0] * (cluster.gpus_per_node(number) + 1) for number in range(len(cluster.types))
+        ]
+        for group, number in zip(cluster.node_groups, cluster.node_types, strict=True):
+            nodes_with[number][group.gpus_per_node] += 1
+        return cls(nodes_with)
 
     def copy(self) -> "FreeGpus":
         """One of its own, to plan with."""

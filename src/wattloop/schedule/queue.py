@@ -6,6 +6,7 @@ costs a few passes over arrays, however many placements each job has.
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -179,7 +180,9 @@ class Queue:
     def cost_of(self, objective: Objective, job: int, placed: Placed) -> float:
         """What that costs this job."""
         unit = self._beliefs.unit_costs(objective)
-        return placed.cost if unit is None else placed.cost * unit.scale(self.waiting[job])
+        if unit is None or placed.cost == math.inf:
+            return placed.cost
+        return placed.cost * unit.scale(self.waiting[job])
 
     def _read(self) -> None:
         """Give rows to jobs that came since the last look; their costs are for who asks."""

@@ -29,3 +29,8 @@ class Running:
     power_w: float
     expected_end_s: float
     work_at_start: float
+
+    @property
+    def is_done(self) -> bool:
+        """Its work is done and its GPUs are about to be free: no longer to be stopped or capped."""
+        return False

@@ -69,6 +69,51 @@ class Steps:
             time_s = self.next_change_s(time_s)
         return found
 
+    def changes(self, begin_s: float) -> list[tuple[float, float]]:
+        """(time, value) of every step from `begin_s` on, the present one first, for a period."""
+        found = [(begin_s, self.at(begin_s))]
+        time_s = self.next_change_s(begin_s)
+        while time_s <= begin_s + self.period_s and not math.isinf(time_s):
+            found.append((time_s, self.at(time_s)))
+            time_s = self.next_change_s(time_s)
+        return found
+
+    def longest_s(self, begin_s: float, value: float) -> float:
+        """The longest time without a break, from `begin_s` on, with at least this value."""
+        if len(self.values) == 1:
+            return math.inf if self.values[0] >= value else 0.0
+        if all(each >= value for each in self.values):
+            return math.inf
+        # A time that ends with the first period goes on in the second.
+        turns = 1 if math.isinf(self.period_s) else 2
+        steps, at_s = list[tuple[float, float]](), begin_s
+        for _ in range(turns):
+            steps += self.changes(at_s)
+            at_s += self.period_s
+        longest_s, since_s = 0.0, math.inf
+        for (step_s, found), (end_s, _) in pairwise([*steps, (at_s, 0.0)]):
+            if found < value:
+                since_s = math.inf
+                continue
+            since_s = min(since_s, step_s)
+            longest_s = max(longest_s, end_s - since_s)
+        return longest_s
+
+    def falls(self, begin_s: float, end_s: float) -> int:
+        """How often the value becomes less after `begin_s` and up to `end_s`."""
+        if len(self.values) == 1:
+            return 0
+        falls = sum(b < a for a, b in pairwise(self.values))
+        first = self._step(begin_s)
+        last = self._step(end_s)
+        if not math.isinf(self.period_s):
+            falls += self.values[0] < self.values[-1]
+        return self._falls_before(*last, falls) - self._falls_before(*first, falls)
+
+    def _falls_before(self, turn: int, step: int, each_turn: int) -> int:
+        """Falls up to the beginning of a step, not counting the one with which time begins."""
+        return turn * each_turn + sum(b < a for a, b in pairwise(self.values[: step + 1]))
+
     def shifted(self, by_s: float) -> "Steps":
         """The same, seen by a clock that starts `by_s` later."""
         if len(self.values) == 1 or by_s == 0:

@@ -58,8 +58,10 @@ class UnitCosts:
 
     def of(self, kinds: NDArray[np.int64], work: Floats) -> Floats:
         """Cost of jobs on each shape, (shapes, jobs)."""
-        costs: Floats = self._unit[kinds].T * work**self._degree
-        return costs
+        unit = self._unit[kinds].T
+        with np.errstate(invalid="ignore"):  # infinite x no work left
+            costs: Floats = unit * work**self._degree
+        return np.where(np.isinf(unit), np.inf, costs) if not work.all() else costs
 
     def scale(self, work: float) -> float:
         """What a unit cost is multiplied by for so much work."""

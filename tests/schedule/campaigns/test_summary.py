@@ -43,11 +43,14 @@ def test_what_went_wrong_is_counted_and_left_out_of_means() -> None:
             ("fifo", 0): cell(1.0, never={"too large": 2}, refusals=0, refused=[]),
             ("fifo", 1): {"error": "KeyError: 'x'"},
             ("zeus", 0): cell(3.0, never={"too large": 5}, refusals=4, refused=["at 0 s: no"]),
-            ("zeus", 1): cell(5.0, refusals=1, refused=["at 9 s: never"]),
+            ("zeus", 1): cell(
+                5.0, refusals=1, refused=["at 9 s: never"], left=["a: impossible", "b: starved"]
+            ),
         }
     )
     assert found.failed == {("fifo", 1): "KeyError: 'x'"}
     assert found.never == {"too large": 5}
+    assert found.left == {"zeus": (2, "b: starved")}
     assert found.refused == {"zeus": (5, "at 0 s: no")}
     difference = found.differences["zeus"]["energy_kwh"]
     assert difference is not None and (difference.mean, difference.pairs) == (2.0, 1)

@@ -71,7 +71,7 @@ def test_a_job_that_is_never_chosen_is_reported() -> None:
     """Nothing is left to happen: stuck, with the job and the reason."""
     result = simulated(Never())
     assert result.ended is Ended.STUCK
-    assert result.left == {0: "toy: it fits, but never never started it"}
+    assert result.left == {0: "toy: starved: it could run, but never never started it"}
     assert not result.never
 
 
@@ -86,7 +86,9 @@ def test_a_budget_that_never_allows_the_job_is_the_reason() -> None:
     """At most 200 W, and the job needs 250 W more than the 100 W of the idle cluster."""
     result = simulated(WithinBudget(), budget_w=Steps((0.0, 43_200.0), (150.0, 200.0), DAY_S))
     assert result.ended is Ended.STUCK
-    assert result.left == {0: "toy: needs 250 W more at least, the budget leaves 100 W"}
+    assert result.left == {
+        0: "toy: impossible: adds 250 W or more, the budget leaves 100 W at most"
+    }
     assert result.end_s <= DAY_S
 
 

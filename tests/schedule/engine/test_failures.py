@@ -87,7 +87,7 @@ def test_a_job_stuck_for_lack_of_nodes_is_reported() -> None:
     truth = PlainOracle(cluster)
     result = Simulation(cluster, jobs_of([(0, 10)]), Fifo(), truth=truth, settings=settings).run()
     assert result.ended is Ended.STUCK
-    assert result.left == {0: "toy: its GPUs are not free; down: node-0"}
+    assert result.left == {0: "toy: impossible: its GPUs are down: node-0"}
 
 
 def test_a_node_that_is_down_already_does_not_die_again() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wattloop.schedule.actions import Action, Preempt, Recap, Start, Wake
@@ -16,7 +16,7 @@ from wattloop.schedule.engine import Ended, Result, Simulation
 from wattloop.schedule.policies.policy import Policy
 from wattloop.schedule.policies.registry import POLICIES, policy_from
 from wattloop.schedule.view import ClusterView
-from wattloop.testing.synthetic_cluster import World, random_world
+from wattloop.testing.synthetic_cluster import World, random_world, wide_world
 
 SEEDS = st.integers(0, 10_000)
 ROUNDS = 80
@@ -105,6 +105,28 @@ def test_every_policy_that_ships_keeps_the_invariants(name: str, seed: int) -> N
     result = simulation(random_world(seed), policy_from(name)).run()
     assert_adds_up(result)
     assert not result.refusals
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@given(seed=SEEDS)
+@settings(max_examples=6)
+# Found by a search over 400 worlds: a budget that fell between two rounds, jobs of no length,
+# jobs longer than the budget lasts, a job that was slowed down until it was stopped.
+@example(seed=7)
+@example(seed=68)
+@example(seed=101)
+@example(seed=116)
+@example(seed=148)
+def test_at_the_edges_no_job_is_starved(name: str, seed: int) -> None:
+    """Stepped budgets, checkpoints, latencies, jobs of no length: what is left was impossible."""
+    result = simulation(wide_world(seed), policy_from(name)).run()
+    assert_adds_up(result)
+    assert not result.refusals, result.refused[0]
+    assert result.ended in (Ended.DONE, Ended.STUCK)
+    assert not [why for why in result.left.values() if "impossible" not in why]
+    if name in ("charon", "helios"):
+        assert result.over_budget_s == 0
 
 
 @given(seed=SEEDS, dice=SEEDS)

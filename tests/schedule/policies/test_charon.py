@@ -155,3 +155,47 @@ def test_never_above_budgets_that_change_with_estimates_off_by_a_tenth(
     assert done.over_budget_s == 0
     assert not done.preemptions.any()
     assert done.is_done.sum() > 0
+
+
+def _parted(keeps: Keeps, budget: Steps, work: float = 250) -> Result:
+    """One job of 250 s on one of two GPUs."""
+    cluster = small_cluster()
+    rules = Settings(
+        budget_w=budget, preemption=Preemption(keeps=keeps, checkpoint_period_s=30.0), strict=True
+    )
+    jobs = jobs_of([(0, work)])
+    return Simulation(cluster, jobs, Charon(), truth=PlainOracle(cluster), settings=rules).run()
+
+
+def test_a_job_longer_than_the_budget_lasts_runs_in_parts() -> None:
+    """Power for 100 s of every 200: it is stopped when the budget falls, and gets on each time."""
+    budget = Steps((0.0, 100.0), (1000.0, 200.0), 200.0)
+    for keeps in (Keeps.ITERATIONS, Keeps.CHECKPOINTS):
+        done = _parted(keeps, budget)
+        assert done.is_done.all()
+        assert done.preemptions[0] >= 2
+        assert done.over_budget_s == 0
+
+
+def test_what_is_left_is_impossible_and_says_why() -> None:
+    """Not enough power at any time; or not for long enough, with nothing kept."""
+    low = _parted(Keeps.ITERATIONS, Steps.constant(200.0))
+    assert low.left == {0: "toy: impossible: adds 250 W or more, the budget leaves 100 W at most"}
+    short = _parted(Keeps.NOTHING, Steps((0.0, 100.0), (1000.0, 200.0), 200.0))
+    assert short.left[0].startswith("toy: impossible: takes up to 250 s, the budget has power for")
+
+
+def test_the_time_of_checkpoints_counts_before_a_budget_falls() -> None:
+    """Trains 90 s and saves twice for 20 s: not done within the 100 s that the budget lasts."""
+    cluster = small_cluster()
+    rules = Settings(
+        budget_w=Steps((0.0, 100.0, 200.0), (1000.0, 200.0, 1000.0)),
+        preemption=Preemption(Keeps.CHECKPOINTS, 30.0, 20.0),
+        round_s=30.0,
+        strict=True,
+    )
+    jobs = jobs_of([(0, 90)])
+    done = Simulation(cluster, jobs, Charon(), truth=PlainOracle(cluster), settings=rules).run()
+    assert done.over_budget_s == 0
+    assert done.started_s[0] == 210
+    assert not done.preemptions.any()

@@ -55,3 +55,12 @@ def test_the_full_batch_is_the_largest_of_each_shape() -> None:
     assert full_batch(Options(**columns)).tolist() == [
         False, True, False, True, True, True, True, False,
     ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_job_of_no_length_has_no_logarithm_and_stays_as_it_is() -> None:
+    """In a row of its own; the others are smoothed as without it."""
+    time_s = np.stack([OPTIONS.sample_s, 0 * OPTIONS.sample_s])
+    seen = smoothed(_estimates(time_s, np.stack([OPTIONS.power_w] * 2)))
+    assert seen.time_s[0] == pytest.approx(OPTIONS.sample_s)
+    assert not seen.time_s[1].any()

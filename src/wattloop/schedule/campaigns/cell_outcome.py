@@ -76,6 +76,7 @@ def outcome_of(result: Result) -> dict[str, Any]:
         **metrics_of(result).to_dict(),
         "policy_s": result.policy_s,
         "never": dict(Counter(result.never.values())),
+        "left": list(result.left.values()),
         "refused": list(result.refused[:REFUSED_KEPT]),
         "notes": list(result.jobs.notes),
     }

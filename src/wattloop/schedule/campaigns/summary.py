@@ -1,7 +1,7 @@
 """What a campaign says: each policy over its seeds, and how it differs from the first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.analyze.intervals import Estimate
@@ -43,6 +43,7 @@ class Summary:
         differences: policy -> metric -> against the first policy, seed by seed.
         failed: (policy, seed) -> what went wrong.
         never: reason -> most jobs of one seed that can never run for it.
+        left: policy -> (jobs that waited for ever on all seeds, the first reason in words).
         refused: policy -> (impossible actions in all, the first in words).
         notes: what was assumed of the jobs on all seeds, and where time and power come from.
     """
@@ -55,6 +56,7 @@ class Summary:
     never: Mapping[str, int]
     refused: Mapping[str, tuple[int, str]]
     notes: tuple[str, ...] = ()
+    left: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -79,6 +81,10 @@ class Summary:
                 for (label, seed), error in self.failed.items()
             ],
             "never": dict(self.never),
+            "left": {
+                label: {"jobs": count, "first": first}
+                for label, (count, first) in self.left.items()
+            },
             "refused": {
                 label: {"actions": count, "first": first}
                 for label, (count, first) in self.refused.items()
@@ -117,6 +123,7 @@ def summary_of(outcomes: Found) -> Summary:
         never=_never(good),
         refused=_refused(good),
         notes=_notes(good),
+        left=_left(good),
     )
 
 
@@ -157,6 +164,17 @@ def _never(good: Found) -> dict[str, int]:
         for reason, count in (outcome.get("never") or {}).items():
             most[reason] = max(count, most.get(reason, 0))
     return most
+
+
+def _left(good: Found) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for (label, _), outcome in good.items():
+        # A starved job tells more of a policy than one that cannot run.
+        reasons = sorted(outcome.get("left") or (), key=lambda why: "starved" not in why)
+        if reasons:
+            count, first = found.get(label, (0, reasons[0]))
+            found[label] = count + len(reasons), first
+    return found
 
 
 def _refused(good: Found) -> dict[str, tuple[int, str]]:

@@ -46,6 +46,10 @@ class Decisions:
             is_up=world.machines.is_up,
             carbon_g_per_kwh=settings.carbon_g_per_kwh,
             price_per_kwh=settings.price_per_kwh,
+            preemption=settings.preemption,
+            round_s=settings.round_s or 0.0,
+            start_latency_s=settings.start_latency_s,
+            end_latency_s=settings.end_latency_s,
         )
         self._needs_free_gpus = policy.needs_free_gpus
         self._waiting, self._free = world.queue.waiting, world.machines.free.by_type

@@ -63,6 +63,8 @@ class Execution:
         """What the cluster is believed to draw beyond what it draws: for jobs that were started and
         do not work yet, and for those that have ended and nobody knows it yet.
         """
+        self.stopped_s = 0.0
+        """When a job was last stopped."""
         self._start_latency_s = settings.start_latency_s
         self._end_latency_s = settings.end_latency_s
         self._has_latency = settings.start_latency_s > 0.0 or settings.end_latency_s > 0.0
@@ -169,6 +171,7 @@ class Execution:
         if what is What.INTERRUPT:
             counts = self.accounts.interruptions
         counts[job] += 1
+        self.stopped_s = now_s
         self.accounts.wasted_j[job] += stretch.loss_at(now_s, self._rules).energy_j
         left = stretch.work_at_start - stretch.kept_at(now_s, self._rules)
         if now_s < stretch.works_from_s:

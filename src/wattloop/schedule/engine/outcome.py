@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattloop.schedule.engine.execution import Execution
 from wattloop.schedule.engine.result import Ended, Result
+from wattloop.schedule.policies.headroom import Headroom
 
 if TYPE_CHECKING:
     from wattloop.schedule.engine.simulation import Simulation
@@ -58,31 +58,25 @@ def result_of(simulation: "Simulation") -> Result:
         wall_s=simulation.wall_s,
         policy_s=decisions.policy_s,
         ended=simulation.ended,
-        left=_left(world, decisions.policy.name)
-        if simulation.ended in (Ended.STUCK, Ended.STALLED)
-        else {},
+        left=_left(simulation) if simulation.ended in (Ended.STUCK, Ended.STALLED) else {},
     )
 
 
-def _left(world: Execution, policy: str) -> dict[int, str]:
-    """Why each waiting job was never started, as far as the machines and the budget tell."""
-    why: dict[int, str] = {}
-    for kind in {world.kind[job] for job in world.queue.in_order()}:
-        why[kind] = _why_left(world, kind, policy)
-    return {job: why[world.kind[job]] for job in world.queue.in_order()}
+def _left(simulation: "Simulation") -> dict[int, str]:
+    """Why each waiting job was not started: it is impossible, or the policy starved it."""
+    headroom = Headroom(simulation.view)
+    return {job: _why_left(simulation, headroom, job) for job in simulation.view.queue.in_order()}
 
 
-def _why_left(world: Execution, kind: int, policy: str) -> str:
-    label = world.jobs.kinds[kind].label
-    free = world.machines.free
-    fitting = [choice for choice in world.choices[kind] if free.fits(choice.shape)]
-    if not fitting:
+def _why_left(simulation: "Simulation", headroom: Headroom, job: int) -> str:
+    world, policy = simulation.world, simulation.decisions.policy
+    kind = world.kind[job]
+    label, free = world.jobs.kinds[kind].label, world.machines.free
+    if not any(free.fits(choice.shape) for choice in world.choices[kind]):
         down = [world.cluster.node_names[node] for node in sorted(world.outages.since_s)]
-        why = f"; down: {', '.join(down)}" if down else ""
-        return f"{label}: its GPUs are not free{why}"
-    ledger = world.ledger
-    least_w = min(choice.power_w - choice.idle_w for choice in fitting)
-    spare_w = max(world.settings.budget_w.values) - ledger.power_w
-    if least_w > spare_w:
-        return f"{label}: needs {least_w:.0f} W more at least, the budget leaves {spare_w:.0f} W"
-    return f"{label}: it fits, but {policy} never started it"
+        if down:
+            return f"{label}: impossible: its GPUs are down: {', '.join(down)}"
+        return f"{label}: starved: its GPUs were not free, and {policy.name} did not wait for them"
+    if why := headroom.why_never(job):
+        return f"{label}: impossible: {why}"
+    return f"{label}: starved: it could run, but {policy.name} never started it"

@@ -235,11 +235,15 @@ class Simulation:
         if self._nodes_to_come:
             self._last_news_s = now_s
             return True
-        if self.decisions.wakes or self._next_round >= 0:
+        if self.decisions.wakes:
             self._last_news_s = now_s
             return self._in_vain < WAKES_IN_VAIN
         if self._in_vain == 0:
             self._last_news_s = self.world.ledger.now_s
+        # A job that runs in parts, stopped when a budget falls, may start again when it rises.
+        self._last_news_s = max(self._last_news_s, self.world.stopped_s)
+        if self._next_round >= 0:
+            return self._in_vain < WAKES_IN_VAIN
         # Budgets and prices that repeat: what did not happen in a whole period never will.
         periods_s = [each.period_s for each in self._steps() if each.period_s < math.inf]
         last_s = [each.times_s[-1] for each in self._steps() if math.isinf(each.period_s)]

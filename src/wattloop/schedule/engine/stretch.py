@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from wattloop.schedule.engine.settings import Keeps, Preemption
+from wattloop.schedule.preemption import Keeps, Preemption
 from wattloop.schedule.running import Running
 from wattloop.schedule.view import Loss
 
@@ -44,6 +44,11 @@ class Stretch(Running):
     version: int = field(default=0, init=False)
     works_from_s: float = field(default=-math.inf, init=False)
     rests: bool = field(default=False, init=False)
+
+    @property
+    def is_done(self) -> bool:
+        """Its work is done, and its GPUs are about to be free."""
+        return self.rests
 
     def is_at_work(self, now_s: float) -> bool:
         """Whether its GPUs draw what the job makes them draw."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Start
-from wattloop.schedule.objectives import Objective
+from wattloop.schedule.objectives import ENERGY, Objective
 from wattloop.schedule.policies.headroom import ABOVE_IDLE, Headroom
 from wattloop.schedule.queue import Columns
 from wattloop.schedule.view import ClusterView
@@ -41,8 +41,14 @@ def packed(
     free, looks, starts = free.copy(), 0, list[Start]()
     for job in waiting.job[order[np.isfinite(scores[order])]].tolist():
         estimates = queue.estimates(job)
-        keeps = headroom.keeps(job, estimates)
-        cost = np.where(fits[queue.shape_of(job)], objective.cost(estimates), np.inf)
+        keeps = headroom.may_start(job, estimates)
+        cost = objective.cost(estimates)
+        unwanted = np.isinf(cost)
+        # What the objective leaves out is better than to wait for ever.
+        is_left = unwanted.any() and not (keeps & headroom.has_gpus(job) & ~unwanted).any()
+        if is_left and (unwanted | ~headroom.can_ever(job, estimates)).all():
+            cost = ENERGY.cost(estimates)
+        cost = np.where(fits[queue.shape_of(job)], cost, np.inf)
         option = int(np.argmin(np.where(keeps, cost, np.inf)))
         short |= not keeps[int(np.argmin(cost))]
         has_one = keeps[option] and np.isfinite(cost[option])

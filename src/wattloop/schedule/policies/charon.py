@@ -1,14 +1,16 @@
 """Charon: least energy-delay product first, never above the power budget (thesis algorithm 8)."""
 
+import math
 from collections.abc import Sequence
 
-from wattloop.schedule.actions import Action, Preempt
+from wattloop.schedule.actions import Action, Preempt, Wake
 from wattloop.schedule.policies.budget_packing import packed
 from wattloop.schedule.policies.headroom import Headroom
 from wattloop.schedule.policies.zeus import Zeus
+from wattloop.schedule.running import Running
 from wattloop.schedule.view import ClusterView
 
-__all__ = ["Charon", "stopped_for_budget"]
+__all__ = ["Charon", "look_s", "stopped_for_budget"]
 
 
 class Charon(Zeus):
@@ -18,8 +20,9 @@ class Charon(Zeus):
     worst (see `headroom`), what runs as measured. (b) A placement that would break the budget is
     no placement: the job takes a smaller one instead of waiting for power that it may never get
     (8 H100s alone are above 4,500 W). (c) Budgets change over the day: a start has to keep those
-    to come until its end. Should a budget still be below what runs, because a job stayed longer
-    than anybody believed, jobs are stopped, those first that lose least.
+    to come until its end, except for a job that is too long for all times between two falls: it
+    runs in parts where it keeps some of its work. Where a budget is about to fall below what runs,
+    jobs are stopped, those first that lose least.
 
     Args:
         age_weight_per_s: W_age, as in Zeus.
@@ -30,16 +33,20 @@ class Charon(Zeus):
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """Stop what breaks the budget, else start what keeps it."""
-        over_w = view.power_w - view.budget_w.at(view.now_s)
+        # The budgets until the next round: nothing can be stopped before that.
+        over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
             return stopped_for_budget(view, over_w)
-        return packed(view, self.objective, self.rank, Headroom(view))[0]
+        starts = packed(view, self.objective, self.rank, Headroom(view))[0]
+        wake_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
+        if view.round_s and view.now_s < wake_s < math.inf and (starts or view.running):
+            return [*starts, Wake(wake_s)]
+        return starts
 
 
 def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
     """Jobs to stop until so many watts are saved: those first that lose least per watt."""
-    idle_w = [each.idle_w for each in view.cluster.types]
-    saved_w = {job: r.power_w - r.gpus * idle_w[r.type_index] for job, r in view.running.items()}
+    saved_w = {job: _above_idle_w(view, each) for job, each in view.running.items()}
     losses = [
         (view.loss(running).energy_j / saved_w[job], job)
         for job, running in view.running.items()
@@ -52,3 +59,19 @@ def stopped_for_budget(view: ClusterView, over_w: float) -> list[Action]:
         found.append(Preempt(job))
         over_w -= saved_w[job]
     return found
+
+
+def _above_idle_w(view: ClusterView, running: Running) -> float:
+    """What stopping a job saves; a job that does not work yet as estimated."""
+    if running.is_done:
+        return 0.0
+    power_w = running.power_w
+    if view.now_s < running.started_s + view.start_latency_s:
+        estimated_w = view.queue.estimates_for(running.job, 1.0).power_w
+        power_w = max(power_w, float(estimated_w[running.option]))
+    return power_w - running.gpus * view.cluster.types[running.type_index].idle_w
+
+
+def look_s(view: ClusterView) -> float:
+    """How far to look ahead at a budget: until just before the policy can be asked again."""
+    return view.round_s * (1 - 1e-9)

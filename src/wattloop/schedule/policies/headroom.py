@@ -6,28 +6,38 @@ as long as truth exceeds estimates by no more than the oracle says it may.
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.cluster.cluster import Cluster
+from wattloop.schedule.free_gpus import FreeGpus
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.oracle.options import Options
+from wattloop.schedule.queue import Queue
 from wattloop.schedule.view import ClusterView
 
 __all__ = ["ABOVE_IDLE", "Headroom", "worst_w"]
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 SAFETY = 1e-6
 """Share of the budget that is left alone, for sums of floats."""
 
 DOUBT_PER_STOP = 0.05
-"""By how much more than an oracle admits a job's power is doubted, each time it was stopped."""
+"""By how much more than an oracle admits a job's power is doubted, each time it was stopped
+without a fall of the budget: perhaps it drew more than estimated.
+"""
 
 
 def _above_idle(estimates: Estimates) -> Floats:
     return estimates.power_w - estimates.idle_w
 
+
+_buildable: WeakKeyDictionary[Queue, Bools] = WeakKeyDictionary()
+"""Which shapes of a queue's jobs the whole cluster has the GPUs for."""
 
 ABOVE_IDLE = Objective("power above idle", _above_idle, degree=0)
 """What a start adds to the cluster's power if the estimate holds: no start adds less, at worst."""
@@ -45,6 +55,7 @@ class Headroom:
         self._view = view
         self.drawn_w = view.power_w + _away_w(view.cluster, view.is_up)
         self._busy_w = _busy_w_per_gpu(view.cluster)
+        self._is_stepped = math.isfinite(view.budget_w.next_change_s(view.now_s))
 
     def now_w(self) -> float:
         """What may be added for a moment."""
@@ -68,20 +79,71 @@ class Headroom:
         """What each option of a waiting job adds at worst: GPUs at work instead of idle, hosts."""
         options = self._view.queue.options(job)
         hosts_w = self._busy_w[options.type_index] * options.gpus
-        # Stopped before, perhaps for drawing more than anybody said it could: no second time.
-        doubt = 1 + DOUBT_PER_STOP * self._view.preemptions[job]
+        doubt = 1 + DOUBT_PER_STOP * self._unexplained_stops(job)
         return worst_w(self._view, options, estimates, doubt) - estimates.idle_w + hosts_w
 
-    def keeps(self, job: int, estimates: Estimates) -> NDArray[np.bool_]:
+    def keeps(self, job: int, estimates: Estimates) -> Bools:
         """Which options of a waiting job keep all budgets until it is done, at worst."""
-        view = self._view
+        added_w = self.added_w(job, estimates)
+        if not self._is_stepped:
+            return added_w <= self.now_w()
+        times_s, least_w = self._least
+        end_s = self._view.now_s + self._longest_s(job, estimates)
+        # `least_w` begins with the budget of now
+        budget_w = least_w[np.searchsorted(times_s, end_s, side="right") - 1]
+        found: Bools = added_w <= budget_w * (1 - SAFETY) - self.drawn_w
+        return found
+
+    def may_start(self, job: int, estimates: Estimates) -> Bools:
+        """Which options of a waiting job may start: those that keep all budgets until its end.
+
+        A job that is too long for all times between two falls of the budget would wait for ever.
+        It may start wherever it gets on before the budget falls, when it is stopped again.
+        """
+        found = self.keeps(job, estimates)
+        if not self._is_stepped:
+            return found
+        if (found & self.has_gpus(job)).any() or self.fits_in_one_go(job, estimates):
+            return found
         added_w = self.added_w(job, estimates)
         found = added_w <= self.now_w()
-        if math.isfinite(view.budget_w.next_change_s(view.now_s)):
-            end_s = view.now_s + estimates.time_s * (1 + view.time_error)
-            for option in np.flatnonzero(found):
-                found[option] = added_w[option] <= self.until_w(float(end_s[option]))
+        for option in np.flatnonzero(found).tolist():
+            lasts_s = self._lasts_s(self.drawn_w + float(added_w[option]))
+            found[option] = self._gets_on(estimates, option, lasts_s)
         return found
+
+    def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
+        """Whether a job can be done between two falls of the budget, with nothing else running."""
+        room_s = self._room_s(job, estimates)
+        return bool(np.any((room_s > 0) & (self._longest_s(job, estimates) <= room_s)))
+
+    def can_ever(self, job: int, estimates: Estimates) -> Bools:
+        """Which options of a waiting job may run within the budget some time, if alone."""
+        room_s = self._room_s(job, estimates)
+        found: Bools = (room_s > 0) & (self._longest_s(job, estimates) <= room_s)
+        if not found.any():
+            for option in np.flatnonzero(room_s > 0).tolist():
+                found[option] = self._gets_on(estimates, option, float(room_s[option]))
+        return found
+
+    def why_never(self, job: int) -> str:
+        """Why a waiting job can never run within the budget, even alone; empty when it can."""
+        view = self._view
+        estimates = view.queue.estimates(job)
+        if self.can_ever(job, estimates).any():
+            return ""
+        room_s, longest_s = self._room_s(job, estimates), self._longest_s(job, estimates)
+        if not np.any(room_s > 0):
+            least_w = float(self.added_w(job, estimates)[room_s >= 0].min())
+            most_w = max(budget_w for _, budget_w in view.budget_w.changes(view.now_s))
+            doubt = f" at worst (estimates +{view.power_error:.0%})" if view.power_error else ""
+            left_w = max(most_w - view.cluster.idle_w, 0.0)
+            return f"adds {least_w:.0f} W or more{doubt}, the budget leaves {left_w:.0f} W at most"
+        best = int(np.argmax(room_s / np.maximum(longest_s, 1e-9)))
+        return (
+            f"takes up to {longest_s[best]:.0f} s, the budget has power for {room_s[best]:.0f} s "
+            "in one go, and a job that is stopped then has kept nothing"
+        )
 
     def start(self, job: int, option: int) -> None:
         """A waiting job is to start: what it may add is no longer there."""
@@ -92,6 +154,68 @@ class Headroom:
         running = self._view.running[job]
         idle_w = running.gpus * self._view.cluster.types[running.type_index].idle_w
         self.drawn_w -= max(running.power_w - idle_w, 0.0)
+
+    @cached_property
+    def _least(self) -> tuple[Floats, Floats]:
+        """Times from now on, and the least budget from now until the step that begins then."""
+        steps = self._view.budget_w.changes(self._view.now_s)
+        times_s, budgets_w = np.array(steps).T
+        return times_s, np.minimum.accumulate(budgets_w)
+
+    def _longest_s(self, job: int, estimates: Estimates) -> Floats:
+        """How long each option of a waiting job has its GPUs at most."""
+        view = self._view
+        return view.occupied_s(job, estimates.time_s * (1 + view.time_error))
+
+    def _room_s(self, job: int, estimates: Estimates) -> Floats:
+        """The longest time in one go that each option can run if alone; -1 without the GPUs."""
+        view = self._view
+        levels_w, room_s = self._room_by_level
+        needed_w = (view.cluster.idle_w + self.added_w(job, estimates)) / (1 - SAFETY)
+        found = room_s[np.searchsorted(levels_w, needed_w)]
+        return np.where(self.has_gpus(job), found, -1.0)
+
+    @cached_property
+    def _room_by_level(self) -> tuple[Floats, Floats]:
+        """Levels of the budget, and for how long each is kept in one go; 0 above all of them.
+
+        A job starts at the first round after the budget has risen.
+        """
+        view = self._view
+        levels_w = sorted({budget_w for _, budget_w in view.budget_w.changes(view.now_s)})
+        room_s = [view.budget_w.longest_s(view.now_s, each) - view.round_s for each in levels_w]
+        return np.array(levels_w), np.array([*(max(each_s, 0.0) for each_s in room_s), 0.0])
+
+    def has_gpus(self, job: int) -> Bools:
+        """Which options of a job the whole cluster has the GPUs for."""
+        queue = self._view.queue
+        if queue not in _buildable:
+            built = FreeGpus.of_all(self._view.cluster)
+            _buildable[queue] = np.array([built.fits(shape) for shape in queue.shapes], dtype=bool)
+        return _buildable[queue][queue.shape_of(job)]
+
+    def _lasts_s(self, drawn_w: float) -> float:
+        """For how long from now on so much may be drawn."""
+        for time_s, budget_w in self._view.budget_w.changes(self._view.now_s):
+            if budget_w * (1 - SAFETY) < drawn_w:
+                return time_s - self._view.now_s
+        return math.inf
+
+    def _gets_on(self, estimates: Estimates, option: int, lasts_s: float) -> bool:
+        """Whether a job that may run for so long has then done some work that it keeps."""
+        view = self._view
+        step_s = float(estimates.options.step_s[option]) * (1 + view.time_error)
+        # It is stopped at the last round before the budget falls.
+        lasts_s -= view.start_latency_s + view.round_s
+        return view.preemption.makes_progress(lasts_s, step_s)
+
+    def _unexplained_stops(self, job: int) -> int:
+        """Stops of a job that no fall of the budget explains: it may draw more than estimated."""
+        view = self._view
+        stops = view.preemptions[job]
+        if not stops or not self._is_stepped:
+            return stops
+        return max(stops - view.budget_w.falls(float(view.jobs.arrival_s[job]), view.now_s), 0)
 
 
 def worst_w(

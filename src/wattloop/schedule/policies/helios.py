@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.policies.ageing import weight
-from wattloop.schedule.policies.aurachronos import REACTION_S, AuraChronos, options_in_time
+from wattloop.schedule.policies.aurachronos import AuraChronos, options_in_time
 from wattloop.schedule.policies.budget_packing import packed
-from wattloop.schedule.policies.charon import stopped_for_budget
+from wattloop.schedule.policies.charon import look_s, stopped_for_budget
 from wattloop.schedule.policies.headroom import Headroom
 from wattloop.schedule.policies.patience import Patience
 from wattloop.schedule.policies.recaps import lowered, recapped
@@ -70,12 +70,12 @@ class Helios(AuraChronos):
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """The budget first, then deadlines, then the rest, then caps."""
-        over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + REACTION_S)
+        over_w = view.power_w - view.budget_w.least(view.now_s, view.now_s + look_s(view))
         if over_w > 0:
             actions, left_w = lowered(view, over_w)
             return actions if left_w <= 0 else stopped_for_budget(view, over_w)
         actions = _within_budget(view, super().decide(view))
-        change_s = view.budget_w.next_change_s(view.now_s) - REACTION_S
+        change_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
         if view.now_s < change_s < math.inf and view.running:
             return [*actions, Wake(change_s)]
         return actions
@@ -150,7 +150,7 @@ def _within_budget(view: ClusterView, actions: Sequence[Action]) -> list[Action]
     for action in actions:
         if isinstance(action, Start):
             estimates = view.queue.estimates(action.job)
-            if not headroom.keeps(action.job, estimates)[action.option]:
+            if not headroom.may_start(action.job, estimates)[action.option]:
                 break
             headroom.start(action.job, action.option)
         elif isinstance(action, Preempt):

@@ -113,7 +113,7 @@ class NodePlan:
         allowed = [
             (loss_j(each), job)
             for job, each in view.running.items()
-            if each.type_index == type_index and may_stop(each)
+            if each.type_index == type_index and not each.is_done and may_stop(each)
         ]
         allowed.sort(key=lambda found: (found[0] / view.running[found[1]].gpus, found[1]))
         if spread or gpus > view.cluster.gpus_per_node(type_index):

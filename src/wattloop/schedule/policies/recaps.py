@@ -53,6 +53,8 @@ def recapped(
     # Jobs of a kind are alike where estimates are exact.
     owner = queue.kind_of if queue.is_exact else range(len(view.jobs))
     for job, running in view.running.items():
+        if running.is_done:
+            continue
         key = (owner[job], running.option)
         caps = known.get(key)
         if caps is None:
@@ -72,6 +74,8 @@ def lowered(view: ClusterView, over_w: float) -> tuple[list[Action], float]:
     """
     steps = []
     for job, running in view.running.items():
+        if running.is_done:
+            continue
         options = view.queue.options(job)
         estimates = view.queue.estimates_for(job, 1.0)
         worst = worst_w(view, options, estimates)
@@ -103,6 +107,9 @@ def _best(
         end_s = view.now_s + left_s * caps.time_s[place] / caps.time_s[now]
         if place > now:  # slower
             if view.now_s <= deadline_s < end_s:
+                continue
+            # Where the budget falls below what runs, jobs get on as far as they can before.
+            if headroom.until_w(end_s) < 0:
                 continue
         else:
             added_w = max(caps.worst_w[place] - running.power_w, 0.0)

@@ -27,9 +27,16 @@ def smoothed(estimates: Estimates) -> Estimates:
     """The estimates with what no other placement bears out taken away."""
     projection = _projection(estimates.options)
     return estimates._replace(
-        time_s=np.exp(np.log(estimates.time_s) @ projection),
-        power_w=np.exp(np.log(estimates.power_w) @ projection),
+        time_s=_projected(estimates.time_s, projection),
+        power_w=_projected(estimates.power_w, projection),
     )
+
+
+def _projected(values: Floats, projection: Floats) -> Floats:
+    """The nearest products; a job with a 0 among its values has no logarithms, and keeps them."""
+    has_zero = ~np.all(values > 0, axis=-1, keepdims=True)
+    found = np.exp(np.log(np.where(has_zero, 1.0, values)) @ projection)
+    return np.where(has_zero, values, found)
 
 
 def full_batch(options: Options) -> NDArray[np.bool_]:

@@ -27,6 +27,8 @@ from wattloop.schedule.view import ClusterView
 
 __all__ = ["LiveView", "live_view"]
 
+ROUND_S = 2.0
+"""How long before a budget falls the driver acts: its rounds are a second apart and take time."""
 NEVER = 1_000_000
 """Preemptions of a job that nobody may stop: more than any policy allows."""
 NOBODY: Mapping[str, float] = MappingProxyType({})
@@ -168,6 +170,7 @@ def live_view(
             NEVER if number in untouchable else job.restarts for number, job in enumerate(listed)
         ],
         is_up=machines.is_up,
+        round_s=ROUND_S,
         now_s=now_s,
     )
     return LiveView(view, listed, machines, frozenset(coming), untouchable)

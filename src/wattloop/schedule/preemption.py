@@ -1,0 +1,85 @@
+"""What stopping a job and starting it again costs."""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wattloop.core.errors import ConfigError
+
+__all__ = ["Keeps", "Preemption"]
+
+
+class Keeps(StrEnum):
+    """What a job that is stopped has kept when it starts again."""
+
+    ITERATIONS = "iterations"
+    """All but the iteration it was in (thesis 5.3.2.4)."""
+    NOTHING = "nothing"
+    """It begins anew (thesis 5.6.4)."""
+    CHECKPOINTS = "checkpoints"
+    """All up to its last checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """What stopping and starting costs.
+
+    Attributes:
+        keeps: what a stopped job has kept.
+        checkpoint_period_s: training time between checkpoints, with `Keeps.CHECKPOINTS`.
+        checkpoint_cost_s: how long one takes; the job draws power and does not train. None is
+            taken when the work is done.
+        restart_s: from the start of a job that was stopped before until it trains again.
+    """
+
+    keeps: Keeps = Keeps.ITERATIONS
+    checkpoint_period_s: float = math.inf
+    checkpoint_cost_s: float = 0.0
+    restart_s: float = 0.0
+    pauses: bool = field(init=False, repr=False, default=False)
+    """Whether training stops for checkpoints."""
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint_period_s > 0.0:
+            raise ConfigError(
+                f"preemption: checkpoint_period_s is {self.checkpoint_period_s:g}; "
+                "give the seconds of training between two checkpoints"
+            )
+        for name in ("checkpoint_cost_s", "restart_s"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"preemption: {name} is {getattr(self, name):g}; give seconds")
+        saves = self.keeps is Keeps.CHECKPOINTS and self.checkpoint_period_s < math.inf
+        object.__setattr__(self, "pauses", saves and self.checkpoint_cost_s > 0.0)
+
+    def trained_s(self, elapsed_s: float) -> float:
+        """Seconds of training in the first so many of a stretch; the rest is checkpoints."""
+        if elapsed_s <= 0.0:
+            return 0.0
+        whole, rest_s = divmod(elapsed_s, self.checkpoint_period_s + self.checkpoint_cost_s)
+        return whole * self.checkpoint_period_s + min(rest_s, self.checkpoint_period_s)
+
+    def elapsed_s(self, trained_s: float) -> float:
+        """How long so much training takes, with the checkpoints before its end."""
+        checkpoints = math.ceil(trained_s / self.checkpoint_period_s) - 1
+        return trained_s + max(checkpoints, 0) * self.checkpoint_cost_s
+
+    def last_checkpoint_s(self, elapsed_s: float) -> float:
+        """When, in a stretch, the last checkpoint was complete; 0 before the first."""
+        if elapsed_s <= 0.0 or math.isinf(self.checkpoint_period_s):
+            return 0.0
+        cycle_s = self.checkpoint_period_s + self.checkpoint_cost_s
+        return math.floor(elapsed_s / cycle_s) * cycle_s
+
+    def makes_progress(self, time_s: float, step_s: float) -> bool:
+        """Whether a job that is started and stopped `time_s` later has kept any of its work.
+
+        Args:
+            time_s: it has its GPUs, a restart included.
+            step_s: of one iteration.
+        """
+        trains_s = time_s - self.restart_s
+        if self.keeps is Keeps.NOTHING:
+            return False
+        if self.keeps is Keeps.CHECKPOINTS:
+            return self.last_checkpoint_s(trains_s) > 0.0
+        return trains_s >= step_s
