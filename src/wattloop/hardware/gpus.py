@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.ownership import is_trusted
 
 __all__ = ["Gpu", "gpu_named", "gpu_of_table", "known_gpus", "variant_assumed"]
 
@@ -140,7 +141,8 @@ def user_folder() -> Path:
 
 def _user_files() -> list[Path]:
     try:
-        return sorted(path for path in user_folder().iterdir() if _is_path(path.name))
+        files = sorted(path for path in user_folder().iterdir() if _is_path(path.name))
+        return [path for path in files if is_trusted(path)]
     except OSError:  # what may not be looked at is not there
         return []
 

@@ -1,11 +1,13 @@
 """The user's `wattloop.yaml`: found, read, and checked with errors that name line and field."""
 
+import itertools
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.ownership import distrust, is_trusted
 from wattloop.core.settings import Settings, settings_from
 from wattloop.core.user_path import user_path
 
@@ -41,6 +43,9 @@ FIELDS: dict[str, str] = {
 """Key in the file -> setting."""
 
 SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
+REMEDY = (
+    "name it with --config or WATTLOOP_CONFIG if you trust it, or copy it to a file of your own"
+)
 PATHS = frozenset({"store", "carbon_file", "replay_file"})
 
 
@@ -56,14 +61,19 @@ def load_settings(
     """
     env = os.environ if environment is None else environment
     path = find_config(env, config)
-    return settings_from(env, _read(path, Settings()) if path is not None else None, needs)
+    if path is None:
+        return settings_from(env, None, needs)
+    named = bool(config or env.get("WATTLOOP_CONFIG"))
+    return settings_from(env, _read(path, Settings(), named=named), needs)
 
 
 def find_config(environment: Mapping[str, str], config: str | None = None) -> Path | None:
     """The file to use: the one named, else the nearest, else the user's own; None without any.
 
     Looks in the working directory and its parents up to the root of a git repository or the home
-    directory. A file that was named but does not exist is an error.
+    directory; outside of both, as long as the folders belong to this user. A file that another user
+    can have written is ignored, which is said once. A file that was named is used, whoever it
+    belongs to, and is an error if it does not exist.
     """
     for name, source in ((config, "--config"), (environment.get("WATTLOOP_CONFIG"), "")):
         if name:
@@ -78,7 +88,7 @@ def find_config(environment: Mapping[str, str], config: str | None = None) -> Pa
             return path
     # Path.is_file would raise where a directory may not be read; what we cannot see is not there
     found = (path for path in _candidates(environment) if os.path.isfile(path))  # noqa: PTH113 - above
-    return next(found, None)
+    return next((path for path in found if is_trusted(path, REMEDY)), None)
 
 
 def read_config(path: Path, base: Settings | None = None) -> Settings:
@@ -90,9 +100,9 @@ def read_config(path: Path, base: Settings | None = None) -> Settings:
     return _read(path, base or Settings()).checked()
 
 
-def _read(path: Path, settings: Settings) -> Settings:
+def _read(path: Path, settings: Settings, *, named: bool = True) -> Settings:
     """`settings` with the values of a file; wrong ones are among its faults."""
-    for entry in _entries(path):
+    for entry in _entries(path, named=named):
         name = FIELDS[entry.key]
         source = f"file {path}:{entry.line}"
         value = entry.value
@@ -114,11 +124,15 @@ class _Entry(NamedTuple):
     line: int
 
 
-def _entries(path: Path) -> Iterator[_Entry]:
+def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            # another user may have put another file there since it was found
+            if not named and distrust(path, status=os.fstat(file.fileno())):
+                return
+            text = file.read().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     loader = yaml.SafeLoader(text)
@@ -212,9 +226,23 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         here = Path.cwd()
     except OSError:  # the working directory was removed, or may not be read
         here = home
-    for directory in (here, *here.parents):
+    for directory in _folders(here, home):
         yield directory / FILE_NAME
-        if directory == home or os.path.exists(directory / ".git"):  # noqa: PTH110 - never raises
-            break
     base = environment.get("XDG_CONFIG_HOME") or str(home / ".config")
     yield Path(base) / "wattloop" / FILE_NAME
+
+
+def _folders(here: Path, home: Path) -> list[Path]:
+    """The working directory and those above it in which a file may speak for it."""
+    line = [here, *here.parents]
+    for number, directory in enumerate(line):
+        if directory == home or os.path.exists(directory / ".git"):  # noqa: PTH110 - never raises
+            return line[: number + 1]
+    return list(itertools.takewhile(_is_ours, line)) or [here]
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from wattloop.core.ownership import is_trusted
 from wattloop.measure.configfile import load_settings
 from wattloop.schedule.campaigns.source_digest import source_digest
 from wattloop.store.database import Store
@@ -69,6 +70,8 @@ class KeptPages:
             return make()
         path = self._folder / f"{_digest(store, experiment)}.json"
         with suppress(OSError, ValueError, KeyError, TypeError):  # not there, or broken: made again
+            if path.exists() and not is_trusted(path):
+                return make()
             found = _page(json.loads(path.read_text("utf-8")))
             path.touch()
             return found

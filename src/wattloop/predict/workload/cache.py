@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.ownership import is_trusted
 from wattloop.predict.workload.files import VERSION, load_workload, save_workload
 from wattloop.predict.workload.workload import Workload
 
@@ -38,7 +39,7 @@ def kept_or_made(
     folder = cache_folder() if folder is None else folder
     digest = hashlib.sha256("\0".join([str(VERSION), COUNTED_BY, *parts]).encode()).hexdigest()
     path = folder / f"{digest[:32]}.json.gz"
-    if path.is_file():
+    if path.is_file() and is_trusted(path):
         try:
             workload = load_workload(path)
         except ConfigError:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from wattloop.core.ownership import is_trusted
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.options import Options
 from wattloop.schedule.oracle.oracle import Factors, Oracle
@@ -91,7 +92,9 @@ def options_folder() -> Path:
 
 
 def _read(path: Path) -> Options | None:
-    """The options of a file; None when there is none, or it is broken."""
+    """The options of a file; None when there is none, it is broken or another user's."""
+    if not path.exists() or not is_trusted(path):
+        return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         columns: dict[str, Any] = {
@@ -102,7 +105,7 @@ def _read(path: Path) -> Options | None:
         options = Options(**columns, source=str(values["source"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    with contextlib.suppress(OSError):  # a file of somebody else's is read all the same
+    with contextlib.suppress(OSError):  # root's is read all the same
         os.utime(path)
     return options
 

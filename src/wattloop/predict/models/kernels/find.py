@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from wattloop.core.errors import ConfigError
+from wattloop.core.ownership import is_trusted
 from wattloop.hardware.gpus import Gpu, gpu_named
 from wattloop.predict.models.kernels.constants import KernelConstants
 from wattloop.predict.models.kernels.spec_only import spec_constants
@@ -22,7 +23,7 @@ def constants_for(gpu: Gpu) -> tuple[KernelConstants, str]:
         ConfigError: the user's file is not readable, or holds for another GPU.
     """
     own = user_constants_path(gpu.name)
-    if own.exists():
+    if own.exists() and is_trusted(own):
         constants = KernelConstants.load(own)
         if constants.gpu != gpu.name:
             raise ConfigError(
