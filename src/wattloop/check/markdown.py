@@ -10,7 +10,12 @@ from wattloop.core.units import format_change
 __all__ = ["HEADERS", "as_cell", "comparison_markdown", "judgement_row", "table"]
 
 HEADERS = ("figure", "baseline", "now", "change", "noise", "verdict")
-MARKS = {Verdict.REGRESSION: "❌ ", Verdict.IMPROVED: "✅ ", Verdict.SAME: "✅ "}
+MARKS = {
+    Verdict.REGRESSION: "❌ ",
+    Verdict.IMPROVED: "✅ ",
+    Verdict.SAME: "✅ ",
+    Verdict.UNCLEAR: "❔ ",
+}
 
 
 def comparison_markdown(comparison: Comparison, remarks: Sequence[str]) -> str:

@@ -70,8 +70,8 @@ class Outcome:
     """One line of the summary.
 
     Attributes:
-        verdict: `below`, `above`, `same`, `improved`, `regression`, `new` (no baseline yet),
-            `taken` (now the baseline), `not judged`, `measured` (nothing was asked).
+        verdict: `below`, `above`, `same`, `unclear`, `improved`, `regression`, `new` (no
+            baseline yet), `taken` (now the baseline), `not judged`, `measured` (nothing was asked).
         against: the limit or baseline, for people.
         series: every figure, for the baselines file; empty unless it is to be taken.
     """

@@ -4,6 +4,10 @@
 
 and with the sensors' own uncertainty added in quadrature. One spread for both series, so that a
 single new reading can be held against a baseline of several.
+
+"The same" is a finding as well: the interval of the change must exclude a loss beyond the
+tolerance. Where it does not, the verdict is "unclear", with the number of repeats that
+would decide.
 """
 
 import math
@@ -18,6 +22,9 @@ from wattloop.check.figures import Kind, Series
 
 __all__ = ["Judgement", "Verdict", "against_limit", "judged", "mean_and_noise"]
 
+MOST_REPEATS = 1_000
+"""More are not suggested."""
+
 
 class Verdict(StrEnum):
     """What became of a figure."""
@@ -25,7 +32,9 @@ class Verdict(StrEnum):
     REGRESSION = "regression"
     IMPROVED = "improved"
     SAME = "same"
-    """No difference beyond noise and tolerance."""
+    """No loss beyond the tolerance, and the noise is small enough to say so."""
+    UNCLEAR = "unclear"
+    """The noise could hide a loss beyond the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +88,13 @@ def judged(before: Series, now: Series, tolerance: float) -> Judgement:
         notes.append(f"{left_out} outlying repeat(s) left out")
     if half_width is None:
         notes.append("one repeat of each: how much they scatter is not known; use --repeats 5")
-    elif old_mean and noise > tolerance * old_mean > 0:
-        notes.append(
-            f"scatters by ±{noise / old_mean:.1%}, more than the tolerance: "
-            "more repeats or a quieter machine would see smaller changes"
-        )
-    verdict = Verdict.SAME
-    if abs(difference) > noise and abs(difference) > tolerance * abs(old_mean):
+    verdict, allowed = Verdict.SAME, tolerance * abs(old_mean)
+    if abs(difference) > noise and abs(difference) > allowed:
         verdict = Verdict.REGRESSION if difference > 0 else Verdict.IMPROVED
+    elif difference + noise > allowed:
+        verdict = Verdict.UNCLEAR
+        enough = allowed - difference if difference < allowed else difference
+        notes.append(_remedy(old_mean, noise, tolerance, _repeats_for(enough, old, new, before)))
     unknown = half_width is None and not sensors
     return Judgement(
         kind=now.kind,
@@ -125,6 +133,34 @@ def _half_width(old: Sequence[float], new: Sequence[float]) -> float | None:
     squares = sum((value - statistics.fmean(part)) ** 2 for part in (old, new) for value in part)
     spread = math.sqrt(squares / freedom)
     return t_975(freedom) * spread * math.sqrt(1 / len(old) + 1 / len(new))
+
+
+def _repeats_for(
+    half_width: float, old: Sequence[float], new: Sequence[float], series: Series
+) -> int | None:
+    """Repeats of baseline and command that bring the noise down to a half-width; None for too many.
+
+    The smallest n with t(0.975, 2 n - 2) s sqrt(2 / n) and the sensors' part below it.
+    """
+    found = _half_width(old, new)
+    one = 0.0 if found is None else found / math.sqrt(1 / len(old) + 1 / len(new))
+    spread = one / t_975(max(1, len(old) + len(new) - 2))
+    for repeats in range(2, MOST_REPEATS + 1):
+        scatter = t_975(2 * repeats - 2) * spread
+        if math.hypot(scatter, series.uncertainty) * math.sqrt(2 / repeats) <= half_width:
+            return repeats
+    return None
+
+
+def _remedy(mean: float, noise: float, tolerance: float, repeats: int | None) -> str:
+    scatters = f"scatters by ±{noise / mean:.1%}" if mean else "scatters"
+    said = f"{scatters}: cannot tell whether {tolerance:.0%} more is used"
+    if repeats is None:
+        return f"{said}; a longer command or a quieter machine would show it, repeats would not"
+    return (
+        f"{said}; about {repeats} repeats would, of the baseline as well: "
+        f"--repeats {repeats} --update, then --repeats {repeats}"
+    )
 
 
 def _belonging(values: Sequence[float]) -> list[float]:
