@@ -129,7 +129,7 @@ def test_run_much_later_with_the_same_job_name_counts_in_full(
     old.release(until_s=10.0)
     late = Role("late", Job("job", "user", 1, 1, 2))
     late.decide(None)
-    late.settle(started_s=20.0)
+    late.settle(started_s=20.0, end_s=21.0)
     assert late.counts
     late.release(until_s=30.0)
 

@@ -33,6 +33,8 @@ def print_summary(done: CommandRun) -> None:
     else:
         for left_out in run.left_out:
             say(f"wattloop: {left_out.text}")
+        if run.shared is not None:
+            say(f"wattloop: {run.shared.text(run.result.energy_j)}")
     if done.outcome.left_running:
         say(
             f"wattloop: {done.outcome.left_running} process(es) it started still run and are no "
@@ -108,6 +110,7 @@ def write_prometheus(done: CommandRun, target: str, tags: dict[str, str]) -> Non
         accounting=dict(run.accounting),
         counted=run.counted,
         counted_by=run.counted_by,
+        shared=None if run.shared is None else run.shared.to_dict(),
         tags=dict(tags),
     )
     write_text(text_of([record]), target, "--prometheus")

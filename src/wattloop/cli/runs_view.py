@@ -64,6 +64,7 @@ def brief(record: RunRecord) -> dict[str, Any]:
         "tags": record.tags,
         "counted": record.counted,
         "counted_by": record.counted_by,
+        "shared": record.shared,
     }
 
 
@@ -122,6 +123,8 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         # an identifier a second time would cost a terminal three other columns
         elsewhere = "elsewhere" if is_terminal(sys.stdout) else f"by {record.counted_by}"
         remark = f"counted {elsewhere}"
+    elif record.shared:
+        remark = " ".join(filter(None, (remark, _shared(record))))
     return (
         record.run_id,
         record.name if len(record.name) <= NAME_SHOWN else f"{record.name[:NAME_SHOWN]}…",
@@ -136,6 +139,13 @@ def _list_row(record: RunRecord) -> tuple[str, ...]:
         UNKNOWN if result is None or not result.provenance else result.provenance.value,
         remark,
     )
+
+
+def _shared(record: RunRecord) -> str:
+    """`shared 50%`, and the part that another run counts."""
+    share = (record.shared or {}).get("share")
+    text = f"shared {share:.0%}" if isinstance(share, float) else "shared"
+    return f"{text}, {record.left_out:.0%} left out" if record.left_out else text
 
 
 def _window_row(window: WindowResult) -> tuple[str, ...]:
@@ -195,7 +205,9 @@ def _total(record: RunRecord) -> str:
     how = record.result.provenance
     partial = "" if record.result.complete else ", incomplete"
     spread = short_energy(record.result.uncertainty_j)
-    return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial})"
+    shared = f", {_shared(record)} of totals" if record.left_out else ""
+    shared = f", {_shared(record)}" if record.shared and not shared else shared
+    return f"{format_energy(record.energy_j)} ± {spread} ({how}{partial}{shared})"
 
 
 def _remarks(record: RunRecord) -> list[str]:

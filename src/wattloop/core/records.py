@@ -55,6 +55,8 @@ class Domain(NamedTuple):
         device: the maker's name of the device.
         host_share: part of the host's processors that this machine may use; below 1 in a virtual
             machine that has some of the host's threads.
+        identity: names this very device in every process and container of the machine (a UUID);
+            empty where `name` does.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Domain(NamedTuple):
     tdp_note: str = ""
     device: str = ""
     host_share: float = 1.0
+    identity: str = ""
 
 
 class Signal(NamedTuple):

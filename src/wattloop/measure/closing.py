@@ -12,6 +12,7 @@ from wattloop.measure.channels import channels_of
 from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.meter import Meter, Reading
+from wattloop.measure.presence import shared_in
 from wattloop.measure.resolve import resolve_window
 from wattloop.store.journal import Journal
 
@@ -27,16 +28,26 @@ def close_journal(journal: Journal) -> dict[str, Any]:
     end_s = max([begin_s, *times_s])
     missing = [Missing(**m) for m in header.get("missing", [])]
     role = _last_role(journal)
-    result = resolve_window(
-        channels_of(feeds, header.get("settings", {}).get("devices", ())),
-        missing,
-        name=header["name"],
-        window_id=0,
-        parent_id=None,
-        begin_s=max(begin_s, min(end_s, float(role.get("counts_from_s", begin_s)))),
-        end_s=end_s,
-        warnings=("whoever measured this run died; it ends with the last reading",),
-    )
+    counts_from_s = max(begin_s, min(end_s, float(role.get("counts_from_s", begin_s))))
+    channels = channels_of(feeds, header.get("settings", {}).get("devices", ()))
+
+    def between(from_s: float, until_s: float) -> WindowResult:
+        return resolve_window(
+            channels,
+            missing,
+            name=header["name"],
+            window_id=0,
+            parent_id=None,
+            begin_s=from_s,
+            end_s=until_s,
+            warnings=("whoever measured this run died; it ends with the last reading",),
+        )
+
+    result = between(counts_from_s, end_s)
+    shared = shared_in(journal, result, (channel.domain for channel in channels), between)
+    if shared is not None:
+        text = shared.text(result.energy_j)
+        result = result._replace(warnings=(*result.warnings, text))
     return {
         "type": "end",
         "time_s": end_s,
@@ -48,6 +59,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "accounting": _accounting(result, header),
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
+        "shared": None if shared is None else shared.to_dict(),
     }
 
 

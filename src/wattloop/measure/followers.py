@@ -19,9 +19,11 @@ from wattloop.measure.merging import OWN_ZERO
 from wattloop.store.frames import HEADER, SAMPLES
 from wattloop.store.journal import JournalTail, read_journal
 
-__all__ = ["Role"]
+__all__ = ["Role", "last_reading_s"]
 
 FOLLOWER_INTERVAL_S = 1.0
+LAST_MOMENTS = 0.05
+"""A rank that ends after the one that counts leaves this part of its time uncounted."""
 
 
 class Role:
@@ -100,13 +102,15 @@ class Role:
         self.watch(feeds)
         return self._tail is not followed
 
-    def settle(self, started_s: float) -> None:
-        """At the end of a short run that never came to flush: somebody has to count.
+    def settle(self, started_s: float, end_s: float) -> None:
+        """At the end of a run that never came to take over: count what no other process has.
 
-        Not if another process counted while we ran and has just ended: its total holds all but
-        the last moments, and ours would count the same joules again.
+        Not for the last moments of ranks that end together.
         """
-        if not self.counts and self._counted_until_s(self._claim.owner()) <= started_s:
+        if self.counts:
+            return
+        until_s = max(started_s, self._counted_until_s(self._claim.owner()))
+        if until_s == started_s or end_s - until_s > LAST_MOMENTS * (end_s - started_s):
             self._try_claim()
 
     def release(self, until_s: float) -> None:
@@ -145,7 +149,7 @@ class Role:
             return float(owner["until_s"])
         if self._tail is not None:
             return self._seen_s
-        return _last_reading_s(owner.get("journal"))
+        return last_reading_s(owner.get("journal"))
 
     def _poll(self, feeds: Sequence[MeterFeed]) -> None:
         if self._tail is None:
@@ -191,7 +195,7 @@ class Role:
         self._feed_map.clear()
 
 
-def _last_reading_s(path: str | None) -> float:
+def last_reading_s(path: str | None) -> float:
     """Time of the last sample in a journal; minus infinity when there is none."""
     try:
         journal = read_journal(Path(path)) if path else None

@@ -22,6 +22,7 @@ def journal_header(
     session: Session, *, command: Sequence[str] | None, kind: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
     """Plain data for the first frame of a journal."""
+    job = session.job or session.pool
     settings = {**session.settings._asdict(), "sources": dict(session.settings.sources)}
     return {
         "run_id": session.run_id,
@@ -40,7 +41,7 @@ def journal_header(
         "version": __version__,
         "settings": without_secrets(settings),
         "tags": dict(tags),
-        "job": None if session.job is None else session.job.to_dict(),
+        "job": None if job is None else job.to_dict(),
         "parent_run_id": session.parent_run_id,
         "feeds": [feed_to_dict(feed) for feed in session.feeds],
         "missing": [missing._asdict() for missing in session.missing],

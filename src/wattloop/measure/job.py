@@ -1,6 +1,7 @@
 """Which job this process belongs to: launcher, scheduler, ranks."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ __all__ = [
     "JOB_VARIABLE",
     "RUN_VARIABLE",
     "Job",
+    "current_job",
+    "current_pool",
     "enter_job",
     "job_from_environment",
     "leave_job",
@@ -28,7 +31,8 @@ class Job(NamedTuple):
 
     Attributes:
         job_id: the same in every process of the job.
-        kind: who says so: `wattloop`, `torchrun`, `mpi`, `slurm` or `user`.
+        kind: who says so: `wattloop`, `torchrun`, `mpi`, `slurm`, `user` or `torch`; of pools
+            `ray`, `joblib` or `multiprocessing`.
         rank, local_rank, world_size: place in the job; None where unknown.
         scheduler: what Slurm or OAR say about the job (array, partition, project, exclusivity).
         claim: names the claim on the devices; ranks that see different GPUs have one each.
@@ -75,6 +79,25 @@ def job_from_environment(environment: Mapping[str, str] | None = None) -> Job | 
             job_id = name.partition(CLAIM_SEPARATOR)[0] if kind == "wattloop" else name
             return Job(job_id, kind, *ranks, scheduler=scheduler, claim=name)
     return None
+
+
+def current_job(environment: Mapping[str, str] | None = None) -> Job | None:
+    """The job of this process: as the environment says, or the ranks of torch.distributed."""
+    job = job_from_environment(environment)
+    return _torch_ranks() if job is None else job
+
+
+def current_pool(environment: Mapping[str, str] | None = None) -> Job | None:
+    """The pool that this process is a worker of: of Ray, joblib or multiprocessing.
+
+    Workers begin and end measurements when they like: each counts what no other run counts.
+    """
+    env = os.environ if environment is None else environment
+    named = _ray_pool(env) or _parent_pool()
+    if named is None:
+        return None
+    kind, job_id = named
+    return Job(job_id, kind, scheduler=scheduler_facts(env))
 
 
 def enter_job(run_id: str) -> None:
@@ -160,9 +183,49 @@ def _torchrun_name(env: Mapping[str, str]) -> str | None:
 
 
 def _plain_ranks_name(env: Mapping[str, str]) -> str | None:
-    if env.get("RANK") and env.get("WORLD_SIZE") and env.get("MASTER_PORT"):
+    # Lightning's own launcher sets LOCAL_RANK and no RANK.
+    ranked = env.get("RANK") or env.get("LOCAL_RANK")
+    if ranked and env.get("WORLD_SIZE") and env.get("MASTER_PORT"):
         return f"ranks-{env.get('MASTER_ADDR', '')}-{env['MASTER_PORT']}"
     return None
+
+
+def _torch_ranks() -> Job | None:
+    """Ranks that the program itself started, as with `torch.multiprocessing.spawn`."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    env = os.environ
+    pool = _parent_pool()
+    if env.get("MASTER_PORT"):
+        job_id = f"ranks-{env.get('MASTER_ADDR', '')}-{env['MASTER_PORT']}"
+    elif pool is not None:
+        job_id = f"ranks-{pool[1]}"
+    else:
+        return None
+    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    local_rank = _first(env, "LOCAL_RANK")
+    return Job(job_id, "torch", rank, local_rank, world_size, scheduler=scheduler_facts(env))
+
+
+def _ray_pool(env: Mapping[str, str]) -> tuple[str, str] | None:
+    ray = sys.modules.get("ray")
+    if ray is None or not env.get("RAY_RAYLET_PID"):  # not a worker
+        return None
+    try:
+        return "ray", f"ray-{ray.get_runtime_context().get_job_id()}-{env['RAY_RAYLET_PID']}"
+    except Exception:  # noqa: BLE001 - versions of Ray differ; the run is counted all the same
+        return None
+
+
+def _parent_pool() -> tuple[str, str] | None:
+    """Processes of multiprocessing (and with it of joblib) know their parent."""
+    process = sys.modules.get("multiprocessing.process")
+    parent = None if process is None else process.parent_process()
+    if process is None or parent is None:
+        return None
+    kind = "joblib" if "Loky" in process.current_process().name else "multiprocessing"
+    return kind, f"{kind}-{os.uname().nodename}-{parent.pid}"
 
 
 def _ranks(env: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:

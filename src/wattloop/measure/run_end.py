@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from wattloop.core.results import RunStatus, WindowResult
     from wattloop.measure.run_result import RunResult
     from wattloop.measure.session import Session
+    from wattloop.measure.shared_node import SharedTime
 
 __all__ = ["call_all", "run_result", "whole_run"]
 
@@ -35,6 +36,7 @@ def whole_run(
 def run_result(
     session: Session,
     result: WindowResult,
+    shared: SharedTime | None,
     status: RunStatus,
     exit_code: int | None,
     signal: int | None,
@@ -52,7 +54,11 @@ def run_result(
         "nested": session.role.nested,
         "counted_by": session.role.counted_by,
         "left_out": session.left_out,
+        "shared": shared,
     }
+    if shared is not None:
+        text = shared.text(result.energy_j)
+        result = result._replace(warnings=(*result.warnings, text))
     try:
         return RunResult.of(result, session.settings, machine_id=session.host.machine_id, **facts)
     except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules

@@ -8,6 +8,7 @@ from typing import Any
 from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.measure.shared_node import SharedTime
 from wattloop.measure.visible_gpus import LeftOut
 
 __all__ = ["RunResult"]
@@ -35,6 +36,8 @@ class RunResult:
     nested: bool = False
     left_out: tuple[LeftOut, ...] = ()
     """GPUs of the machine that the environment hides from the program: in no figure of the run."""
+    shared: SharedTime | None = None
+    """The time in which other runs counted the same devices."""
 
     @classmethod
     def of(
@@ -120,6 +123,7 @@ class RunResult:
                 for each in self.left_out
                 for name in each.names
             ],
+            "shared": None if self.shared is None else self.shared.to_dict(),
             "summary": self.summary,
         }
 
@@ -134,6 +138,7 @@ class RunResult:
             "accounting": dict(self.accounting),
             "counted": self.counted,
             "counted_by": self.counted_by,
+            "shared": None if self.shared is None else self.shared.to_dict(),
         }
 
 

@@ -12,11 +12,19 @@ from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.header import journal_header
-from wattloop.measure.job import RUN_VARIABLE, Job, enter_job, job_from_environment, leave_job
+from wattloop.measure.job import (
+    RUN_VARIABLE,
+    Job,
+    current_job,
+    current_pool,
+    enter_job,
+    leave_job,
+)
 from wattloop.measure.live_readings import LiveReadings
 from wattloop.measure.logbook import Logbook
 from wattloop.measure.meter import Context
 from wattloop.measure.node_reader import NodeReader
+from wattloop.measure.presence import Presence
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.run_end import call_all, run_result, whole_run
 from wattloop.measure.run_id import new_run_id
@@ -54,6 +62,7 @@ class Session(LiveReadings):
         self.settings = context.settings
         self.host = context.host
         self.job = job
+        self.pool = current_pool() if job is None else None
         self.parent_run_id = os.environ.get(RUN_VARIABLE)
         self._log = Logbook(context.clock, synced=not in_process)
         self.notes = self._log.notes
@@ -76,6 +85,8 @@ class Session(LiveReadings):
         self._journal = self._log.journal
         self._closing = threading.Lock()
         self.closed: RunResult | None = None
+        # Where clock or machine are given, the times of other runs mean nothing.
+        self._presence = Presence(self, real=beside)
         self.left_out: tuple[LeftOut, ...] = ()
         self.before_end: list[Callable[[], None]] = []
         """Called when the last readings are in and the journal is still open."""
@@ -110,7 +121,7 @@ class Session(LiveReadings):
             settings = settings_from(os.environ) if settings is None else settings
             context = Context(Host.from_environment(), settings)
         run_id = new_run_id(context.clock.wall_s())
-        inventory, job = detect(context, explain=False), job_from_environment()
+        inventory, job = detect(context, explain=False), current_job()
         left_out = _gpus_left_out(context, inventory, job)
         hidden = [f"-{name}" for each in left_out for name in each.names]
         if hidden:
@@ -201,11 +212,12 @@ class Session(LiveReadings):
             self._end_open_windows(end_s)
             call_all(self.before_end, self.note)
             self._flush(final=True)
-            self.role.settle(self.started_s)
+            self.role.settle(self.started_s, end_s)
             left_out = [each.text for each in self.left_out]
             warnings = [*self.notes, *left_out, *self._journal.warnings()]
             result = whole_run(self, end_s, window_id=ROOT_WINDOW_ID, warnings=warnings)
-            self.closed = run_result(self, result, status, exit_code, signal)
+            shared = self._presence.end(result, end_s)
+            self.closed = run_result(self, result, shared, status, exit_code, signal)
             self.closed = self._log.end(self.closed)
             self.role.release(end_s)
             if not hung:
@@ -244,8 +256,10 @@ class Session(LiveReadings):
         self.started_s = self.clock.now_s()
         self.started_wall_s = self.clock.wall_s()
         if keep:
+            self._presence.begin(self.started_s)
             self._log.open(self, journal_header(self, command=command, kind=kind, tags=tags))
         self.reader.decide(self._journal.path)
+        self._presence.update(self._journal)
         if self.job is None and self._in_process:
             enter_job(self.run_id)
         try:
@@ -258,6 +272,7 @@ class Session(LiveReadings):
         """Everything gathered since the last flush goes to the journal."""
         if self.reader.flush(ending=final):
             self._log.note_role(self)
+        self._presence.update(self._journal)
         self._log.notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))

@@ -37,6 +37,7 @@ def record_of(journal: Journal, close: Close) -> RunRecord:
         "accounting": end.get("accounting"),
         "counted": bool(end.get("counted", True)),
         "counted_by": end.get("counted_by"),
+        "shared": shared if isinstance(shared := end.get("shared"), dict) else None,
         "notes": notes,
     }
     record = RunRecord(run_id=header["run_id"])

@@ -21,6 +21,8 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
     result = record.result
     labels = accounting.get("labels") or {}
     facility = accounting.get("facility") or {}
+    # what another run counts is in that run's grid energy and carbon
+    part = 1.0 if record.left_out == 1.0 else 1.0 - record.left_out
     return {
         "run_id": record.run_id,
         "cluster": plain(tags.get("cluster") or job.get("cluster") or ""),
@@ -32,8 +34,8 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
         "insights": ",".join(str(one["code"]) for one in accounting.get("insights") or ()),
         "provenance": "" if result is None or not result.provenance else result.provenance.value,
         "complete": result is not None and result.complete,
-        "facility_j": facility.get("energy_j"),
-        "carbon_g": accounting.get("carbon_g"),
+        "facility_j": _part(facility.get("energy_j"), part),
+        "carbon_g": _part(accounting.get("carbon_g"), part),
         "efficiency": _efficiency(accounting),
         "job_nodes": _count(job.get("nodes")),
     }
@@ -42,6 +44,10 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
 def insert_run_facts_in(connection: Connection, record: RunRecord) -> None:
     """Keep them with the run, within its transaction."""
     connection.execute(insert(run_facts).values(**facts_of(record)))
+
+
+def _part(value: Any, part: float) -> Any:
+    return part * value if part < 1.0 and isinstance(value, int | float) else value
 
 
 def _exclusive(value: Any) -> bool | None:

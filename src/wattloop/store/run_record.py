@@ -9,6 +9,9 @@ from wattloop.core.results import RunStatus, WindowResult
 
 __all__ = ["RunRecord", "read_record"]
 
+ALL = 0.99
+"""A run of whose energy more is counted by others is in no total."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RunRecord:
@@ -23,6 +26,8 @@ class RunRecord:
         accounting: idle, carbon, cost and labels, as computed when the run ended.
         counted: False when another run on this node already counts the same devices.
         counted_by: the run that does.
+        shared: the time in which other runs counted the same devices, and the joules of it that
+            they count (`left_out_j`): totals do not add those again.
         notes: what happened to the record itself, such as a torn journal.
         quarantine: why its figures are not believed; they are in no total then.
         clock_offset_s: how far its machine's clock was ahead of the server's; start and end are
@@ -59,6 +64,7 @@ class RunRecord:
     accounting: dict[str, Any] | None = None
     counted: bool = True
     counted_by: str | None = None
+    shared: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     quarantine: str | None = None
     clock_offset_s: float | None = None
@@ -75,6 +81,15 @@ class RunRecord:
     def energy_j(self) -> float | None:
         """Joules of everything that could be read; None when nothing could."""
         return None if self.result is None else self.result.energy_j
+
+    @property
+    def left_out(self) -> float:
+        """Part of its energy that another run counts, 0 to 1."""
+        left_out_j, energy_j = (self.shared or {}).get("left_out_j"), self.energy_j
+        if not isinstance(left_out_j, int | float) or not energy_j:
+            return 0.0
+        part = min(1.0, max(0.0, left_out_j / energy_j))
+        return 1.0 if part > ALL else part
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with duration, energy and uncertainty spelled out."""

@@ -174,6 +174,9 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _columns(record: RunRecord) -> dict[str, Any]:
+    """Columns for lists and totals: energy and `counted` are what the run adds to a total."""
+    part = 1.0 if record.left_out == 1.0 else 1.0 - record.left_out
+    energy_j = record.energy_j
     return {
         "run_id": record.run_id,
         "name": plain(record.name),
@@ -186,10 +189,10 @@ def _columns(record: RunRecord) -> dict[str, Any]:
         "parent_run_id": record.parent_run_id,
         "started_wall_s": record.started_wall_s,
         "duration_s": record.duration_s,
-        "energy_j": record.energy_j,
+        "energy_j": None if energy_j is None else part * energy_j,
         "uncertainty_j": None if record.result is None else record.result.uncertainty_j,
         "exit_code": record.exit_code,
-        "counted": record.counted,
+        "counted": record.counted and record.left_out < 1.0,
         "body": json_text(record.to_dict()),
         "quarantine": record.quarantine,
         "clock_offset_s": record.clock_offset_s,

@@ -205,6 +205,8 @@ _RUN_COLUMNS: list[tuple[str, type, Callable[[RunRecord], Any]]] = [
     ("job_id", str, lambda r: str(r.job["id"]) if r.job and r.job.get("id") else None),
     ("counted", bool, lambda r: r.counted),
     ("counted_by", str, lambda r: r.counted_by),
+    ("shared_s", float, lambda r: _number((r.shared or {}).get("overlap_s"))),
+    ("left_out_j", float, lambda r: _number((r.shared or {}).get("left_out_j"))),
     ("command", str, lambda r: None if r.command is None else json.dumps(r.command)),
     ("tags", str, lambda r: json.dumps(r.tags)),
 ]

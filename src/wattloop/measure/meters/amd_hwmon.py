@@ -139,6 +139,7 @@ def _domain(card: AmdCard, gauge: Gauge) -> Domain:
         tdp_w=limit_w,
         tdp_note=limit_note(limit_w, default_w),
         device="AMD GPU " + card.pci_address,
+        identity=card.pci_address,
     )
 
 

@@ -176,6 +176,7 @@ class AmdSmiPower(_AmdSmiMeter):
             tdp_w=gpu.limit_w,
             tdp_note=gpu.limit_note,
             device=gpu.model,
+            identity=gpu.card.pci_address,
         )
 
 
@@ -201,6 +202,7 @@ class AmdSmiEnergy(_AmdSmiMeter):
             tdp_w=gpu.limit_w,
             tdp_note=gpu.limit_note,
             device=gpu.model,
+            identity=gpu.card.pci_address,
         )
 
 

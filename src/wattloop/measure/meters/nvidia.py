@@ -188,6 +188,7 @@ class NvmlPower(_NvmlMeter):
             tdp_w=card.limit_w,
             tdp_note=card.limit_note,
             device=card.model,
+            identity=card.uuid,
         )
 
 
@@ -214,6 +215,7 @@ class NvmlEnergy(_NvmlMeter):
             tdp_w=card.limit_w,
             tdp_note=card.limit_note,
             device=card.model,
+            identity=card.uuid,
         )
 
 

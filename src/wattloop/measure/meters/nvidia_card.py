@@ -46,6 +46,7 @@ class Card:
     limit_w: float | None
     limit_note: str
     max_limit_w: float | None
+    uuid: str
     signals: tuple[CardSignal, ...]
 
     @property
@@ -114,6 +115,7 @@ def _card(
         limit_w=None if limit_mw is None else limit_mw / 1_000,
         limit_note=_limit_note(limit_mw, default_mw),
         max_limit_w=None if range_mw is None else range_mw[1] / 1_000,
+        uuid=_text(_optional(nvml, nvml.nvmlDeviceGetUUID, handle) or ""),
         signals=tuple(s for s in _signals(f"gpu:{index}") if _supported(nvml, handle, s)),
     )
 

@@ -1,0 +1,433 @@
+"""Runs that count the same devices at the same time: each knows of the others, one counts.
+
+Every process that counts keeps a small file in a folder of the machine: its runs, their devices,
+begin and end. The run that began first counts; a later one leaves the time they share out of
+totals. Runs of other users and of other stores are marked, and not left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattloop.core.records import Domain, Scope
+from wattloop.core.results import WindowResult
+from wattloop.hardware.host import Host
+
+__all__ = [
+    "CountingRun",
+    "NodeRuns",
+    "SharedTime",
+    "device_key",
+    "machine_name",
+    "shared_time",
+    "store_key",
+]
+
+FOLDER = "/tmp/.wattloop-runs"
+FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
+REMEMBERED_S = 60.0
+"""How long a process lists a run that has ended: every other run looks twice a second."""
+REMEMBERED = 64
+RECENT_S = 1.0
+MOST_FILES = 2_048
+MOST_BYTES = 262_144
+WHOLE_NODE = "node"
+STAND_INS = ("WATTLOOP_VIRTUAL_STATE", "WATTLOOP_NVML_LIBRARY", "WATTLOOP_NVML_STUB_STATE")
+NOTICED_S = 0.005
+"""Shorter overlaps are the end of one run and the beginning of the next."""
+_NAME = re.compile(r"[\w.:-]{1,80}")
+
+
+class CountingRun(NamedTuple):
+    """A run that counts devices of this machine.
+
+    Attributes:
+        store: tells stores apart without naming them.
+        from_s, until_s: since when and up to when it counts; None while it does.
+        devices: what it counts, by names that hold in every process of the machine.
+        share: whether it counts its own part of them only.
+        journal: where its last reading stands if it dies.
+        uid: of the user who owns the file that lists it.
+        ours: whether it is a run of this user into the same store.
+    """
+
+    run_id: str
+    store: str
+    from_s: float
+    devices: tuple[str, ...]
+    until_s: float | None = None
+    share: bool = False
+    journal: str = ""
+    uid: int = -1
+    ours: bool = False
+
+    def meets(self, keys: Iterable[str]) -> bool:
+        """Whether it counts one of these devices."""
+        own = set(self.devices)
+        others = set(keys)
+        return bool(own & others) or bool((WHOLE_NODE in own | others) and own and others)
+
+
+class SharedTime(NamedTuple):
+    """The part of a run during which others counted the same devices.
+
+    Attributes:
+        overlap_s: seconds with at least one other run.
+        share: the same as a part of the run.
+        runs: the others, each with its own overlap and whether it counts what both saw.
+        left_out_j: joules that another run counts; totals do not add them again.
+    """
+
+    overlap_s: float
+    share: float
+    runs: tuple[tuple[str, float, bool], ...]
+    left_out_j: float = 0.0
+
+    def text(self, energy_j: float | None) -> str:
+        """For people."""
+        names = ", ".join(run_id for run_id, _, _ in self.runs[:3])
+        more = f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else ""
+        text = (
+            f"shared: for {self.overlap_s:.1f} s ({self.share:.0%} of this run) the same devices "
+            f"were in use by run {names}{more}; the energy is that of all of them"
+        )
+        if self.left_out_j > 0 and energy_j:
+            leader = next(run_id for run_id, _, counts in self.runs if counts)
+            text += (
+                f"; {min(1.0, self.left_out_j / energy_j):.0%} of it is counted by run {leader} "
+                "and left out of totals"
+            )
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "overlap_s": self.overlap_s,
+            "share": self.share,
+            "runs": [
+                {"run_id": run_id, "overlap_s": overlap_s, "counts": counts}
+                for run_id, overlap_s, counts in self.runs
+            ],
+            "left_out_j": self.left_out_j,
+        }
+
+
+def device_key(domain: Domain) -> str:
+    """Names a device so that it means the same in every process of this machine."""
+    return WHOLE_NODE if domain.scope is Scope.NODE else domain.identity or domain.name
+
+
+def machine_name(host: Host) -> str:
+    """Tells machines, trees of files and stand-ins for devices apart."""
+    stand_ins = (os.environ.get(name, "") for name in STAND_INS)
+    return " ".join((host.boot_id, str(host.sysfs), str(host.procfs), *stand_ins))
+
+
+def store_key(location: str) -> str:
+    """Tells stores apart without naming them: a URL may carry a password."""
+    place = location if "://" in location else os.path.realpath(location)
+    return _digest(place)
+
+
+def shared_time(
+    run: CountingRun,
+    others: Iterable[CountingRun],
+    result: WindowResult,
+    key_of: Mapping[str, str],
+    between: Callable[[float, float], WindowResult],
+) -> SharedTime | None:
+    """What `run` shares with the others; None where it had its devices for itself.
+
+    Args:
+        run: with its end.
+        others: runs of this machine.
+        result: of the whole run.
+        key_of: domain -> the name of its device in `CountingRun.devices`.
+        between: energy of the run between two instants.
+    """
+    assert run.until_s is not None
+    met: list[tuple[str, float, bool]] = []
+    spans: list[tuple[float, float]] = []
+    led: dict[str, list[tuple[float, float]]] = {}
+    totals = [domain.name for domain in result.counted]
+    for other in sorted(others, key=lambda each: (each.from_s, each.run_id)):
+        begin_s = max(run.from_s, other.from_s)
+        end_s = min(run.until_s, run.until_s if other.until_s is None else other.until_s)
+        if other.run_id == run.run_id or end_s - begin_s < NOTICED_S:
+            continue
+        common = [name for name in totals if other.meets([key_of.get(name, name)])]
+        if not common:
+            continue
+        leads = _leads(other, run)
+        met.append((other.run_id, end_s - begin_s, leads))
+        spans.append((begin_s, end_s))
+        for name in common if leads else ():
+            led.setdefault(name, []).append((begin_s, end_s))
+    if not met:
+        return None
+    overlap_s = sum(end_s - begin_s for begin_s, end_s in _union(spans))
+    duration_s = run.until_s - run.from_s
+    left_out_j = 0.0
+    for names, times in _by_times(led).items():
+        for begin_s, end_s in times:
+            found = {d.name: d.energy_j for d in between(begin_s, end_s).domains}
+            left_out_j += sum(found.get(name) or 0.0 for name in names)
+    return SharedTime(overlap_s, overlap_s / duration_s, tuple(met), left_out_j)
+
+
+def _leads(other: CountingRun, run: CountingRun) -> bool:
+    """Whether `other` counts what both see."""
+    if not other.ours or (run.share and other.share):
+        return False
+    if run.share != other.share:  # what the whole devices used contains the part of one run
+        return run.share
+    return (other.from_s, other.run_id) < (run.from_s, run.run_id)
+
+
+def _by_times(
+    led: Mapping[str, Sequence[tuple[float, float]]],
+) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+    """Domains that are left out at the same times, together with these times."""
+    groups: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    for name, spans in led.items():
+        groups.setdefault(tuple(_union(spans)), []).append(name)
+    return {tuple(names): list(times) for times, names in groups.items()}
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for begin_s, end_s in sorted(spans):
+        if joined and begin_s <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end_s))
+        else:
+            joined.append((begin_s, end_s))
+    return joined
+
+
+class NodeRuns:
+    """The runs that count devices of one machine, as the processes list them.
+
+    Args:
+        machine: tells machines and trees of files apart.
+        last_reading_s: time of the last reading in the journal of a run that died.
+    """
+
+    def __init__(self, machine: str, last_reading_s: Callable[[str], float]) -> None:
+        self._machine = _digest(machine)
+        self._last_reading_s = last_reading_s
+        self._own: dict[str, CountingRun] = {}
+        self._seen: dict[str, CountingRun] = {}
+        self._alive_s: dict[str, float] = {}
+
+    def enter(self, run: CountingRun) -> None:
+        """List a run of this process."""
+        self._own[run.run_id] = run
+        _listed.put(self._machine, run)
+
+    def leave(self, run_id: str, until_s: float | None) -> None:
+        """The run has ended; without a time it counts nothing after all."""
+        run = self._own.pop(run_id, None)
+        if run is not None and until_s is None:
+            _listed.drop(run_id)
+        elif run is not None:
+            _listed.put(self._machine, run._replace(until_s=until_s))
+
+    def look(self, now_s: float) -> list[CountingRun]:
+        """Every other run that was seen since this one began, with its end where it has one.
+
+        A run whose process died ends with its last reading, or when it was last seen alive.
+        """
+        listed = _listed.read(self._machine)
+        for run_id in self._seen.keys() - {run.run_id for run, _ in listed}:
+            if self._seen[run_id].until_s is None:
+                until_s = self._alive_s[run_id]
+                self._seen[run_id] = self._seen[run_id]._replace(until_s=until_s)
+        for run, alive in listed:
+            if run.run_id in self._own:
+                continue
+            if run.until_s is None and not alive:
+                last_s = self._last_reading_s(run.journal) if run.ours else -math.inf
+                if last_s < run.from_s:  # its journal is in the store already
+                    last_s = self._alive_s.get(run.run_id, run.from_s)
+                run = run._replace(until_s=last_s)  # noqa: PLW2901 - with its end
+            elif run.until_s is None:
+                self._alive_s[run.run_id] = now_s
+            self._seen[run.run_id] = run
+        return list(self._seen.values())
+
+
+class _Listing:
+    """The file in which this process lists its runs, and those of the others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._runs: dict[str, tuple[str, CountingRun]] = {}
+        self._cache: dict[str, tuple[float, list[tuple[str, CountingRun]]]] = {}
+
+    def put(self, machine: str, run: CountingRun) -> None:
+        with self._lock:
+            self._ours()
+            self._runs[run.run_id] = (machine, run)
+            self._write()
+
+    def drop(self, run_id: str) -> None:
+        with self._lock:
+            self._ours()
+            self._runs.pop(run_id, None)
+            self._write()
+
+    def read(self, machine: str) -> list[tuple[CountingRun, bool]]:
+        """Runs of every process on this machine, and whether that process lives."""
+        with self._lock:
+            self._ours()
+            mine = {run.store for _, run in self._runs.values()}
+            found: list[tuple[CountingRun, bool]] = []
+            folder = _folder()
+            for path in _files(folder):
+                name = path.name
+                process = re.fullmatch(r"(\d+)-(\d+)\.json", name)
+                if process is None:
+                    continue
+                alive = _start_of(int(process.group(1))) == process.group(2)
+                runs = self._in_file(path)
+                if not alive and _old(run for _, run in runs):
+                    self._cache.pop(name, None)
+                    with suppress(OSError):  # another user's, or removed meanwhile
+                        path.unlink()
+                for where, run in runs:
+                    if where == machine:
+                        ours = run.uid == os.getuid() and run.store in mine
+                        found.append((run._replace(ours=ours), alive))
+            return found
+
+    def _ours(self) -> None:
+        """A forked child has no runs of its own yet."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._runs.clear()
+
+    def _write(self) -> None:
+        oldest_s = time.monotonic() - REMEMBERED_S
+        ended = [i for i, (_, run) in self._runs.items() if run.until_s is not None]
+        for i, run_id in enumerate(ended):
+            until_s = self._runs[run_id][1].until_s
+            if i < len(ended) - REMEMBERED or (until_s is not None and until_s < oldest_s):
+                del self._runs[run_id]
+        folder = _folder(create=True)
+        if folder is None:
+            return
+        path = folder / f"{self._pid}-{_start_of(self._pid)}.json"
+        data = [
+            {**run._asdict(), "machine": machine, "uid": -1, "ours": False}
+            for machine, run in self._runs.values()
+        ]
+        partial = folder / f".{path.name}"
+        with suppress(OSError):  # a full disk: other runs do not learn of this one
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(partial, flags, 0o644)
+            with os.fdopen(fd, "w") as file:
+                json.dump(data, file)
+            partial.replace(path)
+
+    def _in_file(self, path: Path) -> list[tuple[str, CountingRun]]:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return []
+        with os.fdopen(fd, "rb") as file:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                return []
+            known = self._cache.get(path.name)
+            # Two writes within a tick of the kernel's clock have the same time.
+            recent = abs(time.time() - facts.st_mtime) < RECENT_S
+            if known is None or recent or known[0] != facts.st_mtime_ns:
+                known = (facts.st_mtime_ns, _parsed(file.read(MOST_BYTES), facts.st_uid))
+                self._cache[path.name] = known
+        return known[1]
+
+
+def _parsed(data: bytes, uid: int) -> list[tuple[str, CountingRun]]:
+    """The runs of a file; another user may have written anything into it."""
+    try:
+        rows = json.loads(data)
+        return [
+            (
+                str(row["machine"]),
+                CountingRun(
+                    run_id=str(row["run_id"]),
+                    store=str(row["store"]),
+                    from_s=float(row["from_s"]),
+                    devices=tuple(map(str, row["devices"][:256])),
+                    until_s=None if row["until_s"] is None else float(row["until_s"]),
+                    share=row["share"] is True,
+                    journal=str(row["journal"]),
+                    uid=uid,
+                ),
+            )
+            for row in rows[: REMEMBERED * 2]
+            if _NAME.fullmatch(str(row["run_id"])) and math.isfinite(float(row["from_s"]))
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return []
+
+
+def _old(runs: Iterable[CountingRun]) -> bool:
+    """Whether every run ended so long ago that no other asks for it."""
+    oldest_s = time.monotonic() - REMEMBERED_S
+    return all(run.until_s is not None and run.until_s < oldest_s for run in runs)
+
+
+def _files(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    try:
+        return list(itertools.islice(folder.iterdir(), MOST_FILES))
+    except OSError:
+        return []
+
+
+def _digest(text: str) -> str:
+    data = text.encode()
+    return f"{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
+
+
+def _folder(*, create: bool = False) -> Path | None:
+    """The machine's folder, made if need be; None where it cannot be used."""
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+    try:
+        if create:
+            with suppress(FileExistsError):
+                folder.mkdir()
+                folder.chmod(0o1777)
+        facts = folder.lstat()
+    except OSError:
+        return None
+    safe = facts.st_uid in (0, os.getuid()) or facts.st_mode & stat.S_ISVTX
+    return folder if stat.S_ISDIR(facts.st_mode) and safe else None
+
+
+def _start_of(pid: int) -> str:
+    """When a process began, in ticks since boot; empty when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    # the name in brackets may contain blanks and brackets
+    return text.rpartition(b")")[2].split()[19].decode()
+
+
+_listed = _Listing()

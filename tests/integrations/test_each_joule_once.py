@@ -1,0 +1,291 @@
+"""Real programs of several processes: the total of the store is what the machine used."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wattloop.measure.closing import close_journal
+from wattloop.store.database import open_store
+from wattloop.store.fold import recover
+from wattloop.store.job_list import job_totals
+from wattloop.store.runs import RunRecord, list_runs
+from wattloop.testing.power_curves import SquareWave
+from wattloop.testing.powercap_driver import Driver
+from wattloop.testing.powercap_tree import PowercapTree, TreeZone
+
+SRC = Path(__file__).parents[2] / "src"
+EDGES_J = 12.0
+"""A fifth of a second at full power: what the written counter may lag on a busy machine."""
+
+
+@dataclass
+class Node:
+    """A machine whose package changes between 20 and 60 W every second."""
+
+    folder: Path
+    package: TreeZone
+    driver: Driver
+    environment: dict[str, str]
+
+    def start(self, program: str, *words: str, name: str = "program.py") -> subprocess.Popen[str]:
+        """A Python program of this machine."""
+        path = self.folder / name
+        path.write_text(textwrap.dedent(program))
+        return self.launch(sys.executable, str(path), *words)
+
+    def launch(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            words,
+            env=self.environment,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, program: str) -> None:
+        process = self.start(program)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+
+    def records(self) -> list[RunRecord]:
+        with open_store(str(self.folder / "runs.db")) as store:
+            list(recover(store, close_journal))
+            return sorted(list_runs(store), key=lambda r: r.started_s)
+
+    def check_total(self) -> list[RunRecord]:
+        """The store's total against what the package used while at least one run went on."""
+        records = self.records()
+        with open_store(str(self.folder / "runs.db")) as store:
+            total_j = job_totals(store).energy_j
+        true_j = 0.0
+        until_s = -1.0
+        for record in records:
+            assert record.ended_s is not None
+            begin_s = max(until_s, record.started_s)
+            if record.ended_s > begin_s:
+                true_j += self.driver.true_energy_j(self.package, begin_s, record.ended_s)
+                until_s = record.ended_s
+        assert total_j == pytest.approx(true_j, rel=0.01, abs=EDGES_J)
+        sys.stdout.write(f"total {total_j:.2f} J, truth {true_j:.2f} J\n")
+        return records
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    tree = PowercapTree(tmp_path / "sys")
+    package = tree.add_package(0)
+    (tmp_path / "run").mkdir()
+    hidden = ("WATTLOOP_JOB", "WATTLOOP_RUN", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {
+        "WATTLOOP_SYSFS_ROOT": str(tree.root),
+        "WATTLOOP_STORE": str(tmp_path / "runs.db"),
+        "WATTLOOP_METERS": "rapl",
+        "WATTLOOP_NODE_RUNS": str(tmp_path / "node"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "PYTHONPATH": str(SRC),
+        "OMP_NUM_THREADS": "1",
+    }
+    curve = SquareWave(low_w=20.0, high_w=60.0, period_s=2.0)
+    with Driver({package: curve}) as driver:
+        yield Node(tmp_path, package, driver, environment)
+
+
+def test_ddp_of_lightning(node: Node) -> None:
+    """`Trainer(devices=2, strategy="ddp")` with the callback, and nothing around it."""
+    pytest.importorskip("lightning", reason="Lightning is not installed")
+    node.run(
+        """
+        import time, torch, warnings
+        import lightning.pytorch as pl
+        from wattloop.integrations.lightning import EnergyCallback
+        warnings.simplefilter("ignore")
+
+        class Model(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+
+            def training_step(self, batch, index):
+                time.sleep(0.1)
+                return self.layer(batch[0]).square().mean()
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        if __name__ == "__main__":
+            data = torch.utils.data.TensorDataset(torch.randn(80, 4))
+            trainer = pl.Trainer(
+                max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+                enable_progress_bar=False, enable_model_summary=False,
+                enable_checkpointing=False, callbacks=[EnergyCallback()],
+            )
+            trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=4))
+        """
+    )
+    first, second = node.check_total()
+    assert first.job is not None and second.job is not None
+    assert first.job["id"] == second.job["id"]
+    assert sorted(r.counted for r in (first, second)) == [False, True]
+
+
+RANKS = """
+import os, sys, time, torch, wattloop
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank, folder, joined):
+    if joined:
+        method = f"file://{folder}/meet"
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+        dist.barrier()
+    with wattloop.measure("rank"):
+        time.sleep(2.5 + 0.5 * rank)
+    if joined:
+        dist.barrier()
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(os.getcwd(), JOINED), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["torch.distributed", "processes only"])
+def test_spawn_of_torch(node: Node, joined: bool) -> None:
+    """`torch.multiprocessing.spawn`, with ranks that know each other and without."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    node.run(RANKS.replace("JOINED", str(joined)))
+    records = node.check_total()
+    jobs = [record.job for record in records]
+    assert len(jobs) == 2 and jobs[0] is not None and jobs[1] is not None
+    assert jobs[0]["id"] == jobs[1]["id"]
+    assert jobs[0]["kind"] == ("torch" if joined else "multiprocessing")
+
+
+def test_pool_of_multiprocessing(node: Node) -> None:
+    """Workers that measure one task after the other, each when it likes."""
+    node.run(
+        """
+        import multiprocessing, time, wattloop
+
+        def task(number):
+            with wattloop.measure(f"task {number}"):
+                time.sleep(0.4 + 0.25 * (number % 3))
+
+        if __name__ == "__main__":
+            with multiprocessing.Pool(3) as pool:
+                pool.map(task, range(15), chunksize=1)
+        """
+    )
+    records = node.check_total()
+    assert len(records) == 15
+    assert any(record.left_out > 0.5 for record in records)
+    assert {(record.job or {}).get("kind") for record in records} == {"multiprocessing"}
+
+
+def test_workers_of_joblib(node: Node) -> None:
+    """`joblib.Parallel` of measured functions."""
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    node.run(
+        """
+        import time, joblib, wattloop
+
+        def task(number):
+            with wattloop.measure(f"task {number}"):
+                time.sleep(1.0 + 0.3 * number)
+
+        if __name__ == "__main__":
+            joblib.Parallel(n_jobs=2)(joblib.delayed(task)(i) for i in range(4))
+        """
+    )
+    records = node.check_total()
+    assert len({(record.job or {}).get("id") for record in records}) == 1
+    assert (records[0].job or {}).get("kind") == "joblib"
+
+
+def test_workers_of_ray(node: Node) -> None:
+    """Tasks of Ray that measure themselves."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    node.environment["RAY_USAGE_STATS_ENABLED"] = "0"
+    node.run(
+        """
+        import time, ray, wattloop
+
+        @ray.remote
+        def task(number):
+            with wattloop.measure(f"task {number}"):
+                time.sleep(1.5 + 0.5 * number)
+
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+        ray.get([task.remote(i) for i in range(3)])
+        ray.shutdown()
+        """
+    )
+    records = node.check_total()
+    assert len(records) == 3
+    assert len({(record.job or {}).get("id") for record in records}) == 1
+    assert (records[0].job or {}).get("kind") == "ray"
+
+
+def test_two_runs_at_once(node: Node) -> None:
+    """Two programs that know nothing of each other: both are marked, with their overlap."""
+    words = [sys.executable, "-m", "wattloop", "run", "-q", "--name"]
+    first = node.launch(*words, "first", "--", "sleep", "3")
+    _until_listed(node, 1)
+    second = node.launch(*words, "second", "--", "sleep", "4")
+    for process in (first, second):
+        assert process.wait(timeout=60) == 0
+    one, two = node.check_total()
+    assert one.ended_s is not None and one.shared is not None and two.shared is not None
+    overlap_s = one.ended_s - two.started_s
+    for record, other in ((one, two), (two, one)):
+        assert record.shared is not None and record.duration_s is not None
+        assert record.shared["overlap_s"] == pytest.approx(overlap_s, abs=0.02)
+        share = record.shared["overlap_s"] / record.duration_s
+        assert record.shared["share"] == pytest.approx(share, rel=0.02)
+        assert [run["run_id"] for run in record.shared["runs"]] == [other.run_id]
+        assert record.result is not None
+        assert any(text.startswith("shared: ") for text in record.result.warnings)
+    assert one.left_out == 0.0
+    shown = node.launch(sys.executable, "-m", "wattloop", "runs", "list").communicate()[0]
+    assert "left out" in shown
+    shown = node.launch(sys.executable, "-m", "wattloop", "runs", "show", one.run_id)
+    assert f"in use by run {two.run_id}" in shown.communicate()[0]
+
+
+def test_leader_that_is_killed(node: Node) -> None:
+    """The run that began first dies: what it had not counted, the other counts."""
+    program = """
+        import sys, time, wattloop
+        with wattloop.measure(sys.argv[1]):
+            time.sleep(float(sys.argv[2]))
+        """
+    first = node.start(program, "first", "60", name="first.py")
+    _until_listed(node, 1)
+    second = node.start(program, "second", "4", name="second.py")
+    _until_listed(node, 2)
+    time.sleep(1.5)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    assert second.wait(timeout=60) == 0
+    one, two = node.check_total()
+    assert (one.status.value, two.status.value) == ("died", "finished")
+    assert 0.1 < two.left_out < 0.9
+
+
+def _until_listed(node: Node, count: int) -> None:
+    """Wait until so many processes list a run that counts."""
+    limit_s = time.monotonic() + 60
+    folder = node.folder / "node"
+    while len(list(folder.glob("[0-9]*.json"))) < count:
+        assert time.monotonic() < limit_s, "no run was listed"
+        time.sleep(0.02)
+    time.sleep(1.0)
