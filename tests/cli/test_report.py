@@ -25,6 +25,18 @@ def test_a_run_becomes_one_file_that_needs_nothing_else(machine: Machine) -> Non
     assert json.loads(done.stdout)
 
 
+def test_only_sensors_that_were_used_are_listed(machine: Machine) -> None:
+    """Promise: an estimate that a counter made needless is not among the sensors of a figure."""
+    machine.wattloop("run", "--name", "tiny", "--meters", "rapl,estimate", "--", "sleep", "0.3")
+    done = machine.wattloop("report", "tiny", "--html", "-o", "out.html")
+    assert done.returncode == 0, done.stderr
+    page = (machine.folder / "out.html").read_text()
+    table = page.partition("Sensors that these figures come from")[2].partition("</table>")[0]
+    assert "<td>rapl" in table
+    assert "<td>estimate" not in table
+    assert "not used: cpu:0/package by estimate" in page
+
+
 def test_a_name_without_an_ending_gets_one(machine: Machine) -> None:
     """Promise: whatever dots are in the folders before it."""
     (machine.folder / "v1.2").mkdir()

@@ -1,6 +1,8 @@
 """Promises of reports: whole without a network, texts shown as texts, pages that say all."""
 
 import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -72,6 +74,37 @@ def test_the_same_parts_are_typeset() -> None:
     """Typst takes every kind of block, whatever the texts are."""
     pytest.importorskip("typst", reason="typst is not installed")
     assert document_pdf(nasty_document()).startswith(b"%PDF-")
+
+
+def wide_document(columns: int) -> Document:
+    """A table as of a campaign with all its figures."""
+    names = tuple(f"figure {n}" for n in range(columns))
+    rows = tuple((policy, *["1,234.5 ± 12.3 *"] * columns) for policy in ("fifo", "aurachronos"))
+    table = Table(("policy", *names), rows, "wide", frozenset(range(1, columns + 1)))
+    return Document("t", "s", (Section("h", (table,)),), 0.0, "0")
+
+
+@pytest.mark.parametrize("columns", [2, 8, 20])
+def test_wide_tables_are_typeset_below_each_other(columns, tmp_path) -> None:
+    """No column is printed over another: what does not fit follows, with the first column again."""
+    pytest.importorskip("typst", reason="typst is not installed")
+    pdftotext = shutil.which("pdftotext")
+    if pdftotext is None:
+        pytest.skip("pdftotext of poppler-utils is not installed")
+    (tmp_path / "wide.pdf").write_bytes(document_pdf(wide_document(columns)))
+    words = [pdftotext, "-bbox", str(tmp_path / "wide.pdf"), "-"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    boxes = [
+        tuple(map(float, re.findall(r'(?:xMin|yMin|xMax|yMax)="([\d.]+)"', line)))
+        for line in found.splitlines()
+        if "<word" in line
+    ]
+    assert found.count(">1,234.5<") == 2 * columns
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert right < 595 - 50, "beyond the margin of the page"
+        for x0, y0, x1, y1 in boxes[:number]:
+            apart = right <= x0 + 0.5 or x1 <= left + 0.5 or bottom <= y0 + 2 or y1 <= top + 2
+            assert apart, "printed over another word"
 
 
 def test_a_page_without_charts_needs_no_scripts() -> None:

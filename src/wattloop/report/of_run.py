@@ -149,13 +149,31 @@ def _assumptions(accounting: Any) -> list[Block]:
     return [Paragraph(line) for line in lines if line]
 
 
+def _used(record: RunRecord) -> set[tuple[str, str]]:
+    """Meter and domain of every sensor that a figure of the run comes from."""
+    if record.result is None:
+        return set()
+    chosen = {(domain.name, domain.source) for domain in record.result.domains}
+    return {
+        (feed["meter"], domain["name"])
+        for feed in record.feeds
+        for domain in feed.get("domains") or ()
+        # without a source, as in old runs, nothing tells two sensors of a domain apart
+        if (domain["name"], domain.get("source", "")) in chosen or "source" not in domain
+    }
+
+
 def _how(record: RunRecord) -> list[Block]:
     """Sensors with their resolution, and where the run was."""
     from wattloop.report.document import Table
 
-    rows = []
+    rows, unused = [], []
+    used = _used(record)
     for feed in record.feeds:
         for domain in feed.get("domains") or ():
+            if (feed["meter"], domain["name"]) not in used:
+                unused.append(f"{domain['name']} by {feed['meter']}")
+                continue
             unit = "J" if domain["kind"] == "counter" else "W"
             known = domain.get("known_error")
             rows.append(
@@ -172,8 +190,9 @@ def _how(record: RunRecord) -> list[Block]:
     table = Table(
         ("domain", "meter", "kind", "resolution", "updates every", "known error", "device"),
         tuple(rows),
-        caption="Sensors that were read",
+        caption="Sensors that these figures come from",
         numbers=frozenset((3, 4, 5)),
+        notes=(f"known here and not used: {', '.join(unused)}",) if unused else (),
     )
     interval_s = record.settings.get("interval_s")
     where = [

@@ -103,10 +103,6 @@ def _badges(block: Badges, _: Path) -> dict[str, Any]:
 
 
 def _table(block: Table, _: Path) -> dict[str, Any]:
-    widths = [
-        max((len(row[place]) for row in block.rows), default=0)
-        for place in range(len(block.columns))
-    ]
     return {
         "kind": "table",
         "columns": list(block.columns),
@@ -114,8 +110,6 @@ def _table(block: Table, _: Path) -> dict[str, Any]:
         "caption": block.caption,
         "numbers": sorted(block.numbers),
         "notes": list(block.notes),
-        # the column with the longest text takes what is left, and wraps
-        "stretch": widths.index(max(widths)) if widths else 0,
     }
 
 
