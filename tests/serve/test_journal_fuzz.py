@@ -10,6 +10,7 @@ import random
 import time
 from array import array
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def _changed(data: Any, chance: random.Random) -> Any:
         if isinstance(place, dict) and chance.random() < 0.2:
             del place[last]
         else:
-            place[last] = chance.choice(ODD)
+            place[last] = deepcopy(chance.choice(ODD))
     return data
 
 
@@ -117,7 +118,10 @@ def _journal(run_id: str, number: int) -> bytes:
     if chance.random() < 0.5:
         at = 0
     kind, data = frames[at]
-    frames[at] = (kind, chance.choice(ODD) if chance.random() < 0.05 else _changed(data, chance))
+    frames[at] = (
+        kind,
+        deepcopy(chance.choice(ODD)) if chance.random() < 0.05 else _changed(data, chance),
+    )
     if at == 0 and isinstance(frames[0][1], dict):
         frames[0][1]["run_id"] = run_id  # another one is refused at once
     parts = [json_frame(kind, data) for kind, data in frames]

@@ -23,7 +23,6 @@ __all__ = ["app", "listening"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 REMEDY = "pip install 'wattloop[serve]'"
-KEEP_ALIVE_S = 65
 
 
 @app.command()
@@ -70,6 +69,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         import uvicorn
 
         from wattloop.serve.app import create_app
+        from wattloop.serve.connections import server_config
     except ImportError as error:
         raise ConfigError(
             f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
@@ -100,15 +100,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         warm_up(dashboard.state.house.oracle)
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
-        settings = uvicorn.Config(
-            dashboard,
-            log_level="warning",
-            server_header=False,
-            # longer than any of ours waits between two calls: a connection is not closed under one
-            timeout_keep_alive=KEEP_ALIVE_S,
-        )
-        server = uvicorn.Server(settings)
-        server.run(sockets=[place])
+        uvicorn.Server(server_config(dashboard)).run(sockets=[place])
 
 
 def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 - `body`, `moments`, `faults`   what a request holds, and what is wrong with it
 - `door`       a short way in for deliveries of nodes
 - `folding`, `settling`, `steward`   runs into the store, while pages are served
+- `connections`   how many there may be, and how long each may take
 - `worker`, `tasks`   child processes with limits, for what takes long or reads text of others
 - `cache`, `kept`, `kept_pages`, `warm`   what takes long is made once, or before somebody asks
 """

@@ -70,6 +70,7 @@ class House:
         self.store = store
         # files and addresses are the operator's: those in stored runs are of other machines
         self.settings = load_settings()
+        self.streams = 0
         self.cache = Cache()
         # its threads wait for the simulator: analyses of others have their own
         self.simulated = Cache()

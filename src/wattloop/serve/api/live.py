@@ -12,7 +12,8 @@ from fastapi.responses import StreamingResponse
 
 from wattloop.core.errors import RunNotFound
 from wattloop.serve.faults import faults
-from wattloop.serve.house import InHouse
+from wattloop.serve.house import House, InHouse
+from wattloop.serve.worker import too_busy
 from wattloop.store.frames import END, SAMPLES, SampleBlock
 from wattloop.store.journal import JournalTail
 from wattloop.store.levels import watts
@@ -25,6 +26,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/runs", tags=["runs"])
 
 POLL_S = 0.5
+MOST_STREAMS = 200
+"""Each holds a connection for as long as its reader looks at it."""
 
 
 EVENTS = "text/event-stream"
@@ -40,6 +43,8 @@ async def live(request: Request, house: InHouse, run_id: str) -> StreamingRespon
 
     Their data are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`.
     """
+    if house.streams >= MOST_STREAMS:
+        raise too_busy()
     found = await asyncio.to_thread(live_journal, house.store, run_id)
     if found is None:
         raise RunNotFound(f"run {run_id!r} is not going on")
@@ -49,16 +54,17 @@ async def live(request: Request, house: InHouse, run_id: str) -> StreamingRespon
     except OSError:  # ended this moment
         raise RunNotFound(f"run {run_id!r} is not going on") from None
     return StreamingResponse(
-        _events(request, record, tail, path),
+        _events(request, house, record, tail, path),
         media_type=EVENTS,
         headers={"Cache-Control": "no-store"},
     )
 
 
 async def _events(
-    request: Request, record: RunRecord, tail: JournalTail, path: Path
+    request: Request, house: House, record: RunRecord, tail: JournalTail, path: Path
 ) -> AsyncIterator[str]:
     counters: dict[tuple[int, int], tuple[float, float]] = {}
+    house.streams += 1
     try:
         while not await request.is_disconnected():
             frames = await asyncio.to_thread(lambda: list(tail.poll()))
@@ -72,6 +78,7 @@ async def _events(
                 return
             await asyncio.sleep(POLL_S)
     finally:
+        house.streams -= 1
         tail.close()
 
 
