@@ -1,7 +1,9 @@
 """Promises of `feeds`: each reading lands in its track and buffer, whoever took it."""
 
 import math
+import random
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -207,8 +209,57 @@ def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
     feed.read()
     meter._read_takes_s = 0.5
     clock.advance(1.0)
-    feed.read()
+    feed.sample()
     meter._read_takes_s = 0.0
     clock.advance(1.0)
     feed.read()
     assert list(feed.drained()[0]) == [0.0, 2.5]
+
+
+class HeldUpMeter(ScriptedMeter):
+    """A cheap counter whose reader now and then waits for a processor, before or after it reads."""
+
+    def __init__(self, clock: VirtualClock, power_w: float, rng: random.Random) -> None:
+        self._time, self._rng = clock, rng
+        domain = counter("a", update_period_s=0.001, resolution=61e-6)
+        super().__init__(clock, [(domain, lambda t: math.floor(t / 0.001) * 0.001 * power_w)])
+
+    def read(self) -> Sequence[Reading]:
+        waits_s = self._rng.uniform(0.002, 0.012) if self._rng.random() < 0.03 else 0.0
+        before = self._rng.random() < 0.3
+        self._time.advance(10e-6 + (waits_s if before else 0.0))
+        values = super().read()
+        self._time.advance(10e-6 + (0.0 if before else waits_s))
+        return values
+
+
+def test_ten_thousand_windows_a_second_add_up_to_the_whole() -> None:
+    """A reader that waits in mid-reading does not know when it read: the interval says so.
+
+    Half of the time of such a program is spent in readings, so half of its waits are in them.
+    """
+    power_w, inside_whole, inside_sum = 250.0, 0, 0
+    for seed in range(40):
+        clock, rng = VirtualClock(5.0), random.Random(seed)
+        feed = MeterFeed(HeldUpMeter(clock, power_w, rng), clock, 0)
+        feed.read()
+        begin_s, windows = clock.now_s(), []
+        while clock.now_s() < begin_s + 0.5:
+            feed.sample_at_edge()
+            from_s = clock.now_s()
+            clock.advance(rng.uniform(1e-6, 100e-6))
+            windows.append((from_s, clock.now_s()))
+            feed.sample_at_edge()
+        end_s = clock.now_s()
+        clock.advance(20e-6)
+        feed.read()
+        whole = feed.between(0, begin_s, end_s)
+        parts = [feed.between(0, *window) for window in windows]
+        assert whole is not None
+        inside_whole += abs(whole.energy_j - power_w * (end_s - begin_s)) <= 2 * whole.sigma_j
+        sum_j = sum(part.energy_j for part in parts if part is not None)
+        sigma_j = math.hypot(*(part.sigma_j for part in parts if part is not None))
+        truth_j = power_w * sum(end - begin for begin, end in windows)
+        inside_sum += abs(sum_j - truth_j) <= 2 * sigma_j
+    assert inside_whole >= 38
+    assert inside_sum >= 38

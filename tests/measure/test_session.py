@@ -7,12 +7,13 @@ import time
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.core.results import Missing, RunStatus
+from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.run_id import new_run_id
 from wattloop.measure.session import Session
+from wattloop.measure.windows import Window
 from wattloop.store.journal import journal_is_live, read_journal
 
 from .conftest import Machine
@@ -229,3 +230,34 @@ def test_run_ids_sort_by_time_and_differ() -> None:
     assert new_run_id(0.0).startswith("19700101-000000-")
     assert len({new_run_id(1.0) for _ in range(100)}) == 100
     assert new_run_id(1.0) < new_run_id(2.0)
+
+
+def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of windows take the sampler's thread longer than the end has patience for it."""
+    monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 0.05)
+    monkeypatch.setattr("wattloop.measure.node_reader.LAST_WAIT_S", 0.0)
+    session = Session.open(name="busy")
+    busy, go_on = threading.Event(), threading.Event()
+    resolve = session.resolve
+
+    def slow(window: Window) -> WindowResult:
+        if threading.current_thread().name == "wattloop-sampler":
+            busy.set()
+            go_on.wait(20)
+        return resolve(window)
+
+    monkeypatch.setattr(session, "resolve", slow)
+    for number in range(50):
+        with session.begin(f"w{number}"):
+            pass
+    assert busy.wait(20)
+    threading.Timer(1.0, go_on.set).start()
+    run = session.close()
+    assert run.result.warnings == ()
+    (path,) = machine.journals.glob("*.journal")
+    journal = read_journal(path)
+    assert journal is not None and journal.end is not None
+    names = [e["window"]["name"] for e in journal.events if e["type"] == "window"]
+    assert sorted(names) == sorted(f"w{number}" for number in range(50))

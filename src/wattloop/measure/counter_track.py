@@ -86,27 +86,32 @@ class CounterTrack:
         self._raw_j = math.nan
         self._total_j = 0.0
         self._read_s = math.nan
+        self._doubt_s = 0.0
         self._changed_s = math.nan
         self._holds_s: list[float] = []
         self._thin = 0
 
-    def feed(self, time_s: float, raw_j: float) -> None:
-        """Take a reading: joules as the sensor shows them. It ends whatever gap there was."""
+    def feed(self, time_s: float, raw_j: float, doubt_s: float = 0.0) -> None:
+        """Take a reading: joules as the sensor shows them. It ends whatever gap there was.
+
+        It was taken at `time_s`, give or take `doubt_s`.
+        """
+        since_s = time_s - self._read_s + self._doubt_s + doubt_s
+        self._doubt_s = doubt_s
         self.last_gap = None
         self.lost = None
         if raw_j == self._raw_j and not self._may_have_wrapped(time_s):
             if self._exact:
-                self._push(time_s, time_s - self._read_s)
+                self._push(time_s, since_s, doubt_s)
                 self._changed_s = time_s
             self._read_s = time_s
             return
         if math.isnan(self._raw_j):
             since_s = math.inf
         else:
-            since_s = time_s - self._read_s
             self._learn_period()
             self._total_j += self._difference(time_s, raw_j)
-        self._push(time_s, since_s)
+        self._push(time_s, since_s, doubt_s)
         self._raw_j = raw_j
         self._read_s = self._changed_s = time_s
 
@@ -228,13 +233,14 @@ class CounterTrack:
         """Half-width of the time at which point `i` of the curve lies."""
         return self._blurs_s[i]
 
-    def _push(self, time_s: float, since_s: float) -> None:
+    def _push(self, time_s: float, since_s: float, doubt_s: float) -> None:
         age_s, blur_s = None, 0.0
         if self.ticks is not None:
             age_s, blur_s = self.ticks.age(time_s)
         if age_s is None:
             bound_s = min(self.period_s, since_s)
             age_s, blur_s = bound_s / 2, bound_s / 2
+        blur_s += doubt_s
         point_s = time_s - age_s
         if self.times_s and point_s - self.times_s[-1] < SHORTEST_SEGMENT_S:
             # Two readings of practically the same moment: the later one is right.

@@ -25,6 +25,12 @@ SLOW_SENSOR_S = 0.02
 """A sensor that changes less often than this gains nothing from a read at an edge."""
 MEASURED_COST_WEIGHT = 0.1
 CHANGE_LOOK_S = 0.0005
+USUAL_GROWTH = 2.0
+"""A reading that took longer than this many times the usual says little of what is usual."""
+READ_TRIES = 3
+"""A cheap reading that was held up is taken again this often where its time matters."""
+LATE_NEEDED_S = 0.1
+"""A reading that was held up is used only if the one before it is older than this."""
 STAMP_SLACK_S = 0.002
 """Readings that two processes took within this of each other may be in the wrong order."""
 
@@ -73,6 +79,7 @@ class MeterFeed:
         """Called after each reading that got into the tracks."""
         self._lock = threading.Lock()
         self._meter_lock = threading.Lock()
+        self._usual_s = self.cost_s
         self._sampled: deque[tuple[float, float, Any]] = deque()
         self._arrived: deque[tuple[float, Sequence[float | Gap]]] = deque()
         self._own_until_s = -math.inf
@@ -88,8 +95,16 @@ class MeterFeed:
         return bool(self.domains) and not self.slow and self.cost_s <= EDGE_READ_LIMIT_S
 
     def read(self) -> float:
-        """Read every domain into its track; returns the time of the reading."""
-        time_s = self.sample()
+        """Read every domain into its track; returns the time of the reading.
+
+        A thread that waits for a processor or for the interpreter in the middle of a reading does
+        not know when it was taken. Where readings are cheap, another one is taken.
+        """
+        for _ in range(READ_TRIES if self.cheap_at_edges else 1):
+            begin_s = self._now_s()
+            time_s = self.sample()
+            if self._now_s() - begin_s <= STAMP_SLACK_S:
+                break
         with self._lock:
             self.settle()
         return time_s
@@ -127,11 +142,17 @@ class MeterFeed:
                 self._take_arrived(before_s - self._slack_s)
             self._own_until_s = after_s
             took_s = after_s - before_s
-            late = took_s > 2 * self.cost_s + self.widest_s
+            late = took_s > 2 * self._usual_s + self.widest_s
             self.cost_s += MEASURED_COST_WEIGHT * (took_s - self.cost_s)
             if late:
                 continue
-            self.take((before_s + after_s) / 2, self._decoded(sampled))
+            # It was taken somewhere between the two times; of the usual part the middle is right.
+            doubt_s = max(0.0, took_s - self._usual_s) / 2
+            if 2 * doubt_s > STAMP_SLACK_S and before_s - self.last_s < LATE_NEEDED_S:
+                continue
+            usual_s = min(took_s, USUAL_GROWTH * self._usual_s)
+            self._usual_s += MEASURED_COST_WEIGHT * (usual_s - self._usual_s)
+            self.take((before_s + after_s) / 2, self._decoded(sampled), doubt_s)
             if self.after_take is not None:
                 self.after_take()
         if self._arrived:
@@ -187,13 +208,16 @@ class MeterFeed:
     def _failed(self, error: Exception, count: int) -> list[float | Gap]:
         return [Gap(f"{self.meter.name} failed: {error!r}")] * count
 
-    def take(self, time_s: float, values: Sequence[float | Gap]) -> None:
-        """Put readings into the tracks and into the buffer for the journal."""
+    def take(self, time_s: float, values: Sequence[float | Gap], doubt_s: float = 0.0) -> None:
+        """Put readings into the tracks and into the buffer for the journal.
+
+        They were taken at `time_s`, give or take `doubt_s`.
+        """
         self._times_s.append(time_s)
         self._values.extend([math.nan if isinstance(v, Gap) else v for v in values])
-        self.follow(time_s, values)
+        self.follow(time_s, values, doubt_s)
 
-    def follow(self, time_s: float, values: Sequence[float | Gap]) -> None:
+    def follow(self, time_s: float, values: Sequence[float | Gap], doubt_s: float = 0.0) -> None:
         """Put readings into the tracks only: somebody else keeps them."""
         self.last_s = time_s
         for i, value in enumerate(values):
@@ -201,7 +225,7 @@ class MeterFeed:
                 self.tracks[i].gap(time_s, value)
                 self._report(i, time_s, value)
             else:
-                self.tracks[i].feed(time_s, value)
+                self.tracks[i].feed(time_s, value, doubt_s)
                 self._last_gaps[i] = None
 
     def read_signals(self) -> None:

@@ -43,8 +43,11 @@ class GaugeTrack:
         self._gap_since: float | None = None
         self._read_s = math.nan
 
-    def feed(self, time_s: float, power_w: float) -> None:
-        """Take a reading in watts. It ends whatever gap there was."""
+    def feed(self, time_s: float, power_w: float, doubt_s: float = 0.0) -> None:
+        """Take a reading in watts. It ends whatever gap there was.
+
+        It was taken at `time_s`, give or take `doubt_s`.
+        """
         after_gap = self._gap_since is not None
         self.lost = self.last_gap = self._gap_since = None
         self._read_s = time_s
@@ -53,6 +56,7 @@ class GaugeTrack:
             age_s, blur_s = self.ticks.age(time_s)
         if age_s is None:
             age_s = blur_s = self.period_s / 2
+        blur_s += doubt_s
         point_s = time_s - age_s - self.domain.averaging_s / 2
         if not self.times_s:
             self._append(point_s, power_w, 0.0, 0.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,7 +25,8 @@ WINDOWS_LIMIT = 50_000
 class RunJournal:
     """The journal of one run; without `begin` everything is taken and nothing is written.
 
-    Windows and events may be added from any thread. Writing is for one thread at a time.
+    Windows and events may be added from any thread. One thread writes at a time: the end of a run
+    waits for the sampler's thread, which may have thousands of windows to write.
 
     Args:
         synced: whether to ask the disk to keep up with us; that may take long, so only in a
@@ -38,6 +40,7 @@ class RunJournal:
         self._events: deque[dict[str, Any]] = deque()
         self._windows: deque[Window] = deque()
         self._written_windows = 0
+        self._writing = threading.Lock()
 
     def begin(self, path: Path, header: dict[str, Any], now_s: float) -> None:
         """Create the file.
@@ -86,6 +89,20 @@ class RunJournal:
         self, feeds: Iterable[MeterFeed], now_s: float, settled: Callable[[float], bool]
     ) -> None:
         """Write what has been gathered; windows whose end is not `settled` yet wait."""
+        with self._writing:
+            self._write(feeds, now_s, settled)
+
+    def wait_for_writer(self) -> bool:
+        """Wait for the thread that writes just now; False when none does."""
+        if self._writing.acquire(blocking=False):
+            self._writing.release()
+            return False
+        with self._writing:
+            return True
+
+    def _write(
+        self, feeds: Iterable[MeterFeed], now_s: float, settled: Callable[[float], bool]
+    ) -> None:
         for feed in feeds:
             self._write_samples(feed)
         self._write_windows(settled)
@@ -101,8 +118,9 @@ class RunJournal:
         """Write how the run ended and close the file; why the end is not in it, if it is not."""
         if self._writer is None:
             return None
-        written = self._writer.end(outcome)
-        self._writer.close()
+        with self._writing:
+            written = self._writer.end(outcome)
+            self._writer.close()
         return None if written else self._writer.fault or f"{self._writer.path}: closed"
 
     def release(self) -> None:

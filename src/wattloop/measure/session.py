@@ -207,6 +207,8 @@ class Session(LiveReadings):
                 return self.closed
             end_s = self.clock.now_s() if end_s is None else end_s
             hung = not self.reader.stop(end_s)
+            if hung and self._journal.wait_for_writer():
+                hung = not self.reader.stop(end_s)
             if hung:
                 self.note("a meter does not answer; its last readings are missing")
             self._end_open_windows(end_s)
