@@ -12,9 +12,11 @@ import pytest
 import wattloop
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
+from wattloop.cli.runs_view import print_run
 from wattloop.store.database import open_store
 from wattloop.store.journal import journal_directory
 from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.run_record import RunRecord
 from wattloop.store.runs import list_runs
 from wattloop.testing.journals import ended, header, root_window, write_journal
 
@@ -358,3 +360,10 @@ def test_store_option_beats_the_environment(
     assert [r["run_id"] for r in data_of(capsys, "list", "--store", str(other))["runs"]] == ["x"]
     with open_store(two) as store:
         assert list_runs(store) == []
+
+
+def test_steps_and_epochs_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Promise: 48 steps and 3 epochs are not 51 steps."""
+    steps = [{"kind": "step"}] * 48 + [{"kind": "epoch"}] * 3
+    print_run(RunRecord(run_id="20270115-080000-aaaaaa"), [], steps)
+    assert "3 epochs, 48 steps; export them" in capsys.readouterr().out

@@ -102,17 +102,39 @@ class Interrupting(transformers.TrainerCallback):  # type: ignore[name-defined,m
         raise KeyboardInterrupt
 
 
-def test_the_trainers_tensorboard_gets_the_energy(machine: Machine, tmp_path: Path) -> None:
-    """Promise: attached to a trainer that writes TensorBoard, epochs are in the same file."""
+@pytest.mark.parametrize("attached", [False, True])
+def test_the_trainers_tensorboard_gets_the_energy(
+    machine: Machine, tmp_path: Path, attached: bool
+) -> None:
+    """Promise: of a trainer that writes TensorBoard, epochs and totals are in the same place."""
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="TensorBoard is not installed",
     )
-    watched = trainer(tmp_path, [], report_to="tensorboard")
-    EnergyCallback.attach(watched)
+    watched = trainer(tmp_path, [] if attached else [EnergyCallback()], report_to="tensorboard")
+    if attached:
+        EnergyCallback.attach(watched)
     watched.train()
     (folder,) = {p.parent for p in tmp_path.rglob("events.out.tfevents.*")}
     board = events.EventAccumulator(str(folder))
     board.Reload()
     assert [e.step for e in board.Scalars("energy/epoch_energy_j")] == [0, 1]
-    assert "train/loss" in board.Tags()["scalars"]
+    assert {"train/loss", "energy/total_j"} <= set(board.Tags()["scalars"])
+
+
+def test_the_trainers_mlflow_run_gets_every_epoch_and_the_totals(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: though the trainer ends its MLflow run before it tells us that it is over."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlruns'}")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    energy = EnergyCallback()
+    trainer(tmp_path, [energy], report_to="mlflow").train()
+    assert mlflow.active_run() is None
+    client = mlflow.tracking.MlflowClient(f"file:{tmp_path / 'mlruns'}")
+    (run,) = client.search_runs([e.experiment_id for e in client.search_experiments()])
+    history = client.get_metric_history(run.info.run_id, "energy/epoch_energy_j")
+    assert sorted(m.step for m in history) == [0, 1]
+    total_j = energy.meter.energy_so_far_j()
+    assert run.data.metrics["energy/total_j"] == pytest.approx(total_j)

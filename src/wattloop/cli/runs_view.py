@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -100,7 +101,9 @@ def print_run(
             + (f", the first {WINDOWS_SHOWN}" if len(windows) > WINDOWS_SHOWN else ""),
         )
     if steps:
-        _write([f"{len(steps)} steps; export them with: {_export(record)} --what steps"])
+        counts = Counter(str(step.get("kind", "step")) for step in steps)
+        known = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in sorted(counts.items()))
+        _write([f"{known}; export them with: {_export(record)} --what steps"])
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -194,6 +194,7 @@ class TrainingMeter:
         """An epoch begins; one that is still open ends here."""
         if self._epoch is not None:
             self.epoch_end()
+        self._active = active_loggers(self._active)
         self._reporter.report(self.epochs)
         number = len(self.epochs) if index is None else index
         self._chain = self._mark()
@@ -212,6 +213,7 @@ class TrainingMeter:
         self.epochs.append(epoch)
         assert self._resolver is not None
         self._resolver.add_epoch(epoch)
+        self._active = active_loggers(self._active)  # runs that are open now may end before us
         self._reporter.report(self.epochs)
 
     def log(self, **metrics: Any) -> None:

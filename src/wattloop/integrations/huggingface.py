@@ -9,12 +9,16 @@ print(energy.meter.energy_so_far_j())
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
 from wattloop.core.results import RunStatus
+from wattloop.integrations.hook import TrainingMeter
 from wattloop.integrations.loggers import TensorBoardLogger
 from wattloop.integrations.torch_loop import EnergyMeter
 
@@ -24,8 +28,8 @@ __all__ = ["EnergyCallback"]
 class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is not typed here
     """Measures a training per optimizer step and epoch.
 
-    W&B and MLflow runs that the trainer opens are found by themselves. TensorBoard's writer
-    belongs to the trainer: `EnergyCallback.attach(trainer)` finds it.
+    W&B and MLflow runs that the trainer opens are found by themselves, and so is the TensorBoard
+    writer of a trainer with `report_to="tensorboard"`.
 
     Args:
         options: what `EnergyMeter` takes.
@@ -33,14 +37,12 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
 
     def __init__(self, **options: Any) -> None:
         self._options = options
-        self._trainer: Any = None
         self.meter = EnergyMeter(**options)
 
     @classmethod
     def attach(cls, trainer: Any, **options: Any) -> EnergyCallback:
-        """Add a callback to `trainer` that also reports to its TensorBoard writer."""
+        """Add a callback to a trainer that is there already."""
         callback = cls(**options)
-        callback._trainer = trainer
         trainer.add_callback(callback)
         return callback
 
@@ -49,7 +51,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
         if self.meter.result is not None:
             self.meter.end(RunStatus.FAILED)  # one that broke off; what has ended stays as it is
             self.meter = EnergyMeter(**self._options)
-        self.meter.loggers = (*self.meter.loggers, *self._trainers_writers())
+        self._add_writers()
         self.meter.begin()
         self.meter.tell_precision(_precision(args, kwargs.get("model")))
 
@@ -79,18 +81,45 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc] # transformers is n
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An epoch has ended."""
+        self._add_writers()
         self.meter.epoch_end()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End."""
         self.meter.end()
 
-    def _trainers_writers(self) -> list[TensorBoardLogger]:
-        if self._trainer is None:
-            return []
-        callbacks = self._trainer.callback_handler.callbacks
-        writers = [getattr(callback, "tb_writer", None) for callback in callbacks]
-        return [TensorBoardLogger(writer) for writer in writers if writer is not None]
+    def _add_writers(self) -> None:
+        """Report to TensorBoard writers of the trainer's other callbacks that are open by now."""
+        known = [logger.target for logger in self.meter.loggers if isinstance(logger, _Writer)]
+        for callback in self._siblings():
+            writer = getattr(callback, "tb_writer", None)
+            if writer is not None and writer not in known:
+                self.meter.loggers = (*self.meter.loggers, _Writer(writer))
+
+    def _siblings(self) -> Sequence[Any]:
+        """All callbacks of the trainer. It passes no reference to itself: its handler, the object
+        that calls us, has them.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            callbacks = getattr(frame.f_locals.get("self"), "callbacks", None)
+            if isinstance(callbacks, list) and self in callbacks:
+                return callbacks
+            frame = frame.f_back
+        return ()
+
+
+class _Writer(TensorBoardLogger):
+    """A writer that belongs to the trainer, which closes it before the totals are known."""
+
+    def __init__(self, writer: Any) -> None:
+        super().__init__(writer)
+        self.target = writer
+
+    def total(self, meter: TrainingMeter) -> None:
+        """Written to a file of its own next to the trainer's, and closed as the trainer did."""
+        super().total(meter)
+        self._writer.close()
 
 
 def _precision(args: Any, model: Any) -> str:

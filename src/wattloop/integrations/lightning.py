@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from wattloop.core.results import RunStatus
@@ -46,10 +47,12 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
         super().__init__()
         self._options = options
         self.meter: EnergyMeter = EnergyMeter(**options)
+        self._steps: dict[int, int] = {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin; a second `fit` is a run of its own."""
-        own = tuple(TrainerLogger(logger, trainer) for logger in trainer.loggers)
+        self._steps = {}
+        own = tuple(TrainerLogger(logger, trainer, self._steps) for logger in trainer.loggers)
         self.meter = _LightningMeter(own, **self._options)
         self.meter.begin()
         self.meter.tell_precision(str(trainer.precision))
@@ -77,6 +80,7 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """An epoch has ended, its validation included."""
+        self._steps[trainer.current_epoch] = trainer.global_step
         self.meter.epoch_end(**trainer.callback_metrics)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -89,16 +93,25 @@ class EnergyCallback(callback_class()):  # type: ignore[misc] # the base is chos
 
 
 class TrainerLogger(MetricsLogger):
-    """One of the trainer's loggers."""
+    """One of the trainer's loggers.
 
-    def __init__(self, logger: Any, trainer: Any) -> None:
+    Args:
+        logger: where to report to.
+        trainer: whose step the totals are reported at.
+        steps: the trainer's step at the end of each epoch; its energy is known later.
+    """
+
+    def __init__(self, logger: Any, trainer: Any, steps: Mapping[int, int]) -> None:
         super().__init__()
         self._logger = logger
         self._trainer = trainer
+        self._steps = steps
 
     def write(self, numbers: dict[str, float], epoch: int | None) -> None:
-        """At the trainer's step, beside what the model logs itself."""
-        self._logger.log_metrics(numbers, step=self._trainer.global_step)
+        """At the step at which the epoch ended, as what the model logs itself."""
+        now = self._trainer.global_step
+        step = now if epoch is None else self._steps.get(epoch, now)
+        self._logger.log_metrics(numbers, step=step)
 
 
 class _LightningMeter(EnergyMeter):

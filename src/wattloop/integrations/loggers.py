@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,7 +45,9 @@ def active_loggers(known: Sequence[EnergyLogger] = ()) -> list[EnergyLogger]:
 
     Args:
         known: those of the last time; one that reports to a run still open stays, and with it the
-            memory that its service has failed.
+            memory that its service has failed. So does one that can report to a run that has
+            ended, until another is open: Hugging Face's trainer ends its MLflow run before it
+            tells other callbacks that the training is over.
     """
     found: list[MetricsLogger] = []
     mlflow = sys.modules.get("mlflow")
@@ -55,7 +58,10 @@ def active_loggers(known: Sequence[EnergyLogger] = ()) -> list[EnergyLogger]:
     wandb = sys.modules.get("wandb")
     if wandb is not None and getattr(wandb, "run", None) is not None:
         found.append(WandbLogger(wandb.run))
-    return [next((old for old in known if _same_run(old, new)), new) for new in found]
+    current = [next((old for old in known if _same_run(old, new)), new) for new in found]
+    if not any(isinstance(logger, MlflowLogger) for logger in current):
+        current += [old for old in known if isinstance(old, MlflowLogger)]
+    return current
 
 
 def _same_run(one: EnergyLogger, other: MetricsLogger) -> bool:
@@ -100,7 +106,7 @@ class MetricsLogger(ABC):
 
 
 class MlflowLogger(MetricsLogger):
-    """The active MLflow run."""
+    """The active MLflow run; by its identifier once it has ended."""
 
     def __init__(self, mlflow: Any, run_id: str | None = None) -> None:
         super().__init__(run_id)
@@ -108,7 +114,13 @@ class MlflowLogger(MetricsLogger):
 
     def write(self, numbers: dict[str, float], epoch: int | None) -> None:
         """As metrics; the epoch is their step."""
-        self._mlflow.log_metrics(numbers, step=epoch)
+        active = self._mlflow.active_run()
+        if self.target is None or (active is not None and active.info.run_id == self.target):
+            self._mlflow.log_metrics(numbers, step=epoch)
+            return
+        now_ms, metric = int(time.time() * 1_000), self._mlflow.entities.Metric
+        metrics = [metric(name, value, now_ms, epoch or 0) for name, value in numbers.items()]
+        self._mlflow.tracking.MlflowClient().log_batch(self.target, metrics=metrics)
 
 
 class WandbLogger(MetricsLogger):
