@@ -1,6 +1,7 @@
 """Promises of searches and campaigns on pages: what is chosen is shown, what is stored is true."""
 
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +13,14 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, Filled, filled
+from wattloop.measure.closing import close_journal
 from wattloop.schedule.scenarios.again import scenario_again
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
 from wattloop.store.experiments import find_experiment
+from wattloop.store.fold import Outcome, fold
+from wattloop.store.journal_writer import JournalWriter
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +103,26 @@ def test_what_goes_on_is_told_as_events(tmp_path: Path) -> None:
     assert end == "event: end\ndata: {}"
     said = document["paths"]["/api/v1/runs/{run_id}/live"]["get"]["responses"]["200"]
     assert list(said["content"]) == ["text/event-stream"]
+
+
+def test_rapl_is_drawn_where_the_estimate_is_known_too(tmp_path: Path) -> None:
+    """The first CPU package has a curve although a meter that was not used offers it as well."""
+    package = {"name": "cpu:0/package", "scope": "cpu", "source": "s", "inside": None}
+    rapl = {**package, "kind": "counter", "provenance": "measured", "update_period_s": 0.001}
+    estimate = {**package, "kind": "gauge", "provenance": "estimated", "update_period_s": 0.1}
+    feeds = [
+        {"meter": "rapl", "domains": [rapl], "signals": []},
+        {"meter": "cpu_estimate", "domains": [estimate], "signals": []},
+    ]
+    with open_store(tmp_path / "runs.db") as store:
+        header = {"run_id": RUN, "name": "x", "started_wall_s": 1.767e9, "started_s": 0.0}
+        path = store.journals / f"{RUN}.journal"
+        journal = JournalWriter(path, {**header, "feeds": feeds, "settings": {}})
+        times_s = array("d", [n / 10 for n in range(50)])
+        journal.samples(0, 1, times_s, array("d", [50.0 * t for t in times_s]))
+        journal.close()
+        assert fold(store, path, close_journal).outcome is Outcome.FOLDED
+    with TestClient(create_app(ServeOptions(store=str(tmp_path / "runs.db")))) as client:
+        (curve,) = client.get(f"/api/v1/runs/{RUN}/curves").json()["curves"]
+    assert (curve["name"], curve["kind"]) == ("cpu:0/package", "counter")
+    assert [w for w in curve["mean"] if w is not None][-1] == pytest.approx(50.0)

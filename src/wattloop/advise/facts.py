@@ -17,7 +17,7 @@ from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.store.series import Series, series_of
+from wattloop.store.series import Series, power_series, series_of
 
 __all__ = ["RunFacts", "read_facts"]
 
@@ -160,13 +160,8 @@ class _Curves:
 
     def power(self, name: str) -> Trace | None:
         """From the gauge where there is one: a counter's steps blur short changes."""
-        known = [s for s in self._series.get(name, ()) if s.kind != "signal"]
-        known.sort(key=lambda series: series.kind != "gauge")
-        for series in known:
-            trace = self._read(series)
-            if trace is not None:
-                return trace
-        return None
+        series = power_series(self._record.feeds).get(name)
+        return None if series is None else self._read(series)
 
     def signal(self, name: str) -> Trace | None:
         known = [s for s in self._series.get(name, ()) if s.kind == "signal"]

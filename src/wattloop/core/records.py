@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 from wattloop.core.provenance import Provenance
 
-__all__ = ["Domain", "DomainKind", "Gap", "Scope", "Signal"]
+__all__ = ["SLOW_SENSOR_S", "Domain", "DomainKind", "Gap", "Scope", "Signal"]
+
+SLOW_SENSOR_S = 0.02
+"""A sensor that changes less often than this gains nothing from a read at an edge; where it counts,
+a gauge of the same device gives it its shape."""
 
 
 class DomainKind(StrEnum):

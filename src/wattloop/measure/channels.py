@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattloop.core.records import Domain, DomainKind
+from wattloop.core.records import SLOW_SENSOR_S, Domain, DomainKind
 from wattloop.measure.counter_track import CounterTrack
-from wattloop.measure.feeds import SLOW_SENSOR_S, MeterFeed, SourceTrack
+from wattloop.measure.feeds import MeterFeed, SourceTrack
 from wattloop.measure.fusion import ShapedCounter
 from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.spans import Span

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattloop.core.clock import Clock
-from wattloop.core.records import DomainKind, Gap, Signal
+from wattloop.core.records import SLOW_SENSOR_S, DomainKind, Gap, Signal
 from wattloop.measure.counter_track import CounterTrack
 from wattloop.measure.gauge_track import GaugeTrack
 from wattloop.measure.meter import Meter
@@ -21,8 +21,6 @@ __all__ = ["STAMP_SLACK_S", "MeterFeed", "SourceTrack"]
 
 EDGE_READ_LIMIT_S = 50e-6
 """Windows read a meter at their edges only if that takes less than this."""
-SLOW_SENSOR_S = 0.02
-"""A sensor that changes less often than this gains nothing from a read at an edge."""
 MEASURED_COST_WEIGHT = 0.1
 CHANGE_LOOK_S = 0.0005
 USUAL_GROWTH = 2.0

@@ -14,7 +14,7 @@ from wattloop.report.figures.style import HEIGHT, PALETTE, WIDTH, colour, styled
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.store.series import Series, series_of
+from wattloop.store.series import Series, power_series
 
 __all__ = ["power_figure"]
 
@@ -104,7 +104,4 @@ def _domains(run: RunRecord, scope: str) -> list[Any]:
 
 
 def _series(run: RunRecord, name: str) -> Series | None:
-    """A gauge rather than a counter: it needs no difference."""
-    found = [s for s in series_of(run.feeds) if s.name == name and s.kind != "signal"]
-    found.sort(key=lambda s: s.kind != "gauge")
-    return found[0] if found else None
+    return power_series(run.feeds).get(name)

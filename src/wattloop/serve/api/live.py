@@ -19,7 +19,7 @@ from wattloop.store.journal import JournalTail
 from wattloop.store.levels import watts
 from wattloop.store.live import live_journal, still_live
 from wattloop.store.runs import RunRecord
-from wattloop.store.series import series_of
+from wattloop.store.series import power_series
 
 __all__ = ["router"]
 
@@ -86,8 +86,7 @@ def _rows(
     block: SampleBlock, record: RunRecord, counters: dict[tuple[int, int], tuple[float, float]]
 ) -> Iterator[dict[str, Any]]:
     """Power of the domains in a block: gauges as they are, counters by their differences."""
-    known = [s for s in series_of(record.feeds) if s.feed == block.feed and s.kind != "signal"]
-    gauges = {s.name for s in series_of(record.feeds) if s.kind == "gauge"}
+    known = [s for s in power_series(record.feeds).values() if s.feed == block.feed]
     for place, time_s in enumerate(block.times_s):
         for series in known:
             value = block.values[place * block.width + series.column]
@@ -95,8 +94,6 @@ def _rows(
                 continue
             power_w: float | None = value
             if series.kind == "counter":
-                if series.name in gauges:
-                    continue
                 before = counters.get((series.feed, series.column))
                 counters[series.feed, series.column] = (time_s, value)
                 power_w = None

@@ -15,7 +15,7 @@ from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.live import live_journal
 from wattloop.store.runs import RunRecord, find_run, has_run
-from wattloop.store.series import Series, series_of
+from wattloop.store.series import Series, power_series, series_of
 
 __all__ = ["CurvesAnswer", "advice_of", "curves_answer", "find_any_run", "router"]
 
@@ -117,13 +117,6 @@ def curves_answer(
     store: Store, record: RunRecord, points: int, span_s: tuple[float | None, float | None]
 ) -> CurvesAnswer:
     """What the page draws."""
-    best: dict[str, Series] = {}
-    for series in series_of(record.feeds):
-        if series.kind == "signal":
-            continue
-        # one curve per domain; a gauge rather than a counter, it needs no difference
-        if series.name not in best or best[series.name].kind != "gauge":
-            best[series.name] = series
     start_s = record.started_s
     bands = [
         BandAnswer(
@@ -131,7 +124,7 @@ def curves_answer(
         )
         for w in read_windows(store, record.run_id)
     ]
-    found = _curves(store, record, list(best.values()), points, span_s)
+    found = _curves(store, record, list(power_series(record.feeds).values()), points, span_s)
     return CurvesAnswer(run_id=record.run_id, curves=found, windows=bands)
 
 
