@@ -43,6 +43,7 @@ visa: USB0::1
 replay: old.csv
 virtual_gpus: 2
 sampler: thread
+share: process
 retain: samples=30d
 """
 

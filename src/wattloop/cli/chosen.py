@@ -19,6 +19,7 @@ NAMES = {
     "tariff": "tariff_per_kwh",
     "currency": "currency",
     "retain": "retain",
+    "share": "share",
 }
 """Option -> setting."""
 

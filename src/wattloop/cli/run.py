@@ -52,6 +52,14 @@ def run(  # noqa: PLR0913 - one parameter per option
     interval: Interval = None,
     devices: Devices = None,
     meters: Meters = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            "--share",
+            metavar="HOW",
+            help="process: only the program's part, by CPU time and GPU utilisation (modelled).",
+        ),
+    ] = None,
     pue: Pue = None,
     zone: Zone = None,
     tariff: Tariff = None,
@@ -74,6 +82,7 @@ def run(  # noqa: PLR0913 - one parameter per option
         interval=interval,
         devices=devices,
         meters=meters,
+        share=share,
         pue=pue,
         zone=zone,
         tariff=tariff,

@@ -39,6 +39,7 @@ class RunRequest:
     interval: str | None = None
     devices: str | None = None
     meters: str | None = None
+    share: str | None = None
     pue: str | None = None
     zone: str | None = None
     tariff: str | None = None
@@ -61,6 +62,7 @@ WORDS = {
     "-i": "interval",
     "--devices": "devices",
     "--meters": "meters",
+    "--share": "share",
     "--pue": "pue",
     "--zone": "zone",
     "--tariff": "tariff",
@@ -105,6 +107,7 @@ def execute(request: RunRequest) -> int:
         interval=request.interval,
         devices=request.devices,
         meters=request.meters,
+        share=request.share,
         pue=request.pue,
         zone=request.zone,
         tariff=request.tariff,

@@ -17,6 +17,7 @@ __all__ = ["GRID", "SENSORS", "STORE", "Settings", "settings_from"]
 MIN_INTERVAL_S = 0.001
 MAX_INTERVAL_S = 3_600.0
 SAMPLERS = ("auto", "thread", "process")
+SHARES = ("none", "process")
 
 STORE = frozenset(("store",))
 """Settings of a verb that only looks at what is stored."""
@@ -30,7 +31,7 @@ GRID = frozenset(
 SENSORS = frozenset(
     (
         *("interval_s", "devices", "meters", "cpu_tdp_w", "dimms", "gauges", "redfish_url"),
-        *("ipmi", "visa_resource", "replay_file", "virtual_gpus", "sampler"),
+        *("ipmi", "visa_resource", "replay_file", "virtual_gpus", "sampler", "share"),
     )
 )
 """Settings of a verb that reads sensors or sets levers and accounts for nothing."""
@@ -60,6 +61,8 @@ class Settings(NamedTuple):
         psu_efficiency: efficiency of the power supply, if the user knows it.
         sampler: who reads the sensors while a program measures itself: a `thread` of the program,
             a `process` beside it, or `auto`: a process once the measurement has lasted a second.
+        share: what a run on shared devices states: all of their energy (`none`), or its own part
+            by CPU time and GPU utilisation (`process`).
         retain: what a server drops when it is old, such as `samples=30d,levels=1y,runs=forever`.
         sources: where each value came from: `default`, `file PATH:LINE`, `environment NAME`,
             `flag`.
@@ -90,6 +93,7 @@ class Settings(NamedTuple):
     replay_file: str = ""
     virtual_gpus: int = 0
     sampler: str = "auto"
+    share: str = "none"
     retain: str = ""
     sources: Mapping[str, str] = {}
     faults: Mapping[str, str] = {}
@@ -166,6 +170,7 @@ ENVIRONMENT: dict[str, str] = {
     "WATTLOOP_REPLAY": "replay_file",
     "WATTLOOP_VIRTUAL_GPUS": "virtual_gpus",
     "WATTLOOP_SAMPLER": "sampler",
+    "WATTLOOP_SHARE": "share",
     "WATTLOOP_RETAIN": "retain",
 }
 
@@ -220,6 +225,8 @@ def _checked(name: str, value: Any, source: str) -> Any:
             f"{where} is {value!r}, which would forget every run as the program ends; name a file "
             "such as runs.db, or a URL such as postgresql://user@host/wattloop"
         )
+    if name == "share" and value not in SHARES:
+        raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SHARES)}")
     if name == "sampler" and value not in SAMPLERS:
         raise ConfigError(f"{where} is {value!r}; use one of {', '.join(SAMPLERS)}")
     return value

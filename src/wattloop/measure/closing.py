@@ -13,6 +13,7 @@ from wattloop.measure.feeds import MeterFeed
 from wattloop.measure.header import domain_from_dict
 from wattloop.measure.meter import Meter, Reading
 from wattloop.measure.presence import shared_in
+from wattloop.measure.process_share import ShareCurves
 from wattloop.measure.resolve import resolve_window
 from wattloop.store.journal import Journal
 
@@ -29,10 +30,13 @@ def close_journal(journal: Journal) -> dict[str, Any]:
     missing = [Missing(**m) for m in header.get("missing", [])]
     role = _last_role(journal)
     counts_from_s = max(begin_s, min(end_s, float(role.get("counts_from_s", begin_s))))
-    channels = channels_of(feeds, header.get("settings", {}).get("devices", ()))
+    settings = header.get("settings", {})
+    channels = channels_of(feeds, settings.get("devices", ()))
+    divided = settings.get("share") == "process"
+    shares = ShareCurves.from_events(journal.events) if divided else None
 
     def between(from_s: float, until_s: float) -> WindowResult:
-        return resolve_window(
+        found = resolve_window(
             channels,
             missing,
             name=header["name"],
@@ -42,6 +46,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
             end_s=until_s,
             warnings=("whoever measured this run died; it ends with the last reading",),
         )
+        return found if shares is None else shares.applied(found, channels)
 
     result = between(counts_from_s, end_s)
     shared = shared_in(journal, result, (channel.domain for channel in channels), between)

@@ -38,6 +38,7 @@ FIELDS: dict[str, str] = {
     "replay": "replay_file",
     "virtual_gpus": "virtual_gpus",
     "sampler": "sampler",
+    "share": "share",
     "retain": "retain",
 }
 """Key in the file -> setting."""

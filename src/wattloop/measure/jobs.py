@@ -175,7 +175,10 @@ def _node_energy(records: Sequence[R], readings: Callable[[R], Journal]) -> Node
         begin_s=begin_s,
         end_s=end_s,
     )
-    if not merged.blocks:  # old runs, whose samples were dropped: what each of them found is kept
+    divided = any(record.settings.get("share") == "process" for record in records)
+    if (
+        not merged.blocks or divided
+    ):  # old runs, whose samples were dropped: what each of them found is kept
         result = _as_found(records) or result
     elif all(feed["meter"] == SHARES for feed in merged.header["feeds"]):
         result = _as_stated(result, records)

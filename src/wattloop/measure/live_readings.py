@@ -8,6 +8,7 @@ from wattloop.core.clock import Clock
 from wattloop.core.results import Missing, WindowResult
 from wattloop.measure.channels import selected
 from wattloop.measure.node_reader import NodeReader
+from wattloop.measure.process_share import ProcessShares
 from wattloop.measure.registry import Inventory
 from wattloop.measure.resolve import resolve_window
 
@@ -40,6 +41,8 @@ class LiveReadings:
             part for part in inventory.missing() if selected(part.name, devices)
         ]
         self._abandoned = False
+        self.shares: ProcessShares | None = None
+        """Divides the energy of the devices between this run and others, where asked for."""
 
     def between(
         self,
@@ -53,7 +56,7 @@ class LiveReadings:
     ) -> WindowResult:
         """Energy between two instants of the machine's monotonic clock."""
         self.reader.refresh()
-        return resolve_window(
+        result = resolve_window(
             () if self._abandoned else self.channels,
             self.missing,
             name=name,
@@ -63,6 +66,9 @@ class LiveReadings:
             end_s=end_s,
             warnings=warnings,
         )
+        if self.shares is None or self._abandoned:
+            return result
+        return self.shares.applied(result, self.channels)
 
     def read_since(self, end_s: float) -> bool:
         """Whether every sensor has been read since `end_s`, so that it lies between two points."""

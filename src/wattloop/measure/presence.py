@@ -54,6 +54,7 @@ class Presence:
             store=store_key(session.settings.store_location),
             from_s=from_s,
             devices=tuple(sorted({device_key(c.domain) for c in session.channels})),
+            share=session.shares is not None,
             journal=str(journal.absolute()),
         )
         self._nodes.enter(self._run)
@@ -103,7 +104,10 @@ def shared_in(
             others[str(event["run_id"])] = _from_event(event)
     if not others:
         return None
-    run = CountingRun(journal.header["run_id"], "", result.begin_s, (), until_s=result.end_s)
+    header = journal.header
+    share = header.get("settings", {}).get("share") == "process"
+    begin_s, end_s = result.begin_s, result.end_s
+    run = CountingRun(header["run_id"], "", begin_s, (), until_s=end_s, share=share)
     return shared_time(run, others.values(), result, _keys(domains), between)
 
 

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
+from wattloop.measure.channels import Channel
 from wattloop.measure.header import journal_header
 from wattloop.measure.job import (
     RUN_VARIABLE,
@@ -25,6 +27,7 @@ from wattloop.measure.logbook import Logbook
 from wattloop.measure.meter import Context
 from wattloop.measure.node_reader import NodeReader
 from wattloop.measure.presence import Presence
+from wattloop.measure.process_share import ProcessShares
 from wattloop.measure.registry import Inventory, detect
 from wattloop.measure.run_end import call_all, run_result, whole_run
 from wattloop.measure.run_id import new_run_id
@@ -78,6 +81,9 @@ class Session(LiveReadings):
         super().__init__(reader, inventory, context.settings.devices, context.clock)
         self.started_s = context.clock.now_s()
         self.started_wall_s = context.clock.wall_s()
+        if context.settings.share == "process":
+            gpus = {c.domain.name: c.domain.identity for c in self.channels if _is_gpu(c)}
+            self.shares = ProcessShares(context.host, gpus)
         self._in_process = in_process
         self._edge_feeds = reader.edge_feeds
         self._ids = itertools.count(ROOT_WINDOW_ID)
@@ -222,6 +228,8 @@ class Session(LiveReadings):
             self.closed = run_result(self, result, shared, status, exit_code, signal)
             self.closed = self._log.end(self.closed)
             self.role.release(end_s)
+            if self.shares is not None:
+                self.shares.close()
             if not hung:
                 self.inventory.close()
             self.leave_environment()
@@ -257,6 +265,8 @@ class Session(LiveReadings):
         self.reader.first_readings()
         self.started_s = self.clock.now_s()
         self.started_wall_s = self.clock.wall_s()
+        if self.shares is not None:
+            self.shares.look(self.started_s)
         if keep:
             self._presence.begin(self.started_s)
             self._log.open(self, journal_header(self, command=command, kind=kind, tags=tags))
@@ -275,6 +285,8 @@ class Session(LiveReadings):
         if self.reader.flush(ending=final):
             self._log.note_role(self)
         self._presence.update(self._journal)
+        if self.shares is not None:
+            self.shares.look(self.clock.now_s(), self.record)
         self._log.notice_suspend()
         now_s = self.clock.now_s()
         self._journal.write(self.feeds, now_s, lambda end_s: final or self.settled(end_s))
@@ -286,6 +298,10 @@ class Session(LiveReadings):
             self._journal.add_window(window)
             self.note(f"window '{window.name}' was never closed; it ends with the run")
         self._open.clear()
+
+
+def _is_gpu(channel: Channel) -> bool:
+    return channel.domain.scope is Scope.GPU and "/" not in channel.domain.name
 
 
 def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> list[LeftOut]:

@@ -88,12 +88,14 @@ class SharedTime(NamedTuple):
         share: the same as a part of the run.
         runs: the others, each with its own overlap and whether it counts what both saw.
         left_out_j: joules that another run counts; totals do not add them again.
+        divided: whether the energy is this run's part only.
     """
 
     overlap_s: float
     share: float
     runs: tuple[tuple[str, float, bool], ...]
     left_out_j: float = 0.0
+    divided: bool = False
 
     def text(self, energy_j: float | None) -> str:
         """For people."""
@@ -101,7 +103,8 @@ class SharedTime(NamedTuple):
         more = f" and {len(self.runs) - 3} more" if len(self.runs) > 3 else ""
         text = (
             f"shared: for {self.overlap_s:.1f} s ({self.share:.0%} of this run) the same devices "
-            f"were in use by run {names}{more}; the energy is that of all of them"
+            f"were in use by run {names}{more}; the energy is "
+            + ("this run's part" if self.divided else "that of all of them")
         )
         if self.left_out_j > 0 and energy_j:
             leader = next(run_id for run_id, _, counts in self.runs if counts)
@@ -121,6 +124,7 @@ class SharedTime(NamedTuple):
                 for run_id, overlap_s, counts in self.runs
             ],
             "left_out_j": self.left_out_j,
+            "divided": self.divided,
         }
 
 
@@ -184,7 +188,7 @@ def shared_time(
         for begin_s, end_s in times:
             found = {d.name: d.energy_j for d in between(begin_s, end_s).domains}
             left_out_j += sum(found.get(name) or 0.0 for name in names)
-    return SharedTime(overlap_s, overlap_s / duration_s, tuple(met), left_out_j)
+    return SharedTime(overlap_s, overlap_s / duration_s, tuple(met), left_out_j, run.share)
 
 
 def _leads(other: CountingRun, run: CountingRun) -> bool:

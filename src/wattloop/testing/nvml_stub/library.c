@@ -143,7 +143,17 @@ nvml_return nvmlDeviceGetVirtualizationMode(nvml_device g, unsigned *mode) {
     return OK;
 }
 
-struct processes;
+struct processes {
+    unsigned pid;
+    unsigned long long memory_b;
+    unsigned gpu_instance, compute_instance;
+};
+
+struct process_sample {
+    unsigned pid;
+    unsigned long long time_us;
+    unsigned sm, memory, encoder, decoder;
+};
 
 static nvml_return no_processes(nvml_device g, unsigned *count) {
     CHECK(g, 0);
@@ -152,8 +162,31 @@ static nvml_return no_processes(nvml_device g, unsigned *count) {
 }
 
 nvml_return nvmlDeviceGetComputeRunningProcesses_v3(nvml_device g, unsigned *n, struct processes *p) {
-    (void)p;
-    return no_processes(g, n);
+    unsigned i, found = 0, room = p ? *n : 0;
+    CHECK(g, 0);
+    for (i = 0; i < STUB_PROCESSES; i++) {
+        if (g->process_pids[i] <= 0) continue;
+        if (found < room) p[found] = (struct processes){(unsigned)g->process_pids[i], 1 << 20, 0, 0};
+        found++;
+    }
+    *n = found;
+    return found > room ? INSUFFICIENT_SIZE : OK;
+}
+
+nvml_return nvmlDeviceGetProcessUtilization(nvml_device g, struct process_sample *p, unsigned *n,
+                                            unsigned long long last_seen_us) {
+    unsigned i, found = 0, room = p ? *n : 0;
+    CHECK(g, CALL_UTILISATION);
+    for (i = 0; i < STUB_PROCESSES; i++) {
+        unsigned sm = (unsigned)g->process_sm[i];
+        if (g->process_pids[i] <= 0 || sm == 0) continue;
+        if (found < room)
+            p[found] = (struct process_sample){(unsigned)g->process_pids[i], last_seen_us + 1, sm, 0, 0, 0};
+        found++;
+    }
+    *n = found;
+    if (found == 0) return NOT_FOUND;
+    return found > room ? INSUFFICIENT_SIZE : OK;
 }
 
 nvml_return nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device g, unsigned *n, struct processes *p) {

@@ -8,11 +8,12 @@
 
 #include <stdint.h>
 
-#define STUB_MAGIC 0x574c4e564d4c3032ull
+#define STUB_MAGIC 0x574c4e564d4c3033ull
 #define STUB_MAX_GPUS 16
 #define STUB_SEGMENTS 1024
 #define STUB_TEXT 96
 #define STUB_MEMORY_CLOCKS 4
+#define STUB_PROCESSES 8
 
 enum wave { WAVE_CONSTANT = 0, WAVE_STEP = 1, WAVE_RAMP = 2, WAVE_SQUARE = 3, WAVE_SPIKES = 4 };
 
@@ -66,6 +67,8 @@ struct gpu {
     double unsupported_calls, forbidden_calls, ignored_calls;
     double lost_at_s, forbidden_at_s, reset_required_at_s, counter_reset_at_s;
     double error_probability;
+    double process_pids[STUB_PROCESSES]; /* that have a context; 0 where there is none */
+    double process_sm[STUB_PROCESSES];   /* their SM utilisation, percent */
     double seed;
     char name[STUB_TEXT];
     char uuid[STUB_TEXT];

@@ -6,11 +6,12 @@ from typing import Any
 
 __all__ = ["MAX_GPUS", "Call", "GpuState", "Segment", "State", "Wave", "fresh_state"]
 
-MAGIC = 0x574C4E564D4C3032
+MAGIC = 0x574C4E564D4C3033
 MAX_GPUS = 16
 SEGMENTS = 1024
 TEXT = 96
 MEMORY_CLOCKS = 4
+PROCESSES = 8
 BASE_ENERGY_J = 1_000_000.0
 """The counter of a card that has run for a while is not zero."""
 
@@ -88,7 +89,10 @@ class GpuState(ctypes.Structure):
         *_doubles("mig_mode", "virtualization_mode", "handle_error"),
         *_doubles("unsupported_calls", "forbidden_calls", "ignored_calls"),
         *_doubles("lost_at_s", "forbidden_at_s", "reset_required_at_s", "counter_reset_at_s"),
-        *_doubles("error_probability", "seed"),
+        *_doubles("error_probability"),
+        ("process_pids", ctypes.c_double * PROCESSES),
+        ("process_sm", ctypes.c_double * PROCESSES),
+        *_doubles("seed"),
         ("name", ctypes.c_char * TEXT),
         ("uuid", ctypes.c_char * TEXT),
         ("segments", Segment * SEGMENTS),

@@ -1,0 +1,163 @@
+"""`--share process`: a run states its own part of the devices, as a model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.measure.conftest import Machine
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.measure.closing import close_journal
+from wattloop.measure.meter import Context
+from wattloop.measure.process_share import ShareCurves
+from wattloop.measure.session import Session
+from wattloop.store.database import open_store
+from wattloop.store.fold import recover
+from wattloop.store.job_list import job_totals
+from wattloop.store.runs import list_runs
+from wattloop.testing.nvml_stub import NoCompiler, StubNvml
+
+BURN = "import time\nwhile time.process_time() < 2.0: pass\n"
+
+
+def test_the_part_follows_the_work_of_each_interval() -> None:
+    """Promise: shares are ratios of work; beyond the first and last look the nearest one holds."""
+    curves = ShareCurves()
+    assert curves.share("cpu", 0.0, 1.0) is None
+    for time_s, own, everything in ((0.0, 5.0, 100.0), (1.0, 6.0, 102.0), (2.0, 6.0, 106.0)):
+        curves.add("cpu", time_s, own, everything)
+    assert curves.share("cpu", 0.0, 1.0) == pytest.approx(0.5)
+    assert curves.share("cpu", 1.0, 2.0) == 0.0
+    assert curves.share("cpu", 0.0, 2.0) == pytest.approx(1 / 6)
+    assert curves.share("cpu", -3.0, -2.0) == pytest.approx(0.5)
+    assert curves.share("cpu", 5.0, 6.0) == 0.0
+    curves.add("cpu", 3.0, 4.0, 105.0)  # sums that fell: a process left without being waited for
+    assert curves.share("cpu", 2.0, 3.0) == 0.0
+    again = ShareCurves.from_events([{"type": "note"}, curves.to_event(1.0), curves.to_event(9.0)])
+    assert again.last("cpu") == curves.last("cpu")
+
+
+def test_long_runs_keep_a_bounded_number_of_looks() -> None:
+    curves = ShareCurves()
+    for look in range(40_000):
+        curves.add("cpu", look / 2, look / 4, look / 2)
+    assert len(curves.edges("cpu", 0.0, 20_000.0)) <= 250
+    assert curves.share("cpu", 0.0, 20_000.0) == pytest.approx(0.5)
+
+
+def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: the run that works gets the energy, the one that sleeps next to nothing; modelled,
+    marked as shared, and both in the total, which is no more than the machine used.
+    """
+    monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
+    words = [sys.executable, "-m", "wattloop", "run", "-q", "--share", "process", "--json"]
+    both = [
+        subprocess.Popen([*words, "busy.json", "--", sys.executable, "-c", BURN]),
+        subprocess.Popen([*words, "idle.json", "--", "sleep", "3"]),
+    ]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    busy, idle = (json.loads(Path(f"{name}.json").read_text()) for name in ("busy", "idle"))
+    for found in (busy, idle):
+        assert {d["provenance"] for d in found["domains"]} == {"modelled"}
+        assert all("share by CPU time" in d["source"] for d in found["domains"])
+        assert found["shared"]["divided"]
+        assert found["shared"]["left_out_j"] == 0.0
+    assert 0 < idle["energy_j"] < busy["energy_j"] / 2
+    with open_store(str(machine.store)) as store:
+        list(recover(store, close_journal))
+        total_j = job_totals(store).energy_j
+        records = list_runs(store)
+    assert total_j == pytest.approx(busy["energy_j"] + idle["energy_j"])
+    begin_s = min(record.started_s for record in records)
+    end_s = max(record.ended_s or 0.0 for record in records)
+    assert total_j is not None
+    assert total_j < machine.power_w * (end_s - begin_s)
+
+
+def test_a_run_that_counts_everything_contains_the_parts_of_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: next to a run of the whole machine, a part of it is not added again."""
+    monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
+    words = [sys.executable, "-m", "wattloop", "run", "-q"]
+    whole = subprocess.Popen([*words, "--name", "whole", "--", "sleep", "100"])
+    part = [*words, "--share", "process", "--name", "part", "--", sys.executable, "-c", BURN]
+    limit_s = time.monotonic() + 60
+    while not list(Path(os.environ["WATTLOOP_NODE_RUNS"]).glob("[0-9]*.json")):
+        assert time.monotonic() < limit_s
+        time.sleep(0.02)
+    subprocess.run(part, check=True, timeout=120)
+    whole.terminate()
+    assert whole.wait(timeout=60) == 128 + signal.SIGTERM
+    with open_store(str(machine.store)) as store:
+        list(recover(store, close_journal))
+        found = {record.name: record for record in list_runs(store)}
+    assert found["whole"].left_out == 0.0
+    assert found["part"].left_out == 1.0
+
+
+def test_a_killed_run_keeps_its_part(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise: what is recovered from a journal is divided as well."""
+    monkeypatch.delenv("WATTLOOP_PROCFS_ROOT")
+    program = (
+        "import time, wattloop\n"
+        "with wattloop.measure('sleeps', share='process'):\n"
+        "    print('begun', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        time.sleep(7.0)
+        process.send_signal(signal.SIGKILL)
+    with open_store(str(machine.store)) as store:
+        list(recover(store, close_journal))
+        (record,) = list_runs(store)
+    assert record.status.value == "died"
+    assert record.result is not None
+    assert record.result.provenance == "modelled"
+    assert record.energy_j is not None and record.duration_s is not None
+    assert record.energy_j < 0.8 * machine.power_w * record.duration_s
+
+
+@pytest.fixture
+def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubNvml]:
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    try:
+        with StubNvml(tmp_path_factory.mktemp("nvml"), gpus=2) as stub:
+            yield stub
+    except NoCompiler as reason:
+        pytest.skip(str(reason))
+
+
+def test_a_gpu_is_divided_by_the_utilisation_of_processes(card: StubNvml) -> None:
+    """Promise: by SM utilisation; an idle card by the processes that have a context on it."""
+    first, second = card.gpu(0), card.gpu(1)
+    first.process_pids[0], first.process_sm[0] = os.getpid(), 60
+    first.process_pids[1], first.process_sm[1] = 1, 20
+    second.process_pids[0] = os.getpid()
+    second.process_pids[1] = 1
+    settings = Settings(meters=("nvidia",), sampler="thread", share="process")
+    session = Session.open(context=Context(Host(), settings), keep=False)
+    time.sleep(1.2)
+    run = session.close()
+    whole_j = 75.0 * run.result.duration_s
+    found = {d.name: d for d in run.result.domains}
+    assert found["gpu:0"].energy_j == pytest.approx(0.75 * whole_j, rel=0.2)
+    assert found["gpu:1"].energy_j == pytest.approx(0.5 * whole_j, rel=0.2)
+    assert {d.provenance.value for d in found.values()} == {"modelled"}
+    assert found["gpu:0"].uncertainty_j > 0.15 * whole_j
+    assert "share by SM utilisation" in found["gpu:0"].source
+
+
+def test_wrong_values_are_refused() -> None:
+    with pytest.raises(ConfigError, match="use one of none, process"):
+        Settings().overridden({"share": "fair"}, "measure()")
