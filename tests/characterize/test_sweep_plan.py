@@ -102,6 +102,13 @@ def test_more_gpus_than_there_are_is_an_error() -> None:
         plan([], gpus=[2, 2])
 
 
+@pytest.mark.parametrize("sign", ["{gpus}", "{gpu_list}"])
+def test_a_number_of_gpus_that_is_not_given_is_an_error(sign: str) -> None:
+    """A program is never started with the placeholder itself."""
+    with pytest.raises(ConfigError, match=r"the command has \{gpu.*add --gpus 1,2,4"):
+        plan([], command=f"train --n {sign}")
+
+
 def test_nothing_to_run_is_an_error() -> None:
     """With the way to write it."""
     with pytest.raises(ConfigError, match="no command to sweep"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.characterize.conftest import virtual_environment
 from tests.cli.conftest import SRC
 from tests.control.conftest import Rig, eventually, rig, stub, stub_folder
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
@@ -261,3 +262,25 @@ def test_restore_force_and_forget(rig: Rig) -> None:
     assert rig.wattloop("restore", "--forget").returncode == 0
     assert rig.limit_w() == 111
     assert rig.journals() == []
+
+
+@pytest.mark.parametrize(("file", "code"), [("", 2), ("mine.state", 0)])
+def test_virtual_gpus_that_are_in_use_say_how_to_have_others(
+    tmp_path: Path, file: str, code: int
+) -> None:
+    """Two people on one account: the second is told of WATTLOOP_VIRTUAL_STATE, and it helps."""
+    own = virtual_environment(tmp_path)
+    path = f"{SRC}{os.pathsep}{own.pop('SITE')}"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WATTLOOP", "XDG"))}
+    command = [sys.executable, "-m", "wattloop.cli.main", "set", "gpu:0/power_limit=300", "--"]
+    other = ["env", f"WATTLOOP_VIRTUAL_STATE={tmp_path / file}"] if file else []
+    done = subprocess.run(
+        [*command, *other, *command, "true"],
+        env={**kept, **own, "PYTHONPATH": path, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert ("name another file in WATTLOOP_VIRTUAL_STATE" in done.stderr) is (code == 2)

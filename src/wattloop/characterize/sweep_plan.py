@@ -19,6 +19,9 @@ __all__ = ["Plan", "Point", "fingerprint", "plan_of"]
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
+GPU_SIGNS = ("{gpus}", "{gpu_list}")
+"""Replaced in a command by the number of GPUs of a point, and by their names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -103,7 +106,8 @@ def plan_of(spec: SweepSpec, axes: Sequence[Axis], gpus_here: int | None) -> Pla
         gpus_here: how many GPUs there are; None when nobody knows.
 
     Raises:
-        ConfigError: more GPUs than there are, or nothing to run.
+        ConfigError: more GPUs than there are, a command that asks for a number of them where none
+            is given, or nothing to run.
     """
     if not spec.command and not spec.workloads:
         raise ConfigError(
@@ -113,6 +117,13 @@ def plan_of(spec: SweepSpec, axes: Sequence[Axis], gpus_here: int | None) -> Pla
     if spec.command and spec.workloads:
         raise ConfigError("give either a command or workloads, not both")
     _check_gpus(spec.gpus, gpus_here)
+    words = [word for _, work in _workloads(spec) for word in work.command]
+    asked = next((sign for sign in GPU_SIGNS for word in words if sign in word), None)
+    if asked is not None and not spec.gpus:
+        raise ConfigError(
+            f"the command has {asked}, and no numbers of GPUs are given; add --gpus 1,2,4, or "
+            "'gpus: [1, 2, 4]' in the file"
+        )
     counts: list[int | None] = [*spec.gpus] or [None]
     points = [
         _point(name, work, gpus, axes, levels)
@@ -193,7 +204,8 @@ def _command(spec: SweepSpec, point: Point) -> list[str]:
     if point.gpus is None:
         return list(words)
     listed = ",".join(_visible(point.gpus))
-    return [w.replace("{gpus}", str(point.gpus)).replace("{gpu_list}", listed) for w in words]
+    count, names = GPU_SIGNS
+    return [w.replace(count, str(point.gpus)).replace(names, listed) for w in words]
 
 
 def _environment(gpus: int | None) -> dict[str, str]:

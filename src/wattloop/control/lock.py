@@ -222,6 +222,13 @@ def _may_write(file: Path, uid: int) -> bool:
 
 
 def _busy(device: str, path: Path) -> str:
+    said = _held(device, path)
+    if device.startswith("virtual:"):
+        said += "; or have virtual GPUs of your own: name another file in WATTLOOP_VIRTUAL_STATE"
+    return said
+
+
+def _held(device: str, path: Path) -> str:
     owner = _owner_in(path)
     real = lock_holder(path)
     if real is not None and real.pid == os.getpid():
