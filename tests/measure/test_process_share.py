@@ -70,6 +70,9 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
         assert all("share by CPU time" in d["source"] for d in found["domains"])
         assert found["shared"]["divided"]
         assert found["shared"]["left_out_j"] == 0.0
+        assert not found["labels"]  # the limits are those of whole devices
+        # board, disks and network card are divided as the CPU is
+        assert found["accounting"]["node"]["energy_j"] < 3 * found["energy_j"]
     assert 0 < idle["energy_j"] < busy["energy_j"] / 2
     with open_store(str(machine.store)) as store:
         list(recover(store, close_journal))

@@ -61,7 +61,7 @@ def close_journal(journal: Journal) -> dict[str, Any]:
         "exit_code": None,
         "signal": None,
         "result": result._replace(begin_s=begin_s).to_dict(),
-        "accounting": _accounting(result, header),
+        "accounting": _accounting(result, header, shares),
         "counted": bool(role.get("counts", True)),
         "counted_by": role.get("counted_by"),
         "shared": None if shared is None else shared.to_dict(),
@@ -78,7 +78,9 @@ def _last_role(journal: Journal) -> dict[str, Any]:
     return {"counts": not job.get("local_rank")}
 
 
-def _accounting(result: WindowResult, header: Mapping[str, Any]) -> dict[str, Any]:
+def _accounting(
+    result: WindowResult, header: Mapping[str, Any], shares: ShareCurves | None
+) -> dict[str, Any]:
     """What the run itself would have made of its energy, but for a live carbon intensity."""
     from wattloop.measure.accounting.summary import account
 
@@ -88,6 +90,9 @@ def _accounting(result: WindowResult, header: Mapping[str, Any]) -> dict[str, An
         name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
     }
     settings = Settings(**{**values, "carbon_url": ""})
+    if shares is not None:
+        part = shares.share("cpu", result.begin_s, result.end_s) or 0.0
+        settings = settings._replace(node_share=settings.node_share * part)
     started_wall_s = float(header["started_wall_s"])
     return account(result, settings, started_wall_s=started_wall_s).to_dict()
 

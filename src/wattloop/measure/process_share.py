@@ -164,6 +164,8 @@ def _divided(energy: DomainEnergy, device: str, own_j: float, others_j: float) -
         uncertainty_j=part * energy.uncertainty_j + doubt_j,
         provenance=Provenance.weakest((energy.provenance, Provenance.MODELLED)),
         source=f"{energy.source}, {HOW[CPU if device == CPU else 'gpu']}",
+        tdp_w=None,  # the limit is that of the whole device
+        tdp_note="",
     )
 
 

@@ -59,8 +59,12 @@ def run_result(
     if shared is not None:
         text = shared.text(result.energy_j)
         result = result._replace(warnings=(*result.warnings, text))
+    settings = session.settings
+    if session.shares is not None:
+        part = session.shares.share("cpu", result.begin_s, result.end_s) or 0.0
+        settings = settings._replace(node_share=settings.node_share * part)
     try:
-        return RunResult.of(result, session.settings, machine_id=session.host.machine_id, **facts)
+        return RunResult.of(result, settings, machine_id=session.host.machine_id, **facts)
     except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
         text = f"not accounted for: {type(error).__name__}: {error}"
         return RunResult(result=result._replace(warnings=(*result.warnings, text)), **facts)

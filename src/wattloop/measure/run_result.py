@@ -46,7 +46,10 @@ class RunResult:
         """A result with its accounting done."""
         from wattloop.measure.accounting.summary import account
 
-        lines, idle_note = _idle(settings, machine_id, facts["started_wall_s"])
+        if settings.share == "process":
+            lines, idle_note = None, "the idle line is that of the whole machine"
+        else:
+            lines, idle_note = _idle(settings, machine_id, facts["started_wall_s"])
         accounting = account(
             result,
             settings,
