@@ -70,3 +70,12 @@ def test_unreadable_counter_names_the_command(capsys: pytest.CaptureFixture[str]
     assert "rapl (would read cpu:0/package): energy_uj is not readable" in text
     assert "to allow it: run 'sudo chmod a+r energy_uj'" in text
     assert "never zero" in text
+
+
+def test_gpus_that_a_run_leaves_out_are_named(machine: Machine) -> None:
+    """Promise: all cards are listed, and those that the environment hides from a run are named."""
+    variables = {"CUDA_VISIBLE_DEVICES": "1", "WATTLOOP_VIRTUAL_GPUS": "2", "WATTLOOP_METERS": ""}
+    done = machine.wattloop("devices", "--json", "devices.json", **variables)
+    data = json.loads((machine.folder / "devices.json").read_text())
+    assert [part["name"] for part in data["left_out"]] == ["gpu:0"]
+    assert "gpu:0 is not counted: CUDA_VISIBLE_DEVICES is '1'" in done.stdout.decode()

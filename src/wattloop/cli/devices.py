@@ -1,5 +1,6 @@
 """`wattloop devices`: what can be measured and controlled here, and what would allow the rest."""
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.registry import detect
 from wattloop.measure.verify import DURATION_S, Check, verify
+from wattloop.measure.visible_gpus import gpus_left_out
 
 __all__ = ["app"]
 
@@ -51,10 +53,11 @@ def devices(
     try:
         levers = levers_here(context).states()
         checks = _checks(context, inventory, seconds, json_file) if check else None
+        hidden = gpus_left_out(context, inventory, os.environ)
         if json_file is not None:
-            write_json(as_dict(inventory, levers, checks), json_file)
+            write_json(as_dict(inventory, levers, checks, hidden), json_file)
         if json_file != "-":
-            print_report(inventory, levers, checks, everything=everything)
+            print_report(inventory, levers, checks, hidden, everything=everything)
     finally:
         inventory.close()
 

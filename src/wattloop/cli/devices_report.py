@@ -12,12 +12,16 @@ from wattloop.core.records import Domain
 from wattloop.measure.meter import Meter
 from wattloop.measure.registry import Inventory
 from wattloop.measure.verify import Check
+from wattloop.measure.visible_gpus import LeftOut
 
 __all__ = ["as_dict", "print_report"]
 
 
 def as_dict(
-    inventory: Inventory, levers: Sequence[LeverState], checks: Sequence[Check] | None
+    inventory: Inventory,
+    levers: Sequence[LeverState],
+    checks: Sequence[Check] | None,
+    hidden: Sequence[LeftOut] = (),
 ) -> dict[str, Any]:
     """What `--json` writes."""
     data: dict[str, Any] = {
@@ -25,6 +29,9 @@ def as_dict(
         "levers": [lever.to_dict() for lever in levers],
         "missing": [
             {"name": m.name, "reason": m.reason, "remedy": m.remedy} for m in inventory.missing()
+        ],
+        "left_out": [
+            {"name": name, "reason": each.because} for each in hidden for name in each.names
         ],
     }
     if checks is not None:
@@ -36,6 +43,7 @@ def print_report(
     inventory: Inventory,
     levers: Sequence[LeverState],
     checks: Sequence[Check] | None,
+    hidden: Sequence[LeftOut] = (),
     *,
     everything: bool,
 ) -> None:
@@ -46,6 +54,8 @@ def print_report(
         print_table(headers, rows, title="Can be measured", spare=("kind", "every"))
     else:
         _line("Nothing can be measured on this machine as it is.")
+    for left_out in hidden:
+        _line(f"In a run {left_out.text}.")
     _advice(inventory)
     _refusals(inventory, everything)
     _levers(levers, everything)

@@ -35,7 +35,9 @@ __all__ = [
     "store_key",
 ]
 
-FOLDER = "/tmp/.wattloop-runs"
+FOLDER = "wattloop-runs"
+PARENTS = ("/dev/shm", "/tmp")
+"""Where every user may make a folder; in memory, so that a short run does not wait for a disk."""
 FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
 REMEMBERED_S = 60.0
 """How long a process lists a run that has ended: every other run looks twice a second."""
@@ -411,7 +413,9 @@ def _digest(text: str) -> str:
 
 def _folder(*, create: bool = False) -> Path | None:
     """The machine's folder, made if need be; None where it cannot be used."""
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+    named = os.environ.get(FOLDER_VARIABLE)
+    parent = next((each for each in PARENTS if os.access(each, os.W_OK)), PARENTS[-1])
+    folder = Path(named) if named else Path(parent) / FOLDER
     try:
         if create:
             with suppress(FileExistsError):
