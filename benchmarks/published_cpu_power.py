@@ -1,226 +1,352 @@
-"""Published measurements of processors, and what the estimate's constants are when read off them.
+"""Published measurements of processors, and the load curves of the estimate read off them.
 
     python benchmarks/published_cpu_power.py
 
-`published_cpu_power.csv` has one row per measured load level, watts of one package. The two
-processors of the reference file that the estimate is judged by are not among them. `mhz` is the
-clock of busy cores: read at the time, or the all-core clock that the maker or the cloud states.
-Sources are in docs/adr/0022-the-estimate-learns-from-published-processors.md.
+Two tables, with sources in docs/adr/0022-the-estimate-learns-from-published-processors.md:
+
+- `published_cpu_power.csv`: package watts that were read from RAPL or the maker's counters, one row
+  per load level. `mhz` is the clock of busy cores.
+- `specpower_servers.csv`: watts at the wall of whole servers, SPECpower_ssj2008, active idle and
+  10% to 100%; medians over the servers of one processor and number of chips. Servers with less
+  than 100 W of TDP are not in it: most of their power is not the processor's.
+
+Neither has a processor of the reference file that the estimate is judged by. What is judged here is
+a family (a generation of one maker), estimated from all others.
 """
 
 import csv
-import math
+import functools
+import statistics
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattloop.hardware import cpu_power
-from wattloop.hardware.cpu_power import Constants, StatedError
+from wattloop.hardware.cpu_power import LoadCurve, StatedError
 from wattloop.hardware.cpus import Processor
 
+HERE = Path(__file__).parent
+PACKAGES = HERE / "published_cpu_power.csv"
+SERVERS = HERE / "specpower_servers.csv"
+SPEC = "specpower"
 TARGET_COVERAGE = 0.9
-TABLE = Path(__file__).with_suffix(".csv")
-MIDDLE_OF_IDLE, MIDDLE_OF_LOAD = 0.1, 0.9
-"""Shares of TDP that idle and fully loaded packages draw, roughly: where the interval is pinned."""
+CURVE_LEVELS = 4
+"""A processor with fewer levels tells something of a curve and does not judge one."""
+
+PACKAGE_WEIGHT = 0.5
+"""Of readings of packages against what is worked out from the walls of servers."""
+
+# From the wall to the package: supply, fans and regulators take shares, other parts watts.
+SUPPLY, FANS, REGULATORS = 0.92, 0.05, 0.10
+SERVER_W, CHIP_W = 10.0, 5.0
+MEMORY_W_PER_GB = (0.10, 0.20)
+"""Idle and at full load."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One load level: how busy, and what the package drew."""
+    """One load level: how busy, and what the package drew as a share of its TDP."""
 
     utilisation: float
     activity: float
     clock_ratio: float | None
-    package_w: float
+    share: float
 
 
 @dataclass(frozen=True)
 class Published:
-    """One processor and its levels, from least busy to most."""
+    """One processor of one source and its levels, from least busy to most."""
 
     processor: Processor
+    family: str
+    source: str
+    servers: int
     levels: tuple[Level, ...]
 
     @property
-    def idle_share(self) -> float | None:
-        """Of TDP; None where nobody wrote it down."""
-        first = self.levels[0]
-        return first.package_w / self.processor.tdp_w if first.utilisation == 0 else None
+    def kind(self) -> str:
+        return cpu_power.family(self.processor)
 
-    @property
-    def busiest(self) -> Level | None:
-        """None where only idle was published."""
-        return self.levels[-1] if self.levels[-1].utilisation else None
+    def share_at(self, utilisation: float) -> float | None:
+        """Share of TDP with all threads so busy; None where it was not published."""
+        for level in self.levels:
+            even = cpu_power.even_load(level.activity, smt=_smt(self.processor))
+            if abs(level.utilisation - utilisation) < 1e-6 and abs(even - utilisation) < 1e-6:
+                return level.share
+        return None
 
 
-def published() -> list[Published]:
-    """The table, by processor."""
+def published(*, servers: bool = True) -> list[Published]:
+    """Both tables, or the packages alone."""
     by_name: dict[str, list[dict[str, str]]] = {}
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        for record in csv.DictReader(file):
-            by_name.setdefault(record["processor"], []).append(record)
-    return [_published(name, records) for name, records in by_name.items()]
+    for record in _records(PACKAGES):
+        by_name.setdefault(record["processor"], []).append(record)
+    found = [_package(records) for records in by_name.values()]
+    return found + ([_server(record) for record in _records(SERVERS)] if servers else [])
 
 
-def constants(parts: Iterable[Published]) -> Constants:
-    """Means over processors; a family nobody measured gets the mean of all."""
-    parts = list(parts)
-    idle = {
-        family: _mean_or(shares, otherwise=_mean(p.idle_share for p in parts if p.idle_share))
-        for family in cpu_power.LIMIT_SHARE
-        for shares in [[p.idle_share for p in parts if p.idle_share and _family(p) == family]]
-    }
-    wake_share = _mean(_wake_share(p) for p in parts if len(p.levels) >= 4)
-    loaded = [(p, level) for p in parts if (level := p.busiest) is not None]
-    return Constants(
-        idle_share=idle,
-        wake_share=wake_share,
-        load_share=_mean(_load_share(p, level, idle, wake_share) for p, level in loaded),
-        clock_ratio=_mean(
-            level.clock_ratio or 1.0 for _, level in loaded if level.utilisation == 1
-        ),
-    )
+Curves = Mapping[str, LoadCurve]
+
+
+def curves(parts: Sequence[Published]) -> Curves:
+    """Load curve of each kind: mean over families, each the mean over its sources.
+
+    Idle is a mean of its own, since more is published of it; what load adds to idle is the mean of
+    that. A kind of which a level is not published gets the shape of the servers.
+    """
+    adds = {kind: _adds(parts, kind) for kind in cpu_power.PUBLISHED}
+    found = {}
+    for kind in cpu_power.PUBLISHED:
+        idle = _family_mean(parts, kind, lambda part: part.share_at(0.0))
+        if idle is None:
+            idle = found["server"].idle
+        tenth, half, full = adds[kind]
+        if full is None:
+            level = _family_mean(parts, kind, lambda part: part.share_at(1.0))
+            full = (found["server"].full if level is None else level) - idle
+        shape = adds["server"]
+        assert shape[0] is not None and shape[1] is not None and shape[2] is not None
+        tenth = shape[0] / shape[2] * full if tenth is None else tenth
+        half = shape[1] / shape[2] * full if half is None else half
+        found[kind] = LoadCurve(idle, idle + tenth, idle + half, idle + full)
+    return found
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A level of a processor, estimated with constants of all the others; shares of TDP."""
+    """A level of a processor, estimated from other families; shares of TDP."""
 
     part: Published
     level: Level
     estimate: float
-    truth: float
+
+    @property
+    def codecarbon(self) -> float:
+        """Its general law: TDP x load, at least 10% of TDP."""
+        return max(0.1, self.level.utilisation)
 
 
-def leave_one_out(*, with_clock: bool) -> list[Tried]:
-    """Every level, by constants that its own processor had no part in."""
-    parts = published()
-    tried = []
-    for part in parts:
-        others = constants(p for p in parts if p is not part)
-        tdp_w = part.processor.tdp_w
-        for level in part.levels:
-            ratio = level.clock_ratio if with_clock else None
-            watts = cpu_power.package_power_w(part.processor, level.activity, ratio, others)
-            tried.append(Tried(part, level, watts / tdp_w, level.package_w / tdp_w))
+def leave_family_out(parts: Sequence[Published], *, with_clock: bool = True) -> list[Tried]:
+    """Every level, by curves that its own family had no part in."""
+    tried: list[Tried] = []
+    for family in dict.fromkeys(part.family for part in parts):
+        others = curves([part for part in parts if part.family != family])
+        for part in parts:
+            if part.family != family:
+                continue
+            for level in part.levels:
+                ratio = level.clock_ratio if with_clock else None
+                watts = cpu_power.package_power_w(part.processor, level.activity, ratio, others)
+                tried.append(Tried(part, level, watts / part.processor.tdp_w))
     return tried
 
 
-def interval(tried: list[Tried]) -> StatedError:
-    """The half-width that nine in ten further processors should lie in, idle and loaded.
-
-    One error per processor, idle and at its busiest; each half-width is Student's t times their
-    root mean square; the line between the two gives the relative and the constant part, and the
-    relative one is widened until nine in ten levels lie within.
-    """
-    idle = [t.truth - t.estimate for t in tried if t.level.utilisation == 0]
-    load = [t.truth / t.estimate - 1 for t in tried if t.level is t.part.busiest]
-    idle_half = student_t(len(idle) - 1) * _rms(idle)
-    load_half = student_t(len(load) - 1) * _rms(load) * MIDDLE_OF_LOAD
-    relative = max(0.0, (load_half - idle_half) / (MIDDLE_OF_LOAD - MIDDLE_OF_IDLE))
-    of_tdp = max(0.0, idle_half - relative * MIDDLE_OF_IDLE)
-    while coverage(tried, (relative, of_tdp)) < TARGET_COVERAGE:
-        relative += 0.01
-    return relative, of_tdp
+def judged(tried: Iterable[Tried]) -> list[Tried]:
+    """Those of processors with a whole curve."""
+    return [t for t in tried if len(t.part.levels) >= CURVE_LEVELS]
 
 
-def coverage(tried: list[Tried], stated: StatedError) -> float:
-    """Mean over processors of how often a measured level lies within the stated error."""
+def by_family(tried: Iterable[Tried]) -> dict[str, list[Tried]]:
+    """Levels by the family that was left out."""
+    found: dict[str, list[Tried]] = {}
+    for t in tried:
+        found.setdefault(t.part.family, []).append(t)
+    return found
+
+
+def mean_error(tried: Sequence[Tried], law: Callable[[Tried], float]) -> float:
+    """Mean over processors and sources of their mean absolute error, as a share of TDP."""
+    errors: dict[tuple[str, str], list[float]] = {}
+    for t in tried:
+        key = (t.part.source, t.part.processor.name)
+        errors.setdefault(key, []).append(abs(law(t) - t.level.share))
+    return statistics.mean(statistics.mean(each) for each in errors.values())
+
+
+def coverage(tried: Sequence[Tried], stated: StatedError) -> float:
+    """Mean over processors of how often a published level lies within the stated error."""
     relative, of_tdp = stated
-    hits: dict[str, list[bool]] = {}
+    hits: dict[tuple[str, str], list[bool]] = {}
     for t in tried:
-        hit = abs(t.estimate - t.truth) <= relative * t.estimate + of_tdp
-        hits.setdefault(t.part.processor.name, []).append(hit)
-    return _mean(_mean(values) for values in hits.values())
+        hit = abs(t.estimate - t.level.share) <= relative * t.estimate + of_tdp
+        hits.setdefault((t.part.source, t.part.processor.name), []).append(hit)
+    return statistics.mean(statistics.mean(each) for each in hits.values())
 
 
-def student_t(degrees: int) -> float:
-    """The two-sided 90% quantile (Cornish and Fisher's expansion; 0.5% off at 5 degrees)."""
-    z = 1.6449
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+def interval(tried: Sequence[Tried]) -> StatedError:
+    """The narrowest relative and constant half-width that hold 90% of the levels left out.
+
+    Families and sources count alike, however many processors are published of them.
+    """
+    weights = _weights(tried)
+    best, width = (1.0, 1.0), float("inf")
+    for relative in (step / 100 for step in range(0, 61, 2)):
+        excess = sorted(
+            (abs(t.estimate - t.level.share) - relative * t.estimate, weight)
+            for t, weight in zip(tried, weights, strict=True)
+        )
+        left, of_tdp = TARGET_COVERAGE, 0.0
+        for value, weight in excess:
+            left -= weight
+            if left <= 0:
+                of_tdp = max(0.02, value)
+                break
+        mean = of_tdp + relative * sum(
+            weight * t.estimate for t, weight in zip(tried, weights, strict=True)
+        )
+        if mean < width:
+            best, width = (relative, of_tdp), mean
+    return best
 
 
-def mean_error(tried: list[Tried], estimate: Callable[[Tried], float]) -> float:
-    """Mean over processors of their mean absolute error, as a share of TDP."""
-    by_part: dict[str, list[float]] = {}
-    for t in tried:
-        by_part.setdefault(t.part.processor.name, []).append(abs(estimate(t) - t.truth))
-    return _mean(_mean(errors) for errors in by_part.values())
+def unseen_coverage(parts: Sequence[Published], *, with_clock: bool) -> dict[str, float]:
+    """Coverage of each family by intervals that were made without it, as its curve was."""
+    blind = judged(leave_family_out(parts, with_clock=False))
+    seen = judged(leave_family_out(parts)) if with_clock else blind
+    found = {}
+    for family, own in by_family(seen).items():
+        # AMD's servers have the wider interval in any case, see `cpu_power.estimate_error`.
+        narrow = own[0].part.kind != "amd server"
+        others = [t for t in (seen if narrow else blind) if t.part.family != family]
+        found[family] = coverage(own, interval(others))
+    return found
 
 
 def main() -> int:
     parts = published()
-    print(f"{len(parts)} processors, {sum(len(p.levels) for p in parts)} levels")
-    print(constants(parts))
+    print(f"{len(parts)} processors, {sum(part.servers for part in parts)} machines")
+    for kind, curve in curves(parts).items():
+        print(kind, tuple(round(value, 3) for value in curve))
     for with_clock in (True, False):
-        tried = leave_one_out(with_clock=with_clock)
-        error = 100 * mean_error(tried, lambda t: t.estimate)
-        print(f"clock {'known' if with_clock else 'unknown'}: {error:.1f}% of TDP", interval(tried))
+        tried = judged(leave_family_out(parts, with_clock=with_clock))
+        stated = tuple(round(value, 3) for value in interval(tried))
+        print(f"clock {'known' if with_clock else 'unknown'}: interval", stated)
+        covered = unseen_coverage(parts, with_clock=with_clock)
+        for family, own in by_family(tried).items():
+            ours = 100 * mean_error(own, lambda t: t.estimate)
+            codecarbon = 100 * mean_error(own, lambda t: t.codecarbon)
+            print(f"{family}: {ours:.1f}, CodeCarbon {codecarbon:.1f}, {covered[family]:.0%}")
+        print(f"unseen families: {statistics.mean(covered.values()):.0%} covered")
     return 0
 
 
-def _published(name: str, records: list[dict[str, str]]) -> Published:
+def _records(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _package(records: list[dict[str, str]]) -> Published:
     first = records[0]
-    processor = Processor(
-        name=name,
-        cores=int(first["cores"]),
-        threads=int(first["threads"]),
-        tdp_w=float(first["tdp_w"]),
-        base_mhz=float(first["base_mhz"]),
-        kind=first["kind"],
+    processor = _processor(first, first["kind"])
+    levels = tuple(_level(processor, record) for record in records)
+    return Published(processor, first["family"], first["source"], 1, levels)
+
+
+def _server(record: dict[str, str]) -> Published:
+    processor = _processor(record, "server")
+    chips, memory_gb = int(record["chips"]), float(record["memory_gb"])
+    levels = []
+    for percent in range(0, 101, 10):
+        load = percent / 100
+        inside_w = SUPPLY * (1 - FANS) * float(record[f"w{percent}"])
+        idle_gb, full_gb = MEMORY_W_PER_GB
+        other_w = SERVER_W + CHIP_W * chips + memory_gb * (idle_gb + (full_gb - idle_gb) * load)
+        share = max(0.0, (1 - REGULATORS) * (inside_w - other_w) / chips / processor.tdp_w)
+        levels.append(Level(load, _even_activity(processor, load), None, share))
+    return Published(
+        processor, record["family"], f"{SPEC} x{chips}", int(record["servers"]), tuple(levels)
     )
-    return Published(processor, tuple(_level(processor, record) for record in records))
+
+
+def _processor(record: dict[str, str], kind: str) -> Processor:
+    return Processor(
+        name=record["processor"],
+        cores=int(record["cores"]),
+        threads=int(record["threads"]),
+        tdp_w=float(record["tdp_w"]),
+        base_mhz=float(record["base_mhz"]),
+        kind=kind,
+    )
 
 
 def _level(processor: Processor, record: dict[str, str]) -> Level:
     utilisation = float(record["utilisation"])
     busy = int(record["busy_threads"])
-    per_core = processor.threads // processor.cores
-    all_threads = busy == processor.threads
-    cores = [[utilisation] * per_core] * processor.cores
-    if not all_threads:
+    activity = _even_activity(processor, utilisation)
+    if busy != processor.threads:
+        per_core = processor.threads // processor.cores
         alone = [utilisation] + [0.0] * (per_core - 1)
         cores = [alone] * busy + [[0.0] * per_core] * (processor.cores - busy)
+        activity = cpu_power.core_activity(cores)
     mhz = record["mhz"]
     return Level(
         utilisation=utilisation * busy / processor.threads,
-        activity=cpu_power.core_activity(cores),
+        activity=activity,
         clock_ratio=float(mhz) / (processor.base_mhz or 1.0) if mhz else None,
-        package_w=float(record["package_w"]),
+        share=float(record["package_w"]) / processor.tdp_w,
     )
 
 
-def _family(part: Published) -> str:
-    return cpu_power.family(part.processor)
+def _even_activity(processor: Processor, load: float) -> float:
+    return cpu_power.core_activity([[load] * (processor.threads // processor.cores)])
 
 
-def _wake_share(part: Published) -> float:
-    """Where the line through the lightest and the heaviest load meets no load, above idle."""
-    idle, light, heavy = part.levels[0], part.levels[1], part.levels[-1]
-    slope = (heavy.package_w - light.package_w) / (heavy.activity - light.activity)
-    return (light.package_w - idle.package_w - slope * light.activity) / part.processor.tdp_w
+def _smt(processor: Processor) -> bool:
+    return processor.threads > processor.cores
 
 
-def _load_share(part: Published, level: Level, idle: dict[str, float], wake_share: float) -> float:
-    tdp_w = part.processor.tdp_w
-    idle_w = (part.idle_share or idle[_family(part)]) * tdp_w
-    gained_w = level.package_w - idle_w - wake_share * tdp_w
-    clock = (level.clock_ratio or 1.0) ** cpu_power.CLOCK_EXPONENT
-    return gained_w / ((tdp_w - idle_w) * level.activity * clock)
+def _adds(parts: Sequence[Published], kind: str) -> list[float | None]:
+    """What 10, 50 and 100% load add to idle at the base clock."""
+    return [
+        _family_mean(parts, kind, functools.partial(_above_idle, load=load))
+        for load in (0.1, 0.5, 1.0)
+    ]
 
 
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
+def _above_idle(part: Published, load: float) -> float | None:
+    idle, busy = part.share_at(0.0), part.share_at(load)
+    if idle is None or busy is None:
+        return None
+    tenth, half, full = (part.share_at(each) or busy for each in (0.1, 0.5, 1.0))
+    start = LoadCurve(idle, tenth, half, full).start if len(part.levels) >= CURVE_LEVELS else idle
+    ratio = next(v.clock_ratio for v in part.levels if abs(v.utilisation - load) < 1e-6)
+    return start - idle + (busy - start) / cpu_power.clock_factor(part.kind, ratio)
 
 
-def _mean_or(values: list[float], *, otherwise: float) -> float:
-    return _mean(values) if values else otherwise
+def _family_mean(
+    parts: Sequence[Published], kind: str, value_of: Callable[[Published], float | None]
+) -> float | None:
+    """Of package readings and of servers' walls, each a mean over families, weighed together."""
+    values: dict[bool, dict[str, list[float]]] = {}
+    for part in parts:
+        value = value_of(part) if part.kind == kind else None
+        if value is not None:
+            families = values.setdefault(part.source.startswith(SPEC), {})
+            families.setdefault(part.family, []).append(value)
+    means = {
+        at_wall: statistics.mean(statistics.mean(each) for each in families.values())
+        for at_wall, families in values.items()
+    }
+    if len(means) == 2:
+        return PACKAGE_WEIGHT * means[False] + (1 - PACKAGE_WEIGHT) * means[True]
+    return next(iter(means.values()), None)
 
 
-def _rms(values: list[float]) -> float:
-    return math.sqrt(_mean(v * v for v in values))
+def _weights(tried: Sequence[Tried]) -> list[float]:
+    """Each family counts once, each of its sources alike, each level of a source alike."""
+    groups: dict[str, dict[bool, int]] = {}
+    for t in tried:
+        sources = groups.setdefault(t.part.family, {})
+        key = t.part.source.startswith(SPEC)
+        sources[key] = sources.get(key, 0) + 1
+    return [
+        1
+        / len(groups)
+        / len(groups[t.part.family])
+        / groups[t.part.family][t.part.source.startswith(SPEC)]
+        for t in tried
+    ]
 
 
 if __name__ == "__main__":

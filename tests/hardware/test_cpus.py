@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.hardware import cpus
-from wattloop.hardware.cpu_power import core_activity, estimate_error, package_power_w
+from wattloop.hardware.cpu_power import core_activity, estimate_error, even_load, package_power_w
 from wattloop.hardware.cpuinfo import read_packages
 from wattloop.hardware.cpus import Processor, guess_processor, processor_named
 from wattloop.hardware.host import Host
@@ -74,7 +74,6 @@ def test_two_sockets_are_two_packages_with_their_threads_grouped_by_core(tmp_pat
 @pytest.mark.parametrize(
     ("name", "kind", "limit"),
     [
-        ("EPYC 7742", "server", 1.0),
         ("Ryzen 9 5950X", "client", 1.35),
         ("Core i7-8700K", "client", 1.25),
         ("Xeon Gold 6148", "server", 1.2),
@@ -88,6 +87,37 @@ def test_power_rises_with_activity_and_clock_up_to_the_makers_limit(name, kind, 
     assert 0 < powers[0] < 0.35 * 180
     assert 0.98 * limit * 180 < package_power_w(part, 1.0, 3.0) <= limit * 180
     assert package_power_w(part, 0.4, 0.5) < package_power_w(part, 0.4, 1.0)
+
+
+def test_a_server_of_amd_stays_below_its_tdp_at_boosted_clocks() -> None:
+    """Promise: its published curves are of boosted clocks, which are not counted a second time."""
+    part = Processor(
+        name="EPYC 7742", cores=64, threads=128, tdp_w=225, base_mhz=2_250, kind="server"
+    )
+    assert package_power_w(part, 1.0, 1.5) == package_power_w(part, 1.0, 1.0) < 0.8 * 225
+    assert package_power_w(part, 1.0, 0.5) < 0.7 * package_power_w(part, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("smt", [False, True])
+def test_even_load_is_the_inverse_of_activity(smt) -> None:
+    """Promise: a load that is spread evenly is read off the published curve at that load."""
+    for load in (0.0, 0.1, 0.37, 0.5, 0.9, 1.0):
+        activity = core_activity([[load, load]] if smt else [[load]])
+        assert even_load(activity, smt=smt) == pytest.approx(load)
+
+
+def test_sockets_of_arm_are_told_apart_by_sysfs(tmp_path) -> None:
+    """Promise: two sockets are two packages, also where /proc/cpuinfo does not number them."""
+    blocks = [f"processor : {n}\nCPU implementer : 0x41\nCPU part : 0xd0c\n" for n in range(4)]
+    (tmp_path / "cpuinfo").write_text("\n".join(blocks))
+    for n in range(4):
+        folder = tmp_path / f"devices/system/cpu/cpu{n}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text(f"{n // 2}\n")
+    packages = read_packages(Host(sysfs=tmp_path, procfs=tmp_path))
+    assert [package.cpus for package in packages] == [(0, 1), (2, 3)]
+    (tmp_path / "devices/system/cpu/cpu3/topology/physical_package_id").write_text("-1\n")
+    assert read_packages(Host(sysfs=tmp_path, procfs=tmp_path))[0].cpus == (0, 1, 3)
 
 
 def test_the_first_busy_core_costs_more_than_the_next() -> None:

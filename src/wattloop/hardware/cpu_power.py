@@ -1,19 +1,20 @@
-"""Power of a CPU package from how busy its cores are: a physical form with few constants.
+"""Power of a CPU package from how busy its cores are: one load curve per kind of processor.
 
-    P = idle + wake min(1, n) + S(load (TDP - idle) a (f / f_base)^2)         [W]
+    P = TDP min(limit, idle + (start - idle) min(1, n) + (curve(u) - start) phi)         [W]
 
-- idle: the package with all cores asleep, a share of TDP by maker and kind.
-- wake: ring, mesh or fabric once any core runs; n busy cores.
-- load: all cores busy with ordinary code at the base clock. The TDP is what a maker guarantees for
-  the heaviest code at that clock, so this is a share of it, and a steadier one across processors
-  than watts per core.
-- a: busy cores over all; a core's second thread adds `SMT_GAIN` of the first one's power.
-- f^2: dynamic power goes with f V^2, between f (V at its floor) and f^3 (V proportional to f).
-- S: saturates softly at the package limit of the maker's firmware.
+- curve: a straight line from `start` over `half` (u = 0.5) to `full` (u = 1), shares of TDP with
+  load spread evenly over all threads. `start` is where the line through 10% and 50% meets no load:
+  ring, mesh or fabric are awake once any core runs. n is the number of busy cores.
+- u: the even load that keeps the cores as active as they are; a core's second thread adds
+  `SMT_GAIN` of the first one's power.
+- phi = (f / f_base)^2, 1 where the clock is unknown: dynamic power goes with f V^2, between f (V at
+  its floor) and f^3 (V proportional to f). AMD's servers boost as a rule and their curve is of
+  boosted clocks, so phi is at most 1 there.
+- limit: the package limit of the maker's firmware.
 
-No constant was fitted to the processors of docs/benchmarks/estimate_accuracy.md: they come from
-published measurements of others, `benchmarks/published_cpu_power.csv`, with the sources in
-docs/adr/0022-the-estimate-learns-from-published-processors.md.
+The curves are means over published measurements of several hundred servers and some desktop
+processors, `benchmarks/published_cpu_power.py`; none comes from the processors that judge the
+estimate. Sources: docs/adr/0022-the-estimate-learns-from-published-processors.md.
 """
 
 import math
@@ -26,61 +27,65 @@ from wattloop.hardware.cpus import Processor
 
 __all__ = [
     "PUBLISHED",
-    "Constants",
+    "LoadCurve",
     "StatedError",
+    "clock_factor",
     "core_activity",
     "estimate_error",
+    "even_load",
     "family",
     "package_power_w",
 ]
 
 SMT_GAIN = 0.3
 CLOCK_EXPONENT = 2.0
-SHARPNESS = 6.0
-"""How abruptly power meets the limit."""
-LIMIT_SHARE = MappingProxyType(
-    {"amd client": 1.35, "amd server": 1.0, "client": 1.25, "server": 1.2},
+LIMIT_SHARE: Mapping[str, float] = MappingProxyType(
+    {"server": 1.2, "amd server": 1.0, "client": 1.25, "amd client": 1.35},
 )
-"""Package limit over TDP: AMD's package power tracking (142 of 105 W, 88 of 65 W; at TDP for
-Threadripper and EPYC), Intel's usual PL2 over PL1."""
+"""Package limit over TDP: AMD's package power tracking (142 of 105 W, 88 of 65 W; TDP for EPYC),
+Intel's usual PL2 over PL1."""
 
 StatedError = tuple[float, float]
 """Half-width: relative to the estimate, and as a share of TDP."""
 
 
-class Constants(NamedTuple):
-    """What published measurements say; `family` tells which idle share is a processor's.
+class LoadCurve(NamedTuple):
+    """Package power over TDP with all threads 0, 10, 50 and 100% busy."""
 
-    Attributes:
-        idle_share: of TDP, by family.
-        wake_share: of TDP, once any core runs.
-        load_share: of TDP less idle, all threads busy at the base clock.
-        clock_ratio: clock over base clock of a busy package, where the clock cannot be read.
-    """
+    idle: float
+    tenth: float
+    half: float
+    full: float
 
-    idle_share: Mapping[str, float]
-    wake_share: float
-    load_share: float
-    clock_ratio: float
+    @property
+    def start(self) -> float:
+        """The line through 10% and 50% at no load: cores asleep, everything else awake."""
+        return max(self.idle, self.tenth - (self.half - self.tenth) / 4)
+
+    def at(self, load: float) -> float:
+        """The share of TDP at an even load above 0."""
+        if load <= 0.5:
+            return self.start + (self.half - self.start) * load / 0.5
+        return self.half + (self.full - self.half) * (load - 0.5) / 0.5
 
 
-PUBLISHED = Constants(
-    idle_share=MappingProxyType(
-        {"amd client": 0.12, "amd server": 0.30, "client": 0.025, "server": 0.12},
-    ),
-    wake_share=0.08,
-    load_share=0.71,
-    clock_ratio=1.10,
+PUBLISHED: Mapping[str, LoadCurve] = MappingProxyType(
+    {
+        "server": LoadCurve(0.11, 0.25, 0.48, 0.77),
+        "amd server": LoadCurve(0.22, 0.35, 0.50, 0.70),
+        "client": LoadCurve(0.03, 0.18, 0.42, 0.74),
+        "amd client": LoadCurve(0.12, 0.29, 0.55, 0.89),
+    }
 )
-KNOWN_CLOCK_ERROR: StatedError = (0.19, 0.10)
-UNKNOWN_CLOCK_ERROR: StatedError = (0.28, 0.09)
+KNOWN_CLOCK_ERROR: StatedError = (0.18, 0.10)
+UNKNOWN_CLOCK_ERROR: StatedError = (0.22, 0.10)
 
 
 def package_power_w(
     processor: Processor,
     activity: float,
     clock_ratio: float | None = None,
-    constants: Constants = PUBLISHED,
+    curves: Mapping[str, LoadCurve] = PUBLISHED,
 ) -> float:
     """Watts of a whole package.
 
@@ -88,16 +93,24 @@ def package_power_w(
         processor: cores, TDP and kind.
         activity: 0 (all cores idle) to 1 (all threads busy), see `core_activity`.
         clock_ratio: mean clock of the busy cores over the base clock; None when unknown.
-        constants: others than the shipped ones, to try them out.
+        curves: others than the shipped ones, to try them out.
     """
-    tdp_w = processor.tdp_w
-    idle_w = constants.idle_share[family(processor)] * tdp_w
-    wake_w = constants.wake_share * tdp_w * min(1.0, activity * processor.cores)
-    ratio = constants.clock_ratio if clock_ratio is None else clock_ratio
-    wanted_w = constants.load_share * (tdp_w - idle_w) * activity * ratio**CLOCK_EXPONENT
-    room_w = LIMIT_SHARE[family(processor)] * tdp_w - idle_w - wake_w
-    fill = wanted_w / room_w
-    return idle_w + wake_w + room_w * float(fill / (1 + fill**SHARPNESS) ** (1 / SHARPNESS))
+    kind = family(processor)
+    curve = curves[kind]
+    awake = min(1.0, activity * processor.cores)
+    load = even_load(activity, smt=processor.threads > processor.cores)
+    dynamic = (curve.at(load) - curve.start) * clock_factor(kind, clock_ratio)
+    share = curve.idle + (curve.start - curve.idle) * awake + dynamic
+    return processor.tdp_w * min(LIMIT_SHARE[kind], share)
+
+
+def clock_factor(kind: str, clock_ratio: float | None) -> float:
+    """How much more, or less, busy cores draw than in the published curve of their kind."""
+    if clock_ratio is None:
+        return 1.0
+    if kind == "amd server":
+        clock_ratio = min(1.0, clock_ratio)
+    return float(clock_ratio**CLOCK_EXPONENT)
 
 
 def core_activity(cores: Iterable[Sequence[float]]) -> float:
@@ -117,20 +130,35 @@ def core_activity(cores: Iterable[Sequence[float]]) -> float:
     return total / count if count else 0.0
 
 
-def estimate_error(processor: Processor, *, clock_known: bool) -> StatedError:
-    """The stated error, meant to hold nine times in ten for a processor nobody has measured.
+def even_load(activity: float, *, smt: bool) -> float:
+    """The load of each thread that gives this activity: the inverse of `core_activity`."""
+    activity = min(1.0, max(0.0, activity))
+    if not smt:
+        return activity
+    # (1 - (1 - u)^2 + g u^2) / (1 + g) = a, solved for u
+    rest = 1 - SMT_GAIN
+    return (1 - math.sqrt(max(0.0, 1 - rest * (1 + SMT_GAIN) * activity))) / rest
 
-    It is the spread between published processors, each estimated from the others: a Student
-    interval over processors, not over their load levels. A TDP that is itself a guess scales
-    everything; its error has nothing to do with the model's, so their squares add.
+
+def estimate_error(processor: Processor, *, clock_known: bool) -> StatedError:
+    """The stated error, meant to hold nine times in ten for a family of unmeasured processors.
+
+    It comes from families of published processors, each estimated from the others. A TDP that is
+    itself a guess scales everything; its error is independent of the model's, so squares add.
     """
-    relative, of_tdp = KNOWN_CLOCK_ERROR if clock_known else UNKNOWN_CLOCK_ERROR
+    # The clock of AMD's servers tells little: none of their published curves has it.
+    clock_helps = clock_known and family(processor) != "amd server"
+    relative, of_tdp = KNOWN_CLOCK_ERROR if clock_helps else UNKNOWN_CLOCK_ERROR
     return math.hypot(relative, processor.tdp_error), of_tdp
 
 
 def family(processor: Processor) -> str:
-    """AMD's dies keep more awake than others of their kind, and its firmware limits differ."""
-    kind = "client" if processor.kind == "client" else "server"
+    """Kind of processor by maker: AMD's servers keep more awake and stay further below TDP.
+
+    A Threadripper boosts to its limit as desktop processors do.
+    """
+    boosts = processor.kind == "client" or "threadripper" in processor.name.lower()
+    kind = "client" if boosts else "server"
     return f"amd {kind}" if _AMD.search(processor.name) else kind
 
 

@@ -50,7 +50,7 @@ def read_packages(host: Host) -> tuple[Package, ...]:
     blocks = _blocks(host.read_text("proc", "cpuinfo") or "")
     sockets: dict[int, list[dict[str, str]]] = {}
     for block in blocks:
-        sockets.setdefault(_whole(block.get("physical id")), []).append(block)
+        sockets.setdefault(_socket(host, block), []).append(block)
     return tuple(_package(host, number, sockets[number]) for number in sorted(sockets))
 
 
@@ -85,6 +85,16 @@ def _package(host: Host, number: int, blocks: list[dict[str, str]]) -> Package:
         base_mhz=_base_mhz(host, blocks, name) or processor.base_mhz,
         share=min(1.0, threads / processor.threads) if virtual else 1.0,
     )
+
+
+def _socket(host: Host, block: Mapping[str, str]) -> int:
+    """Number of the package; ARM kernels print none, but the topology in sysfs has it."""
+    number = whole_number(block.get("physical id"))
+    if number is None:
+        cpu = f"cpu{_whole(block['processor'])}"
+        number = read_whole(host.sysfs / CPU_TREE / cpu / "topology/physical_package_id")
+    # -1 stands for a package that the firmware does not number
+    return max(0, number or 0)
 
 
 def _blocks(text: str) -> list[dict[str, str]]:

@@ -124,6 +124,39 @@ def test_an_unreadable_stat_is_a_gap_and_its_time_is_counted_afterwards(machine)
     assert meter.read()[0] - before > 1.9 * 0.7 * 15
 
 
+def test_each_socket_is_a_package_with_its_own_load(tmp_path) -> None:
+    """Promise: two sockets are two domains, TDPs add, and the idle one is not charged for load."""
+    block = (
+        "processor : {n}\nmodel name : Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz\n"
+        "physical id : {socket}\ncore id : {core}\nflags : fpu\n\n"
+    )
+    cpus = [(n, n // 2, n % 2) for n in range(4)]
+    (tmp_path / "cpuinfo").write_text(
+        "".join(block.format(n=n, socket=socket, core=core) for n, socket, core in cpus)
+    )
+
+    def write_stat(busy: int) -> None:
+        lines = [
+            f"cpu{n} {busy if socket == 0 else 0} 0 0 {1_000 if socket else 1_000 - busy} 0 0 0 0"
+            for n, socket, _ in cpus
+        ]
+        (tmp_path / "stat").write_text("\n".join(lines) + "\nintr 1\n")
+
+    write_stat(0)
+    clock = VirtualClock(start_s=100.0)
+    (meter,) = detect(Context(Host(sysfs=tmp_path, procfs=tmp_path), Settings(), clock))
+    assert [d.name for d in meter.domains] == ["cpu:0/package", "cpu:1/package"]
+    assert sum(d.tdp_w for d in meter.domains) == 240
+    (tmp_path / "stat").write_text(
+        "cpu0 1000 0 0 1000 0 0 0 0\ncpu1 1000 0 0 1000 0 0 0 0\n"
+        "cpu2 0 0 0 2000 0 0 0 0\ncpu3 0 0 0 2000 0 0 0 0\nintr 1\n"
+    )
+    clock.advance(10.0)
+    busy_j, idle_j = meter.read()
+    assert busy_j > 0.5 * 120 * 10
+    assert idle_j < 0.15 * 120 * 10
+
+
 def test_contract() -> None:
     """Promise: on this machine's own /proc it keeps what every meter keeps."""
     check_meter(lambda: detect(Context())[0], pause_s=0.02)
