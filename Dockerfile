@@ -6,12 +6,13 @@ LABEL org.opencontainers.image.title="wattloop" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src ./src
 # Extras that need no compiler; training frameworks belong into an image of your own.
-# What is installed is this folder, which has no version to pin.
+# What is installed is this folder, which has no version to pin; constraints.txt pins the rest.
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir '.[parquet,postgres,visa]' && rm -rf /src
+RUN pip install --no-cache-dir --constraint constraints.txt '.[parquet,postgres,visa]' \
+    && rm -rf /src
 
 # The host's trees are mounted here (read-only), and runs are kept in a volume.
 ENV WATTLOOP_SYSFS_ROOT=/host/sys \

@@ -15,7 +15,7 @@ BENCH_OUT := build/bench
 TEST_WORKERS ?= 2
 DEMO_FOLDER ?= build/demo
 
-.PHONY: help setup demo test check format format-check lint types imports bench clean
+.PHONY: help setup demo test check format format-check lint types imports lock audit bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | \
@@ -46,6 +46,12 @@ types: $(STAMP)  ## mypy, strict on src
 
 imports: $(STAMP)  ## the layers of the house: imports point down only
 	$(BIN)/lint-imports
+
+lock: $(STAMP)  ## write constraints.txt: the newest versions that fit, resolved with Python 3.11
+	$(BIN)/python scripts/lock.py $(EXTRAS)
+
+audit: $(STAMP)  ## known vulnerabilities of the versions in constraints.txt (asks a service in the network)
+	$(BIN)/python scripts/audit.py
 
 bench: $(STAMP)  ## run the benchmarks; results as JSON under build/bench
 	@mkdir -p $(BENCH_OUT)
