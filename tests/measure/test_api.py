@@ -16,6 +16,7 @@ import wattloop
 from wattloop.core.errors import ConfigError
 from wattloop.core.results import RunStatus
 from wattloop.measure.api import Measurement, active_session
+from wattloop.measure.job import RUN_VARIABLE
 from wattloop.measure.windows import current_window
 from wattloop.store.journal import read_journal
 
@@ -79,7 +80,7 @@ def test_function_is_measured_by_name(machine: Machine) -> None:
 
 
 def test_decorator_with_options_measures_every_call(machine: Machine) -> None:
-    """Each call is a run of its own."""
+    """Calls that are not in a loop are runs of their own; of others the first is."""
 
     @wattloop.measure("step", interval_s=0.05)
     def step() -> None:
@@ -88,6 +89,63 @@ def test_decorator_with_options_measures_every_call(machine: Machine) -> None:
     step()
     step()
     assert len(list(machine.journals.glob("*.journal"))) == 2
+
+
+def test_a_function_in_a_loop_shares_one_run(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 calls at once are not 100 runs: the first has its own, the others are windows of one."""
+    monkeypatch.setattr("wattloop.measure.api.LINGER_S", 600.0)
+
+    @wattloop.measure
+    def step() -> str | None:
+        time.sleep(0.001)
+        return os.environ.get(RUN_VARIABLE)
+
+    named = [step() for _ in range(100)]
+    assert len(set(named)) == 2
+    assert None not in named
+    assert RUN_VARIABLE not in os.environ, "what is started between calls is not part of the run"
+    assert active_session() is None
+    with wattloop.measure("other"):
+        after_s = time.monotonic()
+    journals = [read_journal(path) for path in sorted(machine.journals.glob("*.journal"))]
+    assert sorted(j.header["name"].rpartition(".")[2] for j in journals) == [
+        "other",
+        "step",
+        "step",
+    ]
+    (shared,) = [j for j in journals if j.header["run_id"] == named[-1]]
+    assert sum(event.get("type") == "window" for event in shared.events) == 99
+    assert shared.end is not None
+    assert shared.end["time_s"] < after_s
+    calls = step.calls  # type: ignore[attr-defined]  # what the decorator adds
+    assert calls.count == 100
+    assert calls.duration_s >= 0.1
+    assert calls.energy_j > 0
+    assert "100 calls" in repr(calls)
+
+
+def test_a_run_that_waits_for_calls_ends_by_itself(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When none follows for a while, and not only with the process."""
+    monkeypatch.setattr("wattloop.measure.api.LINGER_S", 5.0)
+
+    @wattloop.measure
+    def step() -> None:
+        time.sleep(0.001)
+
+    step()
+    step()
+    monkeypatch.setattr("wattloop.measure.api.LINGER_S", 0.0)
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        journals = [read_journal(path) for path in machine.journals.glob("*.journal")]
+        if len(journals) == 2 and all(journal.end is not None for journal in journals):
+            return
+        time.sleep(0.05)
+    pytest.fail("the run is still open")
 
 
 def test_coroutine_is_measured_until_it_is_done(machine: Machine) -> None:

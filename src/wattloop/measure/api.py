@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -15,6 +17,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.resolved import Resolved
 from wattloop.core.results import RunStatus, WindowResult
 from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_energy
 from wattloop.measure.decorating import decorated
 from wattloop.measure.result_words import in_words
 from wattloop.measure.run_status import status_after
@@ -24,10 +27,15 @@ from wattloop.measure.windows import Window, current_window
 if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult
 
-__all__ = ["Measurement", "active_session", "measure"]
+__all__ = ["Calls", "Measurement", "active_session", "measure"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LINGER_S = 1.0
+"""A function that is called again within this time shares a run with its last call."""
+SETTLE_AT_ONCE = 256
+"""So many ended calls are added up together."""
 
 
 @overload
@@ -63,8 +71,9 @@ def measure(name: str | Callable[P, R] | None = None, **options: Any) -> Any:
 class Measurement(Resolved):
     """One use of `measure()`."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: dict[str, Any], *, of_function: bool = False) -> None:
         self.name = name or "run"
+        self._of_function = of_function
         self.run: RunResult | None = None
         self._given_name = name
         self._options = options
@@ -78,7 +87,7 @@ class Measurement(Resolved):
         going = self._window is not None and self._window.end_s is None
         if going and self._session is _runs.session:
             raise RuntimeError(f"measure(): {self.name!r} has begun and not ended; end() it first")
-        self._session = _runs.enter(self.name, self._options)
+        self._session = _runs.enter(self.name, self._options, self._of_function)
         self._window = self._session.begin(self.name, parent=current_window())
         return self
 
@@ -88,8 +97,13 @@ class Measurement(Resolved):
             raise RuntimeError("measure(): end() without begin()")
         if self._window.end_s is None:
             self._window.end()
-            self.run = _runs.leave(self._session, status)
+            self.run = _runs.leave(self._session, status, self._of_function)
         return self
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has begun and ended."""
+        return self._window is not None and self._window.end_s is not None
 
     @property
     def result(self) -> WindowResult:
@@ -128,14 +142,77 @@ class Measurement(Resolved):
         self.end(status_after(exc))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: every call is measured; coroutines and generators until they are done."""
+        """As a decorator: every call is measured; coroutines and generators until they are done.
+
+        The function gets an attribute `calls` with their number, energy and time (`Calls`).
+        """
         name = self._given_name or getattr(function, "__qualname__", type(function).__name__)
-        options = self._options
-        return decorated(
-            function,
-            block=lambda: Measurement(name, options),
-            stretch=lambda: _stretch(Measurement(name, options)),
-        )
+        options, calls = self._options, Calls(name)
+
+        def one() -> Measurement:
+            return calls.added(Measurement(name, options, of_function=True))
+
+        wrapper = decorated(function, block=one, stretch=lambda: _stretch(one()))
+        wrapper.calls = calls  # type: ignore[attr-defined]  # a function takes attributes
+        return wrapper
+
+
+class Calls:
+    """All calls of a decorated function in this process.
+
+    Attributes:
+        name: what they are called.
+        count: how many have begun.
+        last: the last one, with its own result.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+        self.last: Measurement | None = None
+        self._lock = threading.Lock()
+        self._open: list[Measurement] = []
+        self._energy_j = self._duration_s = 0.0
+        self._known = self._missing = 0
+
+    def added(self, call: Measurement) -> Measurement:
+        """One more call, which has not begun yet."""
+        with self._lock:
+            self.count += 1
+            self.last = call
+            if len(self._open) >= SETTLE_AT_ONCE:
+                self._settle()
+            self._open.append(call)
+        return call
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of all calls that have ended; None where one of them could not be read."""
+        with self._lock:
+            self._settle()
+            return self._energy_j if self._known and not self._missing else None
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of all calls that have ended; calls at the same time count each."""
+        with self._lock:
+            self._settle()
+            return self._duration_s
+
+    def __repr__(self) -> str:
+        energy_j, times = self.energy_j, f"{self.count} call{'s' * (self.count != 1)}"
+        energy = "not measured" if energy_j is None else format_energy(energy_j)
+        return f"<wattloop {self.name!r}: {times}, {energy}, {format_duration(self.duration_s)}>"
+
+    def _settle(self) -> None:
+        ended = [call for call in self._open if call.has_ended]
+        self._open = [call for call in self._open if not call.has_ended]
+        for call in ended:
+            result = call.result
+            self._duration_s += result.duration_s
+            self._known += result.energy_j is not None
+            self._missing += result.energy_j is None
+            self._energy_j += result.energy_j or 0.0
 
 
 @contextmanager
@@ -151,21 +228,43 @@ def _stretch(measurement: Measurement) -> Iterator[None]:
 
 
 def active_session() -> Session | None:
-    """The run that is open in this process, if any."""
-    return _runs.session
+    """The run that is open in this process, if any; not one that waits for a further call."""
+    return _runs.session if _runs.idle_since_s is None else None
 
 
 class _Runs:
-    """The run of this process: opened by the first measurement, closed by the last."""
+    """The run of this process: opened by the first measurement, closed by the last.
+
+    Opening and closing a run takes a tenth of a second. A function that is called again within
+    `LINGER_S` of its last call gets a run that stays open between calls: further calls are windows
+    of it. It ends with its last call, as soon as none followed for so long, another measurement
+    begins, or the process ends.
+    """
 
     def __init__(self) -> None:
         self.session: Session | None = None
         self._users = 0
         self._lock = threading.Lock()
+        self._function = ""
+        """Whose calls share the open run; empty for a run that ends with its last measurement."""
+        self._last_call = ("", -math.inf)
+        self.idle_since_s: float | None = None
+        """End of the last call, while the run stays open for another."""
+        self._watcher: threading.Thread | None = None
 
-    def enter(self, name: str, options: dict[str, Any]) -> Session:
+    def enter(self, name: str, options: dict[str, Any], of_function: bool) -> Session:
+        if self.idle_since_s is not None and not (of_function and name == self._function):
+            self._close_idle()
         with self._lock:
+            if self.session is not None and self.idle_since_s is not None:
+                self.idle_since_s = None
+                self._users = 1
+                self.session.enter_environment()
+                return self.session
             if self.session is None:
+                last, ended_s = self._last_call
+                soon = time.monotonic() - ended_s < LINGER_S
+                self._function = name if of_function and name == last and soon else ""
                 tags = options.get("tags")
                 self.session = Session.open(_settings(options), name=name, tags=tags)
             elif options:
@@ -176,19 +275,59 @@ class _Runs:
             self._users += 1
             return self.session
 
-    def leave(self, session: Session, status: RunStatus) -> RunResult | None:
+    def leave(self, session: Session, status: RunStatus, of_function: bool) -> RunResult | None:
         with self._lock:
             if session is not self.session:
                 return session.closed
             self._users -= 1
             if self._users > 0:
                 return None
+            if of_function:
+                self._last_call = (session.name, time.monotonic())
+            if self._function and status is RunStatus.FINISHED:
+                self.idle_since_s = session.clock.now_s()
+                session.leave_environment()
+                self._watch()
+                return None
             self.session = None
             # Who begins a new run while this one is being closed is not a part of it.
             session.leave_environment()
-        return session.close(status)
+        result = session.close(status)
+        if of_function:  # closing is not the time between two calls
+            self._last_call = (session.name, time.monotonic())
+        return result
+
+    def _watch(self) -> None:
+        """Have the run closed when no call follows; one thread at a time looks."""
+        if self._watcher is not None:
+            return
+
+        def look() -> None:
+            while True:
+                time.sleep(min(LINGER_S, 1.0) / 4)
+                if time.monotonic() - self._last_call[1] >= LINGER_S:
+                    break
+            self._watcher = None
+            self._close_idle(LINGER_S)
+
+        self._watcher = threading.Thread(target=look, name="wattloop-linger", daemon=True)
+        with suppress(RuntimeError):  # the interpreter is shutting down: the run ends with it
+            self._watcher.start()
+
+    def _close_idle(self, after_s: float = 0.0) -> None:
+        """Close a run that only stays open for further calls, at the end of the last one."""
+        with self._lock:
+            session, end_s = self.session, self.idle_since_s
+            if session is None or end_s is None:
+                return
+            if time.monotonic() - self._last_call[1] < after_s:
+                self._watch()
+                return
+            self.session = self.idle_since_s = None
+        session.close(RunStatus.FINISHED, end_s=end_s)
 
     def at_exit(self) -> None:
+        self._close_idle()
         session, self.session = self.session, None
         if session is not None:
             # The interpreter leaves the exception that ended the program in `sys.last_type`.
@@ -199,6 +338,7 @@ class _Runs:
         session, self.session = self.session, None
         self._lock = threading.Lock()
         self._users = 0
+        self._watcher = self.idle_since_s = None
         if session is not None:
             session.abandon()
 

@@ -241,6 +241,11 @@ class Session(LiveReadings):
         self._journal.abandon()
         self.reader.abandon()
 
+    def enter_environment(self) -> None:
+        """What this process starts from now on is part of the run."""
+        if self.job is None and self._in_process:
+            enter_job(self.run_id)
+
     def leave_environment(self) -> None:
         """What this process starts from now on is no longer part of the run."""
         leave_job(self.run_id)
@@ -272,8 +277,7 @@ class Session(LiveReadings):
             self._log.open(self, journal_header(self, command=command, kind=kind, tags=tags))
         self.reader.decide(self._journal.path)
         self._presence.update(self._journal)
-        if self.job is None and self._in_process:
-            enter_job(self.run_id)
+        self.enter_environment()
         try:
             self.reader.start(on_flush=self._flush, on_fault=self._log.note_fault)
         except RuntimeError as error:  # too many threads, or the interpreter is shutting down
