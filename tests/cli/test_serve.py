@@ -6,7 +6,9 @@ import re
 import signal
 import socket
 import subprocess
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +113,61 @@ def test_small_answers_are_sent_at_once() -> None:
             return option
 
     assert asyncio.run(nodelay()) == 1
+
+
+def test_secret_from_a_file_or_standard_input_is_not_in_the_list_of_processes(
+    machine: Machine,
+) -> None:
+    """Promise: the server knows its token, and `ps` does not."""
+    secret = machine.folder / "secret"
+    secret.write_text("from-the-file\n")
+    secret.chmod(0o600)
+    for source, given, known in (
+        (str(secret), "", "from-the-file"),
+        ("-", "from-the-input\n", "from-the-input"),
+    ):
+        process = subprocess.Popen(
+            machine.command("serve", "--port", "0", "--host", "0.0.0.0", "--token-file", source),
+            env=machine.environment,
+            cwd=machine.folder,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(given)
+            process.stdin.close()
+            said = process.stderr.readline()
+            port = re.search(r":(\d+)/", said)
+            assert port, said
+            assert known not in Path(f"/proc/{process.pid}/cmdline").read_text()
+            url = f"http://127.0.0.1:{port[1]}/api/v1/jobs"
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(url, timeout=20)
+            asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {known}"})
+            with urllib.request.urlopen(asked, timeout=20) as answer:
+                assert answer.status == 200
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def test_secret_on_the_command_line_is_warned_of_and_a_readable_file_refused(
+    machine: Machine,
+) -> None:
+    """Promise: the old option works, and says who sees it."""
+    done = machine.wattloop("serve", "--host", "no.such.host.invalid", "--token", "x")
+    assert b"warning: --token: anybody who lists the processes" in done.stderr
+    secret = machine.folder / "secret"
+    secret.write_text("x")
+    secret.chmod(0o644)
+    done = machine.wattloop("serve", "--token-file", str(secret))
+    assert done.returncode == 2
+    assert b"chmod 600" in done.stderr
+    done = machine.wattloop("serve", "--token-file", str(secret), "--token", "x")
+    assert done.returncode == 2
+    quiet = machine.wattloop("serve", "--host", "no.such.host.invalid", WATTLOOP_TOKEN="x")
+    assert b"warning" not in quiet.stderr

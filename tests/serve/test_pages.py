@@ -122,6 +122,31 @@ def test_other_addresses_need_a_token(place: Path) -> None:
         assert client.get("/").status_code == 200  # the cookie
 
 
+@pytest.mark.parametrize(
+    ("asked", "clean"),
+    [
+        ("/?token=secret", "./"),
+        ("/runs?token=secret", "./runs"),
+        ("/runs?page=2&token=secret&tag=a%20b%26c", "./runs?page=2&tag=a+b%26c"),
+        ("//evil.example/?token=secret", "./"),
+        ("/javascript:alert(1)?token=secret", "./javascript%3Aalert%281%29"),
+    ],
+)
+def test_token_leaves_the_address_of_a_page(place: Path, asked: str, clean: str) -> None:
+    """It would stay in the history, in bookmarks and in what people send each other."""
+    options = ServeOptions(store=str(place), host="0.0.0.0", token="secret")
+    with TestClient(create_app(options), follow_redirects=False) as client:
+        answer = client.get(f"http://testserver{asked}")
+        assert (answer.status_code, answer.headers["location"]) == (303, clean)
+        assert "secret" not in answer.headers["location"]
+        assert "httponly" in answer.headers["set-cookie"].lower()
+        assert answer.headers["cache-control"] == "no-store"
+        again = client.get(f"http://testserver{asked}")  # with the cookie
+        assert (again.status_code, again.headers["location"]) == (303, clean)
+        # programs keep no cookies: the API answers at once
+        assert client.get("/api/v1/jobs?token=secret").status_code == 200
+
+
 def test_another_name_of_this_address_is_not_answered(client: TestClient) -> None:
     """A page of another site cannot reach a dashboard without a token by renaming itself."""
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 421

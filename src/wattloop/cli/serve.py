@@ -13,6 +13,7 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, say, write_json
 from wattloop.core.errors import ConfigError
+from wattloop.core.secret import read_secret
 from wattloop.core.settings import STORE
 from wattloop.core.user_code import forbid_user_code
 from wattloop.core.user_path import user_path
@@ -33,7 +34,14 @@ def serve(  # noqa: PLR0913 - one parameter per option
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="WATTLOOP_TOKEN", help="Secret for writing, and for readers from elsewhere."
+            help="Secret for writing, and for readers from elsewhere. Anybody who lists processes "
+            "sees it: use --token-file or WATTLOOP_TOKEN."
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The same secret in a file of yours alone; - is standard input."
         ),
     ] = None,
     cluster: Annotated[
@@ -84,7 +92,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
         store=chosen.store_location,
         host=host,
         port=port,
-        token=token or "",
+        token=_secret(token, token_file),
         cluster=cluster or "",
         mapping=mapping or "",
         tokens=None if tokens is None else user_path(tokens),
@@ -101,6 +109,21 @@ def serve(  # noqa: PLR0913 - one parameter per option
         # the thread that packs runs hands over sooner: each answer waits for it several times
         sys.setswitchinterval(0.0005)
         uvicorn.Server(server_config(dashboard)).run(sockets=[place])
+
+
+def _secret(token: str | None, token_file: str | None) -> str:
+    """The server's own token; empty when it has none."""
+    if token_file is not None:
+        if token is not None:
+            raise ConfigError("--token and --token-file: give one of them")
+        return read_secret(token_file, "--token-file")
+    if token is not None:
+        say(
+            "wattloop: warning: --token: anybody who lists the processes of this machine sees it; "
+            "use --token-file FILE, --token-file - or WATTLOOP_TOKEN"
+        )
+        return token
+    return os.environ.get("WATTLOOP_TOKEN", "")
 
 
 def _whereabouts(store: str, host: str, at: str) -> dict[str, Any]:

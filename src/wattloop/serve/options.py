@@ -37,8 +37,9 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not self.is_local and not self.has_tokens:
             raise ConfigError(
-                f"--host {self.host}: others could read everything; give a secret with --token or "
-                "WATTLOOP_TOKEN, or a file of them with --tokens, or listen on 127.0.0.1"
+                f"--host {self.host}: others could read everything; give a secret with "
+                "--token-file or WATTLOOP_TOKEN, or a file of them with --tokens, or listen on "
+                "127.0.0.1"
             )
 
     @property

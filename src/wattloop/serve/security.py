@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
 from http.cookies import CookieError, SimpleCookie
 from typing import Annotated, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -45,6 +45,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 NO_TOKEN = 401
+NOT_KEPT = {"Cache-Control": "no-store"}
 NODES_MAY = ("/api/v1/ingest/", "/api/v1/nodes/")
 
 Scope = MutableMapping[str, Any]
@@ -102,7 +103,26 @@ class Guard:
             return
         is_shown = way is Way.QUERY and caller.may_read
         given = asked.query_params[QUERY] if is_shown else ""
+        clean = self._clean_address(asked, caller) if scope["method"] in ("GET", "HEAD") else None
+        if clean is not None:
+            answer = Response(status_code=303, headers={"Location": clean, **NOT_KEPT})
+            await answer(scope, receive, self._sending(send, given))
+            return
         await self._app(scope, receive, self._sending(send, given))
+
+    def _clean_address(self, asked: HTTPConnection, caller: Caller) -> str | None:
+        """The address of a page without the token, which would stay in the browser's history.
+
+        Relative to the page, so that it is right behind a proxy. None for the API: its callers
+        keep no cookies.
+        """
+        if QUERY not in asked.query_params or not caller.may_read or caller.role is Role.ANYBODY:
+            return None
+        if asked.url.path.startswith("/api/"):
+            return None
+        rest = [pair for pair in asked.query_params.multi_items() if pair[0] != QUERY]
+        page = "./" + quote(asked.url.path.rpartition("/")[2], safe="")
+        return f"{page}?{urlencode(rest)}" if rest else page
 
     def _refusal(self, asked: HTTPConnection, caller: Caller) -> tuple[int, str] | None:
         """Status and reason; None when it may go on."""
@@ -129,7 +149,7 @@ class Guard:
             if found is not None:
                 return found, Way.HEADER
         in_query = asked.query_params.get(QUERY, "")
-        for way, secret in ((Way.COOKIE, _cookie(asked)), (Way.QUERY, in_query)):
+        for way, secret in ((Way.QUERY, in_query), (Way.COOKIE, _cookie(asked))):
             found = self._known(secret) if secret else None
             if found is not None:
                 return found, way
@@ -151,7 +171,9 @@ class Guard:
                     cookie = Response()
                     # a header has no room for all characters
                     value = quote(given, safe="")
-                    cookie.set_cookie(COOKIE, value, httponly=True, samesite="strict")
+                    # lax: it is needed at the address that a link of another site leads to; a page
+                    # of another site can neither read answers nor write, which takes a header
+                    cookie.set_cookie(COOKIE, value, httponly=True, samesite="lax")
                     headers += [p for p in cookie.raw_headers if p[0] == b"set-cookie"]
                 message = {**message, "headers": headers}
             await send(message)
