@@ -10,6 +10,7 @@ from wattloop.schedule.jobs import JobKind, JobTable
 from wattloop.schedule.policies.zeus import Zeus
 from wattloop.schedule.scenarios.file import load_scenario
 from wattloop.schedule.scenarios.scenario import World
+from wattloop.schedule.steps import DAY_S, Steps
 from wattloop.testing.synthetic_cluster import FormulaOracle, synthetic_cluster
 
 __all__ = [
@@ -17,11 +18,16 @@ __all__ = [
     "NODES",
     "PHILLY_FILES",
     "ZeusWithCaps",
+    "busy_trace",
     "missing",
     "philly",
     "small_jobs",
 ]
 
+BUSY_LOAD, BUSY_WORK = 0.95, 1.6
+"""Of the busy trace: share of GPU time asked for, and GPU time over that on the fastest GPUs."""
+BUSY_ROUND_S = 30.0
+"""As Slurm's backfill decides by default (`bf_interval`)."""
 NODES, GPUS_PER_NODE, MEAN_S, LOAD, USERS = 256, 8, 1000.0, 0.95, 5
 FOLDER = Path(
     os.environ.get("WATTLOOP_SHARED_DATA")
@@ -60,6 +66,54 @@ def small_jobs(count: int) -> World:
         priority=np.zeros(count, dtype=np.int64),
     )
     return World(cluster, jobs, oracle, oracle, Settings())
+
+
+def busy_trace(count: int) -> World:
+    """A trace with all that makes policies slow, for 640 GPUs of three types.
+
+    A backlog every day (arrivals follow the hour), wide jobs, a tenth with a deadline of twice the
+    best run time, and a power budget that is lower by day.
+    """
+    groups = (("a100", 32, 8), ("h100", 16, 8), ("v100", 32, 8))
+    cluster = synthetic_cluster(*groups)
+    oracle = FormulaOracle(cluster)
+    sizes = ((1,), (1, 2), (2, 4), (4, 8), (8, 16), (16, 32))
+    shares = (0.45, 0.2, 0.15, 0.12, 0.06, 0.02)
+    kinds = tuple(
+        JobKind(f"model-{size[-1]}-{number}", gpus=size, batches=(16, 64), caps=(1.0, 0.8, 0.6))
+        for size in sizes
+        for number in range(4)
+    )
+    rng = np.random.default_rng(7)
+    size = rng.choice(len(sizes), count, p=shares)
+    kind = size * 4 + rng.integers(0, 4, count)
+    best_s = np.array([float(oracle.options(each).sample_s.min()) for each in kinds])
+    run_s = np.clip(rng.lognormal(np.log(600.0), 1.3, count), 20.0, 86_400.0)
+    gpus = np.array([each[0] for each in sizes])[size]
+    # of the fastest GPUs; those of other types take longer
+    offered_gpu_s = float((run_s * gpus).sum()) * BUSY_WORK
+    span_s = offered_gpu_s / (cluster.gpus * BUSY_LOAD)
+    hours = np.sort(rng.random(3 * count))
+    by_day = hours[rng.random(3 * count) < 0.5 * (1 - np.cos(2 * np.pi * hours * span_s / DAY_S))]
+    arrival_s = np.sort(rng.choice(by_day, count)) * span_s
+    is_urgent = rng.random(count) < 0.1
+    jobs = JobTable(
+        kinds=kinds,
+        users=tuple(f"user-{number}" for number in range(50)),
+        arrival_s=arrival_s,
+        kind=kind,
+        user=rng.integers(0, 50, count),
+        work=run_s / best_s[kind],
+        deadline_s=np.where(is_urgent, arrival_s + 2 * run_s, np.inf),
+        priority=np.zeros(count, dtype=np.int64),
+    )
+    by_night_w = cluster.idle_w + 0.9 * sum(
+        each.tdp_w * gpus for each, gpus in zip(cluster.types, cluster.gpus_by_type, strict=True)
+    )
+    budget = Steps(
+        (0.0, 8 * 3600.0, 20 * 3600.0), (by_night_w, 0.7 * by_night_w, by_night_w), DAY_S
+    )
+    return World(cluster, jobs, oracle, oracle, Settings(budget_w=budget, round_s=BUSY_ROUND_S))
 
 
 def missing() -> list[str]:

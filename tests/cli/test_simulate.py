@@ -178,6 +178,7 @@ def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixt
     assert simulate(*words, "--json", "a.json") == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny under fifo, simulated, 3 paired seeds\n")
+    assert out.splitlines()[1].split()[-1] == "difference"  # no p beside a sure difference
     sentence = out.splitlines()[-1]
     assert sentence.startswith("With 1 more node: ")
     assert "mean completion time (95%: " in sentence
@@ -185,6 +186,23 @@ def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixt
     assert found["answer"] == sentence
     assert found["differences"]["jct_mean_s"]["half_width"] > 0
     assert len(found["results"]) == 6
+
+
+def test_the_table_of_the_page_is_what_is_printed(
+    here: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/simulate.md: seven jobs of one's own, as far as the page shows their table."""
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    part = page[page.index("    $ cat jobs.csv\n") :]
+    jobs, _, shown = part.partition("    $ wattloop simulate thesis --trace jobs.csv")
+    command, *lines = (f"simulate thesis --trace jobs.csv{shown}").split("\n")
+    (here.folder / "jobs.csv").write_text(
+        "\n".join(line.strip() for line in jobs.splitlines()[1:]) + "\n"
+    )
+    assert main([*command.split(), "--workers", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    for line, found in zip(lines[:4], printed, strict=False):
+        assert found.startswith(line.strip().removesuffix("...").rstrip())
 
 
 def test_what_came_of_it_is_drawn(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,8 +102,9 @@ def whatif_command(  # noqa: PLR0913 - one parameter per option
 def _print(summary: "Summary", title: str) -> None:
     from wattloop.report.campaign_table import COLUMNS, change_text, spread_text
     from wattloop.schedule.campaigns.answer import AS_IT_IS, CHANGED
+    from wattloop.schedule.metrics.comparison import LEAST_PAIRS
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for column in COLUMNS:
         before, after = (summary.spreads[label].get(column.metric) for label in (AS_IT_IS, CHANGED))
         if before is None and after is None:
@@ -121,4 +122,13 @@ def _print(summary: "Summary", title: str) -> None:
                 "" if p_value is None else f"{p_value:.2g}",
             )
         )
-    print_table(("", AS_IT_IS, CHANGED, "difference", "p"), rows, title=title, spare=("p",))
+    headers: tuple[str, ...] = ("", AS_IT_IS, CHANGED, "difference", "p")
+    if not any(row[-1] for row in rows):
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
+    print_table(headers, rows, title=title, spare=("p",))
+    if 1 < len(summary.seeds) < LEAST_PAIRS:
+        least = 2 / 2 ** len(summary.seeds)
+        say(
+            f"wattloop: no p: with {len(summary.seeds)} seeds none is below {least:.2g}, however "
+            f"sure a difference is; the intervals hold, --seeds {LEAST_PAIRS} or more has a p"
+        )

@@ -8,6 +8,7 @@ costs a few passes over arrays, however many placements each job has.
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,39 @@ from wattloop.schedule.oracle.oracle import Oracle
 from wattloop.schedule.rows import Columns, Rows
 from wattloop.schedule.unit_costs import OwnPlaced, Placed
 
-__all__ = ["Columns", "Queue"]
+__all__ = ["Columns", "CostTable", "Queue"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class CostTable(NamedTuple):
+    """Costs of waiting jobs by owner: a kind of jobs, or a job where each has its own.
+
+    Attributes:
+        costs: least cost of every owner on each shape, (shapes, owners); infinite for none.
+        owner: of every waiting job; None where each is its own.
+        scale: of every waiting job, by which the cost of its owner is multiplied; None for 1.
+    """
+
+    costs: Floats
+    owner: Ints | None
+    scale: Floats | None
+
+    def of_jobs(self, costs: Floats) -> Floats:
+        """Costs by owner as costs of every waiting job."""
+        if self.owner is None:
+            return costs
+        found = costs[self.owner]
+        if self.scale is None:
+            return found
+        with np.errstate(invalid="ignore"):  # infinite x no work left
+            scaled: Floats = found * self.scale
+        return scaled if self.scale.all() else np.where(np.isinf(found), np.inf, scaled)
+
+    def rows(self, values: Ints) -> Ints:
+        """What is known of owners, of every waiting job."""
+        return values if self.owner is None else values[self.owner]
 
 
 class Queue:
@@ -121,6 +151,15 @@ class Queue:
             self._fill(objective, np.flatnonzero(np.isnan(found[0])))
             self._behind.remove(name)
         return found
+
+    def table(self, objective: Objective) -> "CostTable":
+        """The same as `cost`, with one column for all jobs of a kind where these differ by work."""
+        unit = self._beliefs.unit_costs(objective)
+        if unit is None:
+            return CostTable(self.cost(objective), None, None)
+        waiting = self.columns()
+        scale = waiting.work**unit.degree if unit.degree else None
+        return CostTable(unit.by_shape, waiting.kind, scale)
 
     def estimates(self, job: int) -> Estimates:
         """What is believed of one waiting job on each of its options."""

@@ -30,6 +30,11 @@ class UnitCosts:
         estimates: of one sample, for each kind.
         shape_numbers: of each option, for each kind: index into `shapes`.
         shapes: of all kinds.
+
+    Attributes:
+        degree: the cost of a job is a power of its work.
+        by_shape: cost of one sample, (shapes, kinds).
+        ranked, best: the best option of each shape, for each kind.
     """
 
     def __init__(
@@ -39,7 +44,7 @@ class UnitCosts:
         shape_numbers: Sequence[Sequence[int]],
         shapes: Sequence[Shape],
     ) -> None:
-        self._degree = objective.degree or 0
+        self.degree = objective.degree or 0
         self._unit = np.full((len(estimates), len(shapes)), np.inf)
         self.ranked: list[list[Placed]] = []
         self.best: list[dict[Shape, int]] = []
@@ -55,17 +60,18 @@ class UnitCosts:
             placed = [Placed(shapes[n], option, costs[option]) for n, option in best.items()]
             self.ranked.append(sorted(placed, key=lambda found: found.cost))
             self.best.append({found.shape: found.option for found in placed})
+        self.by_shape: Floats = np.ascontiguousarray(self._unit.T)
 
     def of(self, kinds: NDArray[np.int64], work: Floats) -> Floats:
         """Cost of jobs on each shape, (shapes, jobs)."""
         unit = self._unit[kinds].T
         with np.errstate(invalid="ignore"):  # infinite x no work left
-            costs: Floats = unit * work**self._degree
+            costs: Floats = unit * work**self.degree
         return np.where(np.isinf(unit), np.inf, costs) if not work.all() else costs
 
     def scale(self, work: float) -> float:
         """What a unit cost is multiplied by for so much work."""
-        return float(work**self._degree)
+        return float(work**self.degree)
 
 
 class OwnPlaced:

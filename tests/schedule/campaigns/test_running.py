@@ -213,6 +213,17 @@ def test_a_cell_of_another_campaign_is_shown_under_the_name_it_has_here(
     assert known_outcomes(store, experiment) == outcomes
 
 
+def test_the_scenario_itself_is_simulated_next_to_its_variants(tmp_path: Path) -> None:
+    """First; once where a variant changes nothing."""
+    slow = {"jobs.generate.rate_per_s": 0.001}
+    scenario = tiny(tmp_path, {"variants": {"quiet": slow}})
+    planned = campaign(scenario, "fifo", seeds=1)
+    assert [cell.variant for cell in planned.cells()] == ["as-written", "quiet"]
+    assert planned.spec()["variants"] == ["as-written", "quiet"]
+    same = tiny(tmp_path, {"variants": {"busy": {}, "quiet": slow}})
+    assert list(campaign(same, "fifo", seeds=1).scenarios) == ["busy", "quiet"]
+
+
 def test_variants_that_are_the_same_are_refused(tmp_path: Path) -> None:
     """One simulation cannot be kept under two names."""
     scenario = tiny(tmp_path, {"variants": {"one": {}, "two": {"engine.horizon": "2 h"}}})

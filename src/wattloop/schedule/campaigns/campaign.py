@@ -10,10 +10,12 @@ from wattloop.schedule.campaigns.cell import Cell, PolicyChoice, key_of
 from wattloop.schedule.campaigns.seeds import seeds_text
 from wattloop.schedule.scenarios.scenario import Scenario
 
-__all__ = ["Campaign", "Outcomes", "fingerprint"]
+__all__ = ["AS_WRITTEN", "Campaign", "Outcomes", "fingerprint"]
 
 Outcomes = Mapping[tuple[str, str, int], Mapping[str, Any]]
 """(variant, label of the policy, seed) -> what came of that cell."""
+AS_WRITTEN = "as-written"
+"""Name of a scenario itself among its variants."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,17 @@ class Campaign:
 
     @property
     def scenarios(self) -> dict[str, Scenario]:
-        """Variant -> scenario; the scenario itself, without a name, where it has no variants."""
-        return dict(self.scenario.variants) or {"": self.scenario}
+        """Variant -> scenario, the scenario itself first.
+
+        It has no name where it has no variants, and is left out where a variant is the same.
+        """
+        variants = dict(self.scenario.variants)
+        if not variants:
+            return {"": self.scenario}
+        own = self.scenario.digest()
+        if AS_WRITTEN in variants or any(each.digest() == own for each in variants.values()):
+            return variants
+        return {AS_WRITTEN: self.scenario, **variants}
 
     def cells(self) -> list[Cell]:
         """All of them, world by world."""
@@ -69,7 +80,7 @@ class Campaign:
         """Plain data for the store."""
         return {
             "scenario": self.scenario.to_dict(),
-            "variants": list(self.scenario.variants),
+            "variants": [name for name in self.scenarios if name],
             "policies": [choice.label for choice in self.choices],
             "seeds": seeds_text(self.seeds),
             "checks": self.checks,

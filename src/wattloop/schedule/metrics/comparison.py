@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from wattloop.analyze.intervals import Estimate, estimate
 
-__all__ = ["Difference", "compare", "spread"]
+__all__ = ["LEAST_PAIRS", "Difference", "compare", "spread"]
 
+LEAST_PAIRS = 6
+"""With n pairs no p is below 2 / 2^n: with five, not even a sure difference has p < 0.05."""
 EXACT_UP_TO = 14
 DRAWS = 20_000
 
@@ -22,7 +24,7 @@ class Difference:
     Attributes:
         mean, half_width: of the difference, with the 95% t-interval; None for a single pair.
         relative, relative_half_width: of the mean of A.
-        p_value: of a sign-flip permutation test, two-sided; None for a single pair.
+        p_value: of a sign-flip permutation test, two-sided; None for less than `LEAST_PAIRS`.
         pairs: how many seeds both have.
     """
 
@@ -58,7 +60,7 @@ def compare(a: Sequence[float | None], b: Sequence[float | None]) -> Difference 
         half_width=half,
         relative=found.mean / base if base else None,
         relative_half_width=None if half is None or not base else abs(half / base),
-        p_value=_p_value(differences) if len(pairs) > 1 else None,
+        p_value=_p_value(differences) if len(pairs) >= LEAST_PAIRS else None,
         pairs=len(pairs),
     )
 

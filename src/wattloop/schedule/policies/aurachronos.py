@@ -68,8 +68,8 @@ class AuraChronos(Zeus):
         starts = self._started(view, urgent)
         if starts:
             return starts  # asked again with these running
-        plan, hopes = NodePlan(view), list[_Hope]()
-        for job, _ in urgent[:LOOKS]:
+        plan, hopes, lost = NodePlan(view), list[_Hope](), set[int]()
+        for job in urgent[:LOOKS]:
             promised = [each.promise for each in hopes]
             hope = self._hope(view, plan, job, promised)
             if hope is not None:
@@ -77,16 +77,18 @@ class AuraChronos(Zeus):
                 continue
             # Those before it wait for machines that it needs, too: if they go now, so may it.
             for other in (*(each.job for each in hopes), job):
-                actions = self._rescued(view, plan, other, hopes)
-                if actions:
+                # More of those who wait only make it harder: once in a round is enough.
+                if other not in lost and (actions := self._rescued(view, plan, other, hopes)):
                     return actions
+                lost.add(other)
         free = view.free.copy()
         for hope in hopes:
             plan.hold(free, hope.promise.shape)
         rest = self.fill(replace(view, free=free))
         # Who waits in vain is one among the others as soon as his deadline is lost.
-        lost = [Wake(at_s + REACTION_S) for at_s in _lost_at_s(view, [job for job, _ in urgent])]
-        return [*rest, *(Wake(hope.latest_s) for hope in hopes), *lost]
+        # The first is enough: then it is asked again, and names the next.
+        wake_s = min(_first_lost_s(view) + REACTION_S, *(hope.latest_s for hope in hopes), math.inf)
+        return [*rest, Wake(wake_s)] if wake_s < math.inf else rest
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
         """Jobs without a deadline, on what those with one leave."""
@@ -104,25 +106,25 @@ class AuraChronos(Zeus):
         found = super().rank(view, waiting, cost)
         return np.where(kept & np.isfinite(waiting.deadline_s), np.inf, found)
 
-    def _urgent(self, view: ClusterView) -> list[tuple[int, Estimates]]:
+    def _urgent(self, view: ClusterView) -> list[int]:
         """Waiting jobs whose deadline can still be kept, least slack first."""
-        waiting = view.queue.columns()
-        rows = np.flatnonzero(np.isfinite(waiting.deadline_s))
-        if not len(rows):
-            return []
-        slack_s = waiting.deadline_s[rows] - view.now_s - _at_best(view) * _fastest_s(view)[rows]
+        waiting, rows, slack_s = _slack(view)
         jobs = waiting.job[rows]
         order = np.lexsort((jobs, slack_s))
-        return [
-            (job, view.queue.estimates(job)) for job in jobs[order[slack_s[order] >= 0]].tolist()
-        ]
+        found: list[int] = jobs[order].tolist()
+        return found
 
-    def _started(self, view: ClusterView, urgent: Sequence[tuple[int, Estimates]]) -> list[Action]:
+    def _started(self, view: ClusterView, urgent: Sequence[int]) -> list[Action]:
         """Urgent jobs that keep their deadline on what is free."""
         free, starts = view.free.copy(), list[Action]()
-        for job, estimates in urgent:
+        if not free.total:
+            return starts
+        may = _may_keep_now(view)
+        for job in urgent:
+            if job not in may:
+                continue
             options = view.queue.options(job)
-            for option in self.in_time(view, job, estimates):
+            for option in self.in_time(view, job, view.queue.estimates(job)):
                 shape = options.shape(option)
                 if free.fits(shape):
                     free.take(shape)
@@ -168,7 +170,7 @@ class AuraChronos(Zeus):
                 if any(plan.when_s(each.promise.shape, taken) > each.latest_s for each in others):
                     continue
                 allowed = partial(may_stop, view, end_s)
-                found = plan.victims(shape, allowed, partial(_loss_j, view))
+                found = plan.victims(shape, allowed)
                 if found is not None and (best is None or found.lost_j < best[0].lost_j):
                     best = found, option
             if best is not None:
@@ -223,23 +225,37 @@ def _latest_s(view: ClusterView, job: int, time_s: float) -> float:
     return float(view.jobs.deadline_s[job]) - time_s * (1 + view.time_error) - REACTION_S
 
 
-def _lost_at_s(view: ClusterView, jobs: Sequence[int]) -> list[float]:
-    """From when on no placement keeps the deadline of each of these jobs."""
-    return [
-        float(view.jobs.deadline_s[job])
-        - _at_best(view) * float(view.queue.estimates(job).time_s.min())
-        for job in jobs
-    ]
+def _slack(view: ClusterView) -> tuple[Columns, NDArray[np.int64], NDArray[np.float64]]:
+    """Waiting jobs, the rows of those whose deadline can still be kept, and how late they may."""
+    waiting = view.queue.columns()
+    rows = np.flatnonzero(waiting.deadline_s - view.now_s >= 0)
+    rows = rows[np.isfinite(waiting.deadline_s[rows])]
+    if not len(rows):
+        return waiting, rows, np.empty(0)
+    slack_s = waiting.deadline_s[rows] - view.now_s - _at_best(view) * _fastest_s(view)[rows]
+    is_open = slack_s >= 0
+    return waiting, rows[is_open], slack_s[is_open]
 
 
-def _loss_j(view: ClusterView, running: Running) -> float:
-    return view.loss(running).energy_j
+def _first_lost_s(view: ClusterView) -> float:
+    """When the next deadline can no longer be kept by any placement; infinite for none."""
+    _, _, slack_s = _slack(view)
+    return view.now_s + float(slack_s.min(initial=math.inf))
+
+
+def _may_keep_now(view: ClusterView) -> set[int]:
+    """Waiting jobs that keep their deadline with luck on what is free."""
+    times, waiting = view.queue.table(TIME), view.queue.columns()
+    fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])
+    free_s = times.of_jobs(times.costs[fits].min(axis=0, initial=np.inf))
+    may = free_s * _at_best(view) <= waiting.deadline_s - view.now_s
+    return set(waiting.job[may & np.isfinite(waiting.deadline_s)].tolist())
 
 
 def _fastest_s(view: ClusterView) -> NDArray[np.float64]:
     """Run time of every waiting job on its fastest placement, free or not."""
-    found: NDArray[np.float64] = view.queue.cost(TIME).min(axis=0)
-    return found
+    times = view.queue.table(TIME)
+    return times.of_jobs(times.costs.min(axis=0))
 
 
 def _at_best(view: ClusterView) -> float:

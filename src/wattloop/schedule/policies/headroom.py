@@ -55,20 +55,17 @@ class Headroom:
         self._view = view
         self.drawn_w = view.power_w + _away_w(view.cluster, view.is_up)
         self._busy_w = _busy_w_per_gpu(view.cluster)
+        self._added_w: dict[tuple[int, int], Floats] = {}
+        self._budget_w = view.budget_w.at(view.now_s)
         self._is_stepped = math.isfinite(view.budget_w.next_change_s(view.now_s))
 
     def now_w(self) -> float:
         """What may be added for a moment."""
-        return self.until_w(self._view.now_s)
+        return self._budget_w * (1 - SAFETY) - self.drawn_w
 
     def alone_w(self) -> float:
         """What may be added now if nothing ran."""
-        types = self._view.cluster.types
-        added_w = (
-            each.power_w - each.gpus * types[each.type_index].idle_w
-            for each in self._view.running.values()
-        )
-        return self.now_w() + sum(max(each_w, 0.0) for each_w in added_w)
+        return self._budget_w * (1 - SAFETY) - self._view.cluster.idle_w
 
     def until_w(self, end_s: float) -> float:
         """What may be added from now until a time: the least of the budgets until then."""
@@ -77,10 +74,15 @@ class Headroom:
 
     def added_w(self, job: int, estimates: Estimates) -> Floats:
         """What each option of a waiting job adds at worst: GPUs at work instead of idle, hosts."""
-        options = self._view.queue.options(job)
-        hosts_w = self._busy_w[options.type_index] * options.gpus
-        doubt = 1 + DOUBT_PER_STOP * self._unexplained_stops(job)
-        return worst_w(self._view, options, estimates, doubt) - estimates.idle_w + hosts_w
+        queue, stops = self._view.queue, self._unexplained_stops(job)
+        # Jobs of a kind are alike where estimates are exact.
+        alike = (queue.kind_of[job] if queue.is_exact else -1 - job, stops)
+        if alike not in self._added_w:
+            options = queue.options(job)
+            hosts_w = self._busy_w[options.type_index] * options.gpus
+            worst = worst_w(self._view, options, estimates, 1 + DOUBT_PER_STOP * stops)
+            self._added_w[alike] = worst - estimates.idle_w + hosts_w
+        return self._added_w[alike]
 
     def keeps(self, job: int, estimates: Estimates) -> Bools:
         """Which options of a waiting job keep all budgets until it is done, at worst."""
@@ -111,6 +113,28 @@ class Headroom:
             lasts_s = self._lasts_s(self.drawn_w + float(added_w[option]))
             found[option] = self._gets_on(estimates, option, lasts_s)
         return found
+
+    def hopeless(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
+        """From how much work to how much a job like this one finds no power in this round either.
+
+        Args:
+            job: one that may not start on any of the options.
+            estimates: of it, which are exact.
+            here: options that there are GPUs for.
+        """
+        if not (self.added_w(job, estimates)[here] <= self.now_w()).any():
+            return 0.0, math.inf
+        work = self._view.queue.work(job)
+        if not self.fits_in_one_go(job, estimates):
+            return work, math.inf
+        # A longer one may run in parts, where this one waits for a time that is long enough.
+        if self._view.preemption.pauses:
+            return work, work
+        room_s = self._room_s(job, estimates)
+        nothing_s = self._view.occupied_s(job, np.zeros(1))[0]
+        sample_s = np.maximum(estimates.options.sample_s, 1e-12)
+        most = (room_s - nothing_s) / sample_s
+        return work, max(work, float(most.max()) * (1 - SAFETY))
 
     def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
         """Whether a job can be done between two falls of the budget, with nothing else running."""

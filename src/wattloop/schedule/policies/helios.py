@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
+from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import Estimates, Objective
 from wattloop.schedule.policies.ageing import weight
 from wattloop.schedule.policies.aurachronos import AuraChronos, options_in_time
@@ -67,6 +68,7 @@ class Helios(AuraChronos):
         super().__init__(age_weight_per_s, most_preemptions, patience)
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
+        self._worth: tuple[Cluster, tuple[float, ...]] | None = None
 
     def decide(self, view: ClusterView) -> Sequence[Action]:
         """The budget first, then deadlines, then the rest, then caps."""
@@ -74,10 +76,11 @@ class Helios(AuraChronos):
         if over_w > 0:
             actions, left_w = lowered(view, over_w)
             return actions if left_w <= 0 else stopped_for_budget(view, over_w)
+        self._headroom = Headroom(view)
         actions = _within_budget(view, super().decide(view))
         change_s = view.budget_w.next_change_s(view.now_s) - look_s(view)
         if view.now_s < change_s < math.inf and view.running:
-            return [*actions, Wake(change_s)]
+            actions.append(Wake(change_s))
         return actions
 
     def fill(self, view: ClusterView) -> Sequence[Action]:
@@ -99,30 +102,32 @@ class Helios(AuraChronos):
     def in_time(self, view: ClusterView, job: int, estimates: Estimates) -> list[int]:
         """Options that keep deadline and budget, best first: the cheapest."""
         cost = self._objective(view, len(view.queue) - 1).cost(estimates)
-        keeps = Headroom(view).keeps(job, estimates)
+        keeps = self._headroom.keeps(job, estimates)
         return options_in_time(view, job, estimates, np.where(keeps, cost, np.inf))
 
     def rank(self, view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
         """Cost, here and elsewhere, age and how much the user had."""
         had_gpu_s = view.use.gpu_s(view.now_s) + 1.0
         share = (had_gpu_s / had_gpu_s.mean()) ** self.fairness
-        fit = _fit(view, view.queue.cost(self._objective(view, len(view.queue) - 1)), cost)
+        fit = _fit(view, self._objective(view, len(view.queue) - 1), cost)
         return super().rank(view, waiting, cost * fit**FIT_WEIGHT * share[waiting.user])
 
     def _objective(
         self, view: ClusterView, waiting: float, value: float | None = None
     ) -> Objective:
+        if self._worth is None or self._worth[0] is not view.cluster:
+            self._worth = view.cluster, gpu_worth(view.cluster)
         return time_value(
             self.time_value if value is None else value,
             waiting_level(waiting),
             view.cluster.gpus,
             joule_price(view),
-            worth=gpu_worth(view.cluster),
+            worth=self._worth[1],
             exact=view.time_error == 0,
         )
 
 
-def _fit(view: ClusterView, costs: Floats, here: Floats) -> Floats:
+def _fit(view: ClusterView, objective: Objective, here: Floats) -> Floats:
     """What jobs cost on the GPUs they may have now, over what they cost on other types.
 
     Where a job knows no other type, or a far worse one, it is that much better off here and no
@@ -131,12 +136,14 @@ def _fit(view: ClusterView, costs: Floats, here: Floats) -> Floats:
     types = np.array([shape[0] for shape in view.queue.shapes])
     if len(here) == 1 or types.min() == types.max():
         return np.ones_like(here)  # nothing to compare
+    table = view.queue.table(objective)
+    costs = table.costs
     is_free = np.array([view.free.fits(shape) for shape in view.queue.shapes])
     by_type = [np.flatnonzero(types == each) for each in np.unique(types)]
     least = np.stack([costs[rows].min(axis=0) for rows in by_type])
     free = np.stack([costs[rows[is_free[rows]]].min(axis=0, initial=np.inf) for rows in by_type])
-    least[np.argmin(free, axis=0), np.arange(len(here))] = np.inf
-    elsewhere, fit = least.min(axis=0), np.ones_like(here)
+    least[np.argmin(free, axis=0), np.arange(costs.shape[1])] = np.inf
+    elsewhere, fit = table.of_jobs(least.min(axis=0)), np.ones_like(here)
     # What draws no more than idle costs nothing anywhere; what finds no place now is not looked at.
     np.divide(here, elsewhere, out=fit, where=(elsewhere > 0) & np.isfinite(here))
     return np.maximum(fit, LEAST_FIT)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from wattloop.schedule.free_gpus import FreeGpus
@@ -42,18 +43,49 @@ class NodePlan:
         for running in view.running.values():
             for node, mask in running.nodes:
                 self._free[node] -= mask.bit_count()
+        self._when_s: dict[tuple[Shape, tuple[Promise, ...]], float] = {}
+        self._losses: dict[int, list[tuple[float, float, int]]] = {}
+
+    @cached_property
+    def _running(self) -> list[list[tuple[float, int]]]:
+        """(end, job) of every GPU type, by end."""
+        found: list[list[tuple[float, int]]] = [[] for _ in self._view.cluster.types]
+        now_s = self._view.now_s
+        for job, each in self._view.running.items():
+            found[each.type_index].append((max(each.expected_end_s, now_s), job))
+        for ends in found:
+            ends.sort()
+        return found
+
+    @cached_property
+    def _on_node(self) -> dict[int, list[tuple[float, int]]]:
+        """Node -> (end, GPUs) of what runs there, by end."""
+        found: dict[int, list[tuple[float, int]]] = {}
+        for each in self._view.running.values():
+            for node, mask in each.nodes:
+                found.setdefault(node, []).append((each.expected_end_s, mask.bit_count()))
+        for ends in found.values():
+            ends.sort()
+        return found
 
     def when_s(self, shape: Shape, promised: Sequence[Promise] = ()) -> float:
         """When a placement is believed to fit beside what is promised; infinite for never."""
+        mine = tuple(each for each in promised if each.shape[0] == shape[0])
+        key = (shape, mine)
+        if key not in self._when_s:
+            self._when_s[key] = self._found_s(shape, mine)
+        return self._when_s[key]
+
+    def _found_s(self, shape: Shape, mine: Sequence[Promise]) -> float:
         view, free, left = self._view, self._view.free.copy(), self._free.copy()
-        mine = [each for each in promised if each.shape[0] == shape[0]]
-        ends: list[tuple[float, int]] = [(view.now_s, -1), *((each.end_s, -1) for each in mine)]
-        for job, each in view.running.items():
-            if each.type_index == shape[0]:
-                ends.append((max(each.expected_end_s, view.now_s), job))
+        ends = [(view.now_s, -1), *((each.end_s, -1) for each in mine), *self._running[shape[0]]]
+        # Promises take GPUs: with them it is never sooner than without.
+        from_s = self.when_s(shape) if mine else view.now_s
         for end_s, job in sorted(ends):
             if job >= 0:
                 self._give(free, left, view.running[job])
+            if end_s < from_s or not free.fits(shape):
+                continue
             if _fits_beside(free, shape, [each.shape for each in mine if each.end_s > end_s]):
                 return end_s
         return float("inf")
@@ -104,18 +136,15 @@ class NodePlan:
             if left and free.nodes_with[type_index][left]:
                 free.give(type_index, -left, left)
 
-    def victims(
-        self, shape: Shape, may_stop: Callable[[Running], bool], loss_j: Callable[[Running], float]
-    ) -> Victims | None:
+    def victims(self, shape: Shape, may_stop: Callable[[Running], bool]) -> Victims | None:
         """Whom to stop so that a placement fits, wasting least energy; None if nothing helps."""
         type_index, gpus, spread = shape
         view = self._view
         allowed = [
-            (loss_j(each), job)
-            for job, each in view.running.items()
-            if each.type_index == type_index and not each.is_done and may_stop(each)
+            (loss_j, job)
+            for _, loss_j, job in self._by_loss(type_index)
+            if may_stop(view.running[job])
         ]
-        allowed.sort(key=lambda found: (found[0] / view.running[found[1]].gpus, found[1]))
         if spread or gpus > view.cluster.gpus_per_node(type_index):
             return self._least(shape, allowed)
         by_node: dict[int, list[tuple[float, int]]] = {}
@@ -124,6 +153,20 @@ class NodePlan:
                 by_node.setdefault(node, []).append(found)
         tried = [self._least(shape, by_node[node]) for node in sorted(by_node)]
         return min((each for each in tried if each), key=lambda each: each.lost_j, default=None)
+
+    def _by_loss(self, type_index: int) -> list[tuple[float, float, int]]:
+        """(loss per GPU, loss, job) of what runs on a type, least first."""
+        if type_index not in self._losses:
+            running, loss = self._view.running, self._view.loss
+            found = []
+            for _, job in self._running[type_index]:
+                each = running[job]
+                if not each.is_done:
+                    loss_j = loss(each).energy_j
+                    found.append((loss_j / each.gpus, loss_j, job))
+            found.sort(key=lambda one: (one[0], one[2]))
+            self._losses[type_index] = found
+        return self._losses[type_index]
 
     def _least(self, shape: Shape, allowed: Iterable[tuple[float, int]]) -> Victims | None:
         """The first of the allowed ones that suffice, without those that turn out needless."""
@@ -141,9 +184,13 @@ class NodePlan:
         return Victims(tuple(job for _, job in chosen), sum(lost_j for lost_j, _ in chosen))
 
     def _fits_without(self, jobs: Iterable[int], shape: Shape) -> bool:
-        free, left = self._view.free.copy(), self._free.copy()
+        free, more = self._view.free.copy(), dict[int, int]()
         for job in jobs:
-            self._give(free, left, self._view.running[job])
+            running = self._view.running[job]
+            for node, mask in running.nodes:
+                gpus, had = mask.bit_count(), more.get(node, 0)
+                free.give(running.type_index, gpus, self._free[node] + had)
+                more[node] = had + gpus
         return free.fits(shape)
 
     def _give(self, free: FreeGpus, left: list[int], running: Running) -> None:
@@ -157,12 +204,7 @@ class NodePlan:
         free = self._free[node]
         if free >= gpus:
             return self._view.now_s
-        here = sorted(
-            (each.expected_end_s, mask.bit_count())
-            for each in self._view.running.values()
-            for at, mask in each.nodes
-            if at == node
-        )
+        here = self._on_node.get(node, [])
         for end_s, ended in here:
             free += ended
             if free >= gpus:

@@ -56,23 +56,33 @@ class Patience:
         """The same order of jobs, without those that stay."""
 
         def ranked(view: ClusterView, waiting: Columns, cost: Floats) -> Floats:
-            scores = rank(view, waiting, cost)
-            costs = view.queue.cost(self._objective)
+            scores, queue = rank(view, waiting, cost), view.queue
+            table = queue.table(self._objective)
+            costs = table.costs
             if (alone_w := self._headroom.alone_w()) < math.inf:
-                costs = np.where(view.queue.cost(ABOVE_IDLE) <= alone_w, costs, np.inf)
-            fits = np.array([view.free.fits(shape) for shape in view.queue.shapes])
+                costs = np.where(queue.table(ABOVE_IDLE).costs <= alone_w, costs, np.inf)
+            fits = np.array([view.free.fits(shape) for shape in queue.shapes])
             taken = np.flatnonzero(~fits)
             if not len(taken):
                 return scores
-            there, rows = taken[np.argmin(costs[taken], axis=0)], np.arange(len(cost))
-            least = costs[there, rows]
+            chosen = taken[np.argmin(costs[taken], axis=0)]
+            there = table.rows(chosen)
+            least = table.of_jobs(costs[chosen, np.arange(costs.shape[1])])
             rows = np.flatnonzero(np.isfinite(scores) & np.isfinite(cost) & (least < cost))
-            reference = view.queue.cost(reference_w(exact=view.time_error == 0))
-            time_s, scores = view.queue.cost(TIME), scores.copy()
+            if not len(rows):
+                return scores
+            if len(rows) > 4 * LOOKS:
+                rows = rows[scores[rows] <= np.partition(scores[rows], LOOKS)[LOOKS]]
+            reference_by_owner = queue.table(reference_w(exact=view.time_error == 0))
+            times = queue.table(TIME)
+            here_s = times.of_jobs(times.costs[fits].min(axis=0, initial=np.inf))
+            owner = reference_by_owner.owner
+            scores = scores.copy()
             for row in rows[np.lexsort((waiting.job[rows], scores[rows]))][:LOOKS].tolist():
                 gain_j = float(cost[row] - least[row])
-                second_j = self._value * float(reference[there[row], row])
-                until_s = float(waiting.arrival_s[row] + time_s[fits, row].min())
+                column = row if owner is None else int(owner[row])
+                second_j = self._value * float(reference_by_owner.costs[there[row], column])
+                until_s = float(waiting.arrival_s[row] + here_s[row])
                 if until_s <= view.now_s:
                     continue
                 if self._stays(int(waiting.job[row]), int(there[row]), gain_j, second_j):

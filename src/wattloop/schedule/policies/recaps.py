@@ -26,17 +26,14 @@ class _Caps(NamedTuple):
         by_cost: places in `options`, least cost first.
         time_s: of one sample.
         worst_w: most that they may draw.
+        best: the option of least cost.
     """
 
     options: list[int]
     by_cost: list[int]
     time_s: list[float]
     worst_w: list[float]
-
-    @property
-    def best(self) -> int:
-        """The option of least cost."""
-        return self.options[self.by_cost[0]]
+    best: int
 
 
 # What a cap costs does not change while a job runs: it is looked up, round after round.
@@ -53,13 +50,11 @@ def recapped(
     # Jobs of a kind are alike where estimates are exact.
     owner = queue.kind_of if queue.is_exact else range(len(view.jobs))
     for job, running in view.running.items():
-        if running.is_done:
-            continue
-        key = (owner[job], running.option)
-        caps = known.get(key)
+        now = running.option
+        caps = known.get((owner[job], now))
         if caps is None:
-            caps = known[key] = _caps(view, objective, running)
-        if caps.best == running.option:
+            caps = known[owner[job], now] = _caps(view, objective, running)
+        if caps.best == now or running.is_done:
             continue
         option = _best(view, caps, running, headroom, may_raise)
         if option != running.option:
@@ -126,7 +121,11 @@ def _caps(view: ClusterView, objective: Objective, running: Running) -> _Caps:
     worst = worst_w(view, view.queue.options(running.job), estimates)
     by_cost = np.argsort(objective.cost(estimates)[alike], kind="stable")
     return _Caps(
-        alike.tolist(), by_cost.tolist(), estimates.time_s[alike].tolist(), worst[alike].tolist()
+        alike.tolist(),
+        by_cost.tolist(),
+        estimates.time_s[alike].tolist(),
+        worst[alike].tolist(),
+        int(alike[by_cost[0]]),
     )
 
 
