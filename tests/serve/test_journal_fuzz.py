@@ -170,10 +170,11 @@ def _app(folder: Path) -> Any:
 def test_no_journal_breaks_a_page(tmp_path: Path) -> None:
     """Neither its own nor another's, while it arrives and when it is in the store."""
     failing: dict[str, list[str]] = {}
+    numbers = (*range(JOURNALS), 486, 917)  # the last two broke a page once
     with TestClient(_app(tmp_path), raise_server_exceptions=False) as client:
         good = b"".join(json_frame(kind, data) for kind, data in _frames(GOOD))
         assert _send(client, GOOD, good, final=True) == 200
-        for number in range(JOURNALS):
+        for number in numbers:
             run_id = f"20260102-000000-{number:06d}"
             data = _journal(run_id, number)
             status = _send(client, run_id, data, final=False)

@@ -1,7 +1,5 @@
 """What `wattloop analyze` prints, writes and draws."""
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +11,7 @@ from wattloop.cli.output import check_target, print_table, say, write_json, writ
 from wattloop.cli.progress import spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
+from wattloop.store.formats.csv_file import csv_text
 
 __all__ = ["check_targets", "show"]
 
@@ -82,11 +81,7 @@ def _remarks(table: Table, found: Findings) -> list[str]:
 
 def _csv(found: Findings) -> str:
     columns = list(dict.fromkeys([*found.columns, *(key for row in found.rows for key in row)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(found.rows)
-    return text.getvalue()
+    return csv_text(columns, found.rows)
 
 
 def _draw(target: str, table: Table, found: Findings, charts: Mapping[str, Any]) -> None:

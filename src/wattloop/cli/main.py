@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from wattloop.cli.output import say
+from wattloop.cli.output import TerminalText, say
 from wattloop.core.errors import CommandError, WattloopError
 
 __all__ = ["main"]
@@ -37,6 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = TerminalText.around(sys.stdout), TerminalText.around(sys.stderr)
+    try:
+        return _main(words)
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _main(words: list[str]) -> int:
     try:
         return _flushed(_run_verb(words))
     except SystemExit as end:

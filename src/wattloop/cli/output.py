@@ -3,12 +3,13 @@
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from wattloop.cli.table_layout import (
     column_widths,
@@ -16,11 +17,13 @@ from wattloop.cli.table_layout import (
     folded_blocks,
     padded_line,
 )
+from wattloop.core.control_characters import escaped
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 
 __all__ = [
     "PLAIN_TERMINALS",
+    "TerminalText",
     "check_target",
     "is_terminal",
     "print_table",
@@ -34,14 +37,53 @@ __all__ = [
 PLAIN_TERMINALS = ("dumb", "unknown")
 """Values of TERM whose terminals cannot move the cursor or style: a log, Emacs' shell."""
 BOLD, ITALIC = "1", "3"
+OBEYED = re.compile(
+    # styles, and how progress bars hide the cursor and write a line again
+    r"\x1b(?!\[(?:[0-9;]*m|\?25[hl]|[012]?K|[0-9]*A))"
+    "|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+"""What `TerminalText` does not pass on."""
 
 
 def say(message: str) -> None:
     """A message for the person at the terminal; never fails, not even without a terminal."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
-            sys.stderr.write(message + "\n")
+            sys.stderr.write(escaped(message) + "\n")
             sys.stderr.flush()
+
+
+class TerminalText:
+    """A text stream that shows what a terminal would obey, but for styles and progress bars.
+
+    `main` puts it around standard output and standard error: whatever a verb prints, the names,
+    tags, paths and messages in it can neither move the cursor elsewhere, nor set the window's
+    title, nor write to the clipboard.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @classmethod
+    def around(cls, stream: TextIO) -> TextIO:
+        """The stream as one of these; a closed one (None) stays as it is."""
+        return stream if stream is None or isinstance(stream, cls) else cast(TextIO, cls(stream))
+
+    def write(self, text: str) -> int:
+        """Write the text; its length as it was given."""
+        self._stream.write(OBEYED.sub(lambda found: ascii(found[0])[1:-1], text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each of them."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._stream)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -92,7 +134,8 @@ def print_table(
     rest loses the columns in `spare`, the first of them first; after that, cells are folded
     between words, and columns that still do not fit follow in a block below.
     """
-    rows = list(rows)
+    headers, *rows = _cells([headers, *rows])
+    title = escaped(title)
     if not is_terminal(sys.stdout):
         sys.stdout.write((f"{title}\n" if title else "") + table_text(headers, rows))
         return
@@ -110,7 +153,7 @@ def table_text(
     headers: Sequence[str], rows: Iterable[Sequence[str]], room: int | None = None
 ) -> str:
     """Aligned columns without decoration, folded into `room` columns where that is given."""
-    lines = [tuple(headers), *(tuple(row) for row in rows)]
+    lines = _cells([headers, *rows])
     if room is None:
         widths = column_widths(lines)
         return "".join(padded_line(line, widths) + "\n" for line in lines)
@@ -121,6 +164,11 @@ def table_text(
 def terminal_room(stream: TextIO | None) -> int | None:
     """Columns of the terminal behind a stream; None where there is none."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Rows whose cells are one line each, without characters that a terminal obeys."""
+    return [tuple(escaped(cell).replace("\n", "\\n") for cell in row) for row in rows]
 
 
 def _styled(code: str) -> Callable[[str], str]:

@@ -1,7 +1,5 @@
 """`wattloop simulate list`, `show` and `export`: campaigns of before."""
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +9,7 @@ from wattloop.cli.experiment_list import Listing, list_stored, show_stored, stor
 from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, print_table, write_json, write_text
+from wattloop.store.formats.csv_file import csv_text
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -117,8 +116,4 @@ def _csv(rows: list[dict[str, Any]]) -> str:
         plain = {name: value for name, value in row.items() if not isinstance(value, dict | list)}
         flat.append(plain | {f"utilisation.{kind}": value for kind, value in used.items()})
     columns = list(dict.fromkeys(name for row in flat for name in row)) or ["policy", "seed"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    return csv_text(columns, flat)

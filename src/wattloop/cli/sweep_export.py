@@ -1,12 +1,11 @@
 """`wattloop sweep export`: trials or points as CSV or JSON."""
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
 
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import write_json, write_text
 from wattloop.core.errors import ConfigError
+from wattloop.store.formats.csv_file import csv_text
 from wattloop.store.trial_records import read_trials
 from wattloop.trials.outcome import SCOPES
 
@@ -24,12 +23,8 @@ def export(result: SweepResult, store: "Store", what: str, target: str) -> None:
     if target.endswith(".json"):
         write_json(rows, target, "--output")
         return
-    text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(text.getvalue(), target, "--output")
+    write_text(csv_text(columns, rows), target, "--output")
 
 
 def _trial_rows(result: SweepResult, store: "Store") -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """`wattloop tune list`, `show`, `best` and `export`: what searches found."""
 
-import csv
-import io
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +8,7 @@ from wattloop.cli.experiment_list import Listing, list_stored, show_stored, stor
 from wattloop.cli.experiment_list import which as which_one
 from wattloop.cli.options import Config, JsonFile, StorePlace
 from wattloop.cli.output import check_target, write_json, write_text
+from wattloop.store.formats.csv_file import csv_text
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
@@ -123,12 +122,8 @@ def export_command(
         if json_file is not None:
             write_json(tune_view.result_dict(place, experiment), json_file)
         if csv_file is not None:
-            text = io.StringIO()
             columns = list(rows[0]) if rows else ["candidate"]
-            writer = csv.DictWriter(text, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            write_text(text.getvalue(), csv_file, "--csv")
+            write_text(csv_text(columns, rows), csv_file, "--csv")
         if optuna_file is not None:
             from wattloop.cli.tune_study import write_study
 

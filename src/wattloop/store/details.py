@@ -1,6 +1,5 @@
 """What happened inside a run: windows, steps and events, in the order they were written."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ from wattloop.core.json_shape import shape_fault
 from wattloop.core.results import WindowResult
 from wattloop.store.database import Store
 from wattloop.store.schema import events, steps, windows
-from wattloop.store.text import json_text, plain
+from wattloop.store.text import plain, plain_data, plain_json
 
 __all__ = ["SortedEvents", "read_events", "read_steps", "read_windows", "sort_events"]
 
@@ -71,7 +70,7 @@ def read_events(store: Store, run_id: str) -> list[dict[str, Any]]:
 def _bodies(store: Store, table: Table, run_id: str) -> list[dict[str, Any]]:
     query = select(table.c.body).where(table.c.run_id == run_id).order_by(table.c.position)
     with store.reading() as connection:
-        return [json.loads(body) for (body,) in connection.execute(query)]
+        return [plain_data(body) for (body,) in connection.execute(query)]
 
 
 def _window(data: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def _window(data: dict[str, Any]) -> dict[str, Any]:
         "begin_s": float(window.begin_s),
         "end_s": float(window.end_s),
         "energy_j": window.energy_j,
-        "body": json_text(data),
+        "body": plain_json(data),
     }
 
 
@@ -97,7 +96,7 @@ def _step(event: dict[str, Any]) -> dict[str, Any]:
         "step_index": int(event["index"]),
         "begin_s": float(event["begin_s"]),
         "end_s": float(event["end_s"]),
-        "body": json_text(body),
+        "body": plain_json(body),
     }
 
 
@@ -129,5 +128,5 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": plain(event.get("type", "")),
         "time_s": None if time_s is None else float(time_s),
-        "body": json_text(event),
+        "body": plain_json(event),
     }

@@ -168,7 +168,8 @@ def _begins(experiment_id: str, reference: str) -> bool:
 
 
 def _experiment(body: str, status: str) -> Experiment:
-    return Experiment(**{**json.loads(body), "status": status})
+    found = json.loads(body)
+    return Experiment(**{**found, "name": plain(found["name"]), "status": status})
 
 
 def _columns(experiment: Experiment) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def feeds_fault(feeds: Any) -> str:
         where = f"feeds.{number}"
         if not isinstance(feed, Mapping) or not isinstance(feed.get("meter", ""), str):
             return f"{where}: not a meter"
-        fault = shape_fault(feed.get("domains") or [], list[Domain], f"{where}.domains")
-        fault = fault or shape_fault(feed.get("signals") or [], list[Signal], f"{where}.signals")
+        fault = shape_fault(feed.get("domains", []), list[Domain], f"{where}.domains")
+        fault = fault or shape_fault(feed.get("signals", []), list[Signal], f"{where}.signals")
         if fault:
             return fault
     return ""

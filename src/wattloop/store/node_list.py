@@ -1,6 +1,5 @@
 """What was last heard of each node, so that a server that starts knows whom to miss."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +7,7 @@ from sqlalchemy import delete, insert, select
 
 from wattloop.store.database import Store
 from wattloop.store.schema import nodes
-from wattloop.store.text import json_text
+from wattloop.store.text import plain_data, plain_json
 
 __all__ = ["forget_node", "keep_nodes", "known_nodes"]
 
@@ -18,7 +17,7 @@ def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) 
     if not heard:
         return
     rows = [
-        {"node": node, "heard_wall_s": heard_s, "body": json_text(body)}
+        {"node": node, "heard_wall_s": heard_s, "body": plain_json(body)}
         for node, (heard_s, body) in sorted(heard.items())
     ]
     with store.writing() as connection:
@@ -30,7 +29,7 @@ def known_nodes(store: Store) -> dict[str, tuple[float, dict[str, Any]]]:
     """What `keep_nodes` kept."""
     with store.reading() as connection:
         found = connection.execute(select(nodes.c.node, nodes.c.heard_wall_s, nodes.c.body))
-        return {node: (heard_s, json.loads(body)) for node, heard_s, body in found}
+        return {node: (heard_s, plain_data(body)) for node, heard_s, body in found}
 
 
 def forget_node(store: Store, node: str) -> bool:

@@ -20,7 +20,7 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.runs import delete_run_in
 from wattloop.store.schema import runs, sample_chunks, sample_levels
-from wattloop.store.text import json_text
+from wattloop.store.text import plain_json
 
 __all__ = ["Dropped", "Retention", "apply_retention", "parse_age", "retention_of"]
 
@@ -178,7 +178,7 @@ def _mark(connection: Connection, run_ids: list[str], now_s: float, column: str,
         body: dict[str, Any] = json.loads(text)
         said = f"{what} were dropped on {day}, as the policy for old runs says; its energy is kept"
         body["notes"] = [*(body.get("notes") or ()), said]
-        values: dict[str, Any] = {column: now_s, "body": json_text(body)}
+        values: dict[str, Any] = {column: now_s, "body": plain_json(body)}
         connection.execute(update(runs).where(runs.c.run_id == run_id).values(**values))
 
 

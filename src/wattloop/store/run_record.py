@@ -1,11 +1,11 @@
 """What is kept of one run."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from wattloop.core.results import RunStatus, WindowResult
+from wattloop.store.text import plain_data
 
 __all__ = ["RunRecord", "read_record"]
 
@@ -113,4 +113,4 @@ class RunRecord:
 
 def read_record(body: str) -> RunRecord:
     """A record from the text that is kept of it."""
-    return RunRecord.from_dict(json.loads(body))
+    return RunRecord.from_dict(plain_data(body))

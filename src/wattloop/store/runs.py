@@ -13,7 +13,7 @@ from wattloop.store.job_rows import refresh_job_in
 from wattloop.store.run_facts import insert_run_facts_in
 from wattloop.store.run_record import RunRecord, read_record
 from wattloop.store.schema import run_tags, runs
-from wattloop.store.text import json_text, plain
+from wattloop.store.text import plain, plain_json
 
 __all__ = [
     "RunFilter",
@@ -193,7 +193,7 @@ def _columns(record: RunRecord) -> dict[str, Any]:
         "uncertainty_j": None if record.result is None else record.result.uncertainty_j,
         "exit_code": record.exit_code,
         "counted": record.counted and record.left_out < 1.0,
-        "body": json_text(record.to_dict()),
+        "body": plain_json(record.to_dict()),
         "quarantine": record.quarantine,
         "clock_offset_s": record.clock_offset_s,
     }

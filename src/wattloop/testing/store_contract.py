@@ -42,7 +42,7 @@ class StoreContract(ExperimentContract):
         """Every field of a record survives, text that is no text in any encoding included."""
         record = _record(
             "20260101-000000-aaaaaa",
-            command=["python", "caf\udce9.py", "nul\0"],
+            command=["python", "caf\udce9.py", "two\nlines"],
             tags={"lr": "0.1"},
             job={"id": "77", "kind": "slurm"},
             accounting={"carbon_g": 1.5},
@@ -52,6 +52,15 @@ class StoreContract(ExperimentContract):
         )
         assert insert_run(store, record)
         assert find_run(store, record.run_id) == record
+
+    def test_a_terminal_obeys_nothing_of_a_run(self, store: Store) -> None:
+        """Control characters in names, tags and commands are replaced."""
+        evil = "\x1b]0;owned\x07"
+        record = _record("r1", name=evil, tags={evil: evil}, command=["nul\0", evil])
+        assert insert_run(store, record)
+        found = find_run(store, "r1")
+        texts = (found.name, *(found.command or ()), *found.tags, *found.tags.values())
+        assert all(character >= " " for text in texts for character in text)
 
     def test_odd_names_do_not_keep_a_run_out(self, store: Store) -> None:
         """NUL and broken characters in indexed text are replaced, not refused."""

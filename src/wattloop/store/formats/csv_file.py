@@ -1,28 +1,57 @@
 """Comma-separated values. A missing value is an empty cell."""
 
 import csv
-from typing import Any
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
 
 from wattloop.store.formats.target import Target
 from wattloop.store.tables import Table
 from wattloop.store.text import plain
 
-__all__ = ["write"]
+__all__ = ["csv_text", "write"]
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings that a spreadsheet takes for a formula."""
 
 
 def write(table: Table, target: Target) -> None:
     """Write all rows."""
     with target.text() as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.columns)
-        writer.writerows(tuple(map(_cell, row)) for row in table.rows)
+        _write(file, list(table.columns), (map(_as_in_json, row) for row in table.rows))
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> str:
+    """Rows as CSV: mappings by their columns, or sequences; what a row lacks is an empty cell."""
+    text = io.StringIO()
+    lists = (
+        [row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows
+    )
+    _write(text, columns, lists)
+    return text.getvalue()
+
+
+def _write(file: TextIO, columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    writer.writerows(tuple(map(_cell, row)) for row in rows)
+
+
+def _as_in_json(value: Any) -> Any:
+    return ("true" if value else "false") if isinstance(value, bool) else value
 
 
 def _cell(value: Any) -> Any:
-    """Booleans as in JSON; spreadsheets must not take text for a formula."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        text = plain(value)
-        return f"'{text}" if text[:1] in ("=", "+", "@", "\t", "\r") else text
-    return value
+    """Spreadsheets must not take text for a formula."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.startswith(FORMULAS) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
