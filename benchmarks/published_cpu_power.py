@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattloop.hardware import cpu_power
 from wattloop.hardware.cpu_power import LoadCurve, StatedError
@@ -37,11 +38,31 @@ CURVE_LEVELS = 4
 PACKAGE_WEIGHT = 0.5
 """Of readings of packages against what is worked out from the walls of servers."""
 
-# From the wall to the package: supply, fans and regulators take shares, other parts watts.
-SUPPLY, FANS, REGULATORS = 0.92, 0.05, 0.10
-SERVER_W, CHIP_W = 10.0, 5.0
-MEMORY_W_PER_GB = (0.10, 0.20)
-"""Idle and at full load."""
+
+class Wall(NamedTuple):
+    """From the wall of a server to a package: shares that are lost, and watts of other parts.
+
+    Memory draws `memory_w_per_gb` idle and twice that at full load.
+    """
+
+    supply: float = 0.92
+    fans: float = 0.05
+    regulators: float = 0.10
+    server_w: float = 10.0
+    chip_w: float = 5.0
+    memory_w_per_gb: float = 0.10
+
+
+OTHER_WALLS = {
+    "other parts 5 W and 2 W a chip": Wall(server_w=5.0, chip_w=2.0),
+    "other parts 20 W and 8 W a chip": Wall(server_w=20.0, chip_w=8.0),
+    "memory 0.15 to 0.30 W per GB": Wall(memory_w_per_gb=0.15),
+    "regulators lose 5%": Wall(regulators=0.05),
+    "regulators lose 15%": Wall(regulators=0.15),
+    "fans take 10%": Wall(fans=0.10),
+    "supply 88%": Wall(supply=0.88),
+}
+"""What else could be assumed, to see what hangs on it."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +98,13 @@ class Published:
         return None
 
 
-def published(*, servers: bool = True) -> list[Published]:
-    """Both tables, or the packages alone."""
+def published(wall: Wall = Wall()) -> list[Published]:  # noqa: B008 - a constant
+    """Both tables."""
     by_name: dict[str, list[dict[str, str]]] = {}
     for record in _records(PACKAGES):
         by_name.setdefault(record["processor"], []).append(record)
     found = [_package(records) for records in by_name.values()]
-    return found + ([_server(record) for record in _records(SERVERS)] if servers else [])
+    return found + [_server(record, wall) for record in _records(SERVERS)]
 
 
 Curves = Mapping[str, LoadCurve]
@@ -243,16 +264,16 @@ def _package(records: list[dict[str, str]]) -> Published:
     return Published(processor, first["family"], first["source"], 1, levels)
 
 
-def _server(record: dict[str, str]) -> Published:
+def _server(record: dict[str, str], wall: Wall) -> Published:
     processor = _processor(record, "server")
     chips, memory_gb = int(record["chips"]), float(record["memory_gb"])
     levels = []
     for percent in range(0, 101, 10):
         load = percent / 100
-        inside_w = SUPPLY * (1 - FANS) * float(record[f"w{percent}"])
-        idle_gb, full_gb = MEMORY_W_PER_GB
-        other_w = SERVER_W + CHIP_W * chips + memory_gb * (idle_gb + (full_gb - idle_gb) * load)
-        share = max(0.0, (1 - REGULATORS) * (inside_w - other_w) / chips / processor.tdp_w)
+        inside_w = wall.supply * (1 - wall.fans) * float(record[f"w{percent}"])
+        memory_w = memory_gb * wall.memory_w_per_gb * (1 + load)
+        package_w = (inside_w - wall.server_w - wall.chip_w * chips - memory_w) / chips
+        share = max(0.0, (1 - wall.regulators) * package_w / processor.tdp_w)
         levels.append(Level(load, _even_activity(processor, load), None, share))
     return Published(
         processor, record["family"], f"{SPEC} x{chips}", int(record["servers"]), tuple(levels)
