@@ -29,7 +29,7 @@ from wattloop.tune.strategy import WAIT, Asked, Chosen, Strategy
 __all__ = ["Race"]
 
 RUNS = 6.0
-BUDGET = 0.5
+BUDGET = 1.0
 START = 24
 WORTH = 2.0
 """A rung must promise so many times its cost: the most promising of many promises too much."""
