@@ -162,11 +162,18 @@ PRINTED = {
     "card": "card first -o card",
     "check": "check --baseline b.json --name nap --repeats 2 -- true",
     "cap find": f"cap find --caps 300:700:200 --probes 1 -- {PYTHON} work.py",
+    "set": "set gpu:0/power_limit=300 -- true",
+    "restore": "restore",
+    "predict gpus": "predict gpus",
+    "simulate policies": "simulate policies",
+    "simulate whatif": "simulate whatif tiny.yaml --nodes +1 --policy fifo --seeds 2 --workers 1",
     "help": "--help",
 }
 NARROW, DUMB = SETTINGS[0], SETTINGS[-1]
 CASES = [(verb, setting) for verb in DRAWN for setting in SETTINGS]
-CASES += [(verb, setting) for verb in PRINTED for setting in (NARROW, DUMB)]
+SLOW = ("report", "bench", "calibrate", "devices")
+CASES += [(verb, NARROW) for verb in PRINTED]
+CASES += [(verb, DUMB) for verb in PRINTED if verb not in SLOW]
 TABLE_LINE = re.compile(r"(?!wattloop:)\S.* {2,}\S.* {2,}\S")
 
 
@@ -195,6 +202,15 @@ def test_a_question_is_asked_and_no_is_no(node: Machine, setting: Setting) -> No
     assert "Delete 1 run(s)?" in found.text
     assert "nothing was deleted" in found.text
     assert found.code == 1
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_a_mistake_is_told_in_every_terminal(node: Machine, setting: Setting) -> None:
+    """Promise: an unknown option is named, in a frame that fits; exit code 2."""
+    found = shown(node, "runs list --nope", setting)
+    assert "--nope" in found.text
+    assert found.code == 2
+    assert max(map(len, found.text.splitlines())) <= setting.columns
 
 
 def test_data_in_a_file_stays_there_while_a_bar_is_drawn(node: Machine) -> None:
