@@ -38,10 +38,12 @@ class NodeEnergy:
         self._clock = context.clock
         self._inventory = detect(context, explain=False)
         devices = context.settings.devices
+        families = [d.partition(":")[0] for d in devices if not d.startswith("-")]
+        left_out = [d for d in devices if d.startswith("-")]
         self.missing: list[Missing] = [
             part
             for part in self._inventory.missing()
-            if selected(part.name.partition(":")[0], [d.partition(":")[0] for d in devices])
+            if selected(part.name.partition(":")[0], families) and selected(part.name, left_out)
         ]
         self.feeds = [
             MeterFeed(PlausibleMeter(meter, context.clock), context.clock, i)
