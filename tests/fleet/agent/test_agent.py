@@ -20,6 +20,7 @@ from wattloop.store.database import open_store
 from wattloop.store.fold import fold
 from wattloop.store.job_list import job_page
 from wattloop.store.journal import Journal
+from wattloop.store.journal_shape import header_fault
 from wattloop.store.runs import list_runs
 from wattloop.virtual.machine import shared_gpus
 
@@ -52,6 +53,7 @@ def test_a_short_job_gets_the_energy_of_its_gpu(node: Node) -> None:
     assert energy_j(journal, "gpu:1") == pytest.approx(true_j(1, journal), rel=0.15)
     assert journal.end["status"] == "failed"
     assert journal.end["exit_code"] == 1
+    assert header_fault(journal.header) == ""  # a server takes it
     assert journal.header["host"] == "n1"
     assert journal.header["user"] == "ada"
     facts = journal.header["job"]["scheduler"]
