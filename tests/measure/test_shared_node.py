@@ -137,6 +137,11 @@ def test_a_process_that_died_ends_with_its_last_reading(
     by_name = {run.run_id: run for run in unknown.look(4.0)}
     assert by_name["theirs"].until_s == 1.0
     assert NodeRuns("other machine", lambda path: 0.0).look(5.0) == []
+    (theirs,) = alone.glob(f"{process.pid}-*.json")
+    os.utime(theirs, (1.0, 1.0))
+    assert {run.run_id for run in mine.look(6.0)} >= {"theirs"}  # what was seen is remembered
+    assert not theirs.exists()
+    assert {run.until_s for run in mine.look(7.0) if run.run_id == "theirs"} == {123.0}
 
 
 def test_foreign_content_is_read_without_harm(alone: Path) -> None:

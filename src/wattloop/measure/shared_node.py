@@ -42,6 +42,8 @@ FOLDER_VARIABLE = "WATTLOOP_NODE_RUNS"
 REMEMBERED_S = 60.0
 """How long a process lists a run that has ended: every other run looks twice a second."""
 REMEMBERED = 64
+DEAD_S = 3_600.0
+"""The list of a process that was killed is removed when it has not changed for this long."""
 RECENT_S = 1.0
 MOST_FILES = 2_048
 MOST_BYTES = 262_144
@@ -309,7 +311,7 @@ class _Listing:
                     continue
                 alive = _start_of(int(process.group(1))) == process.group(2)
                 runs = self._in_file(path)
-                if not alive and _old(run for _, run in runs):
+                if not alive and (_old(run for _, run in runs) or _age_s(path) > DEAD_S):
                     self._cache.pop(name, None)
                     with suppress(OSError):  # another user's, or removed meanwhile
                         path.unlink()
@@ -389,6 +391,13 @@ def _parsed(data: bytes, uid: int) -> list[tuple[str, CountingRun]]:
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return []
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _old(runs: Iterable[CountingRun]) -> bool:
