@@ -172,6 +172,16 @@ def test_a_policy_that_fails_ends_the_verb_with_1(
     assert "\nfifo" in said.out
 
 
+def test_a_promise_goes_to_the_policy_that_can_keep_it(scenario: Path) -> None:
+    """`--max-delay` is a parameter of Helios; others are simulated as they are."""
+    words = ("--policies", "fifo,helios", "--seeds", "1", "--max-delay", "10%", "--json", "a.json")
+    assert simulate("tiny.yaml", *words) == 0
+    assert {row["policy"] for row in read("a.json")["results"]} == {
+        "fifo",
+        "helios{max_delay: 10%}",
+    }
+
+
 def test_whatif_answers_in_a_sentence(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both worlds, their difference with its interval, and as JSON."""
     words = ("whatif", "tiny.yaml", "--nodes", "+1", "--policy", "fifo", "--seeds", "3")
@@ -250,6 +260,8 @@ def test_what_can_be_named_is_listed(here: Machine, capsys: pytest.CaptureFixtur
         (("tiny.yaml", "--variant", "rigid"), "has no such variant; it has none"),
         (("tiny.yaml", "--json", "no/where.json"), "no folder no"),
         (("show", "nothing"), "no runs yet"),
+        (("tiny.yaml", "--policies", "fifo", "--max-delay", "10%"), "add --policies helios"),
+        (("tiny.yaml", "--policies", "helios", "--max-delay", "much"), "give a share such as 0.1"),
         (("whatif", "tiny.yaml"), "what if what?"),
         (("whatif", "tiny.yaml", "--replace", "a10=h100"), "did you mean 'a100'?"),
         (("whatif", "tiny.yaml", "--budget", "+1kW"), "no power budget to change"),

@@ -53,6 +53,14 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             "(default: the scenario's).",
         ),
     ] = None,
+    max_delay: Annotated[
+        str | None,
+        typer.Option(
+            "--max-delay",
+            metavar="SHARE",
+            help="How much longer than at full power jobs may take under helios, such as 10%.",
+        ),
+    ] = None,
     seeds: Seeds = None,
     workers: Workers = None,
     variant: Variant = None,
@@ -90,6 +98,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
             scenario=scenario,
             settings=settings_of(config, needs=STORE, store=store),
             policies=policies,
+            max_delay=max_delay,
             seeds=seeds,
             workers=workers,
             variant=variant,

@@ -1,7 +1,7 @@
 """What `wattloop simulate` was asked to do, and the scenario, policies and seeds that makes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class SimulateRequest:
     throughputs: list[str] = field(default_factory=list)
     cap_curves: list[str] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
+    max_delay: str | None = None
     check: bool = False
     plot: str | None = None
     new: bool = False
@@ -142,11 +143,27 @@ def choices_of(request: SimulateRequest, scenario: "Scenario") -> "tuple[PolicyC
     from wattloop.schedule.campaigns.cell import PolicyChoice
     from wattloop.schedule.policies.registry import POLICIES, split_policies
 
-    if request.policies is None:
-        return tuple(PolicyChoice.named(given) for given in scenario.policies)
-    if request.policies.strip() == "all":
-        return tuple(PolicyChoice.named(name) for name in POLICIES)
-    return tuple(PolicyChoice.named(given) for given in split_policies(request.policies))
+    given: Sequence[str | Mapping[str, Any]] = scenario.policies
+    if request.policies is not None:
+        is_all = request.policies.strip() == "all"
+        given = tuple(POLICIES) if is_all else split_policies(request.policies)
+    if request.max_delay is not None:
+        given = _with_delay(given, request.max_delay)
+    return tuple(PolicyChoice.named(each) for each in given)
+
+
+def _with_delay(
+    given: Sequence[str | Mapping[str, Any]], delay: str
+) -> list[str | Mapping[str, Any]]:
+    """The promise for each policy that can make it."""
+    from wattloop.schedule.policies.registry import with_parameter
+
+    found = [(each, with_parameter(each, "max_delay", delay)) for each in given]
+    if not any(changed for _, changed in found):
+        raise ConfigError(
+            f"--max-delay {delay}: none of these policies promises a delay; add --policies helios"
+        )
+    return [each if changed is None else changed for each, changed in found]
 
 
 def seeds_of(request: SimulateRequest, scenario: "Scenario") -> tuple[int, ...]:

@@ -271,3 +271,18 @@ def test_it_sees_caps_and_uses_several() -> None:
     options = WrongOracle().options(MALLEABLE)
     starts = [e.detail for e in done.log if e.what == What.START and done.jobs.kind[e.job] == 0]
     assert len({float(options.cap_w[option]) for option in starts}) > 1
+
+
+@pytest.mark.parametrize("max_delay", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("rate_per_s", [0.005, 0.02, 0.04])
+def test_the_promised_delay_is_kept_on_any_trace(rate_per_s: float, max_delay: float) -> None:
+    """On idle, busy and crowded clusters jobs take at most so much longer than at full power."""
+    for seed in range(3):
+        jobs = random_jobs(seed, 120, rate_per_s)
+        means_s, energy_j = [], []
+        for delay in (0.0, max_delay):
+            done = Simulation(two_types(), jobs, Helios(max_delay=delay), truth=WrongOracle()).run()
+            means_s.append(float((done.finished_s - jobs.arrival_s).mean()))
+            energy_j.append(done.active_j)
+        assert means_s[1] <= (1 + max_delay) * means_s[0]
+        assert energy_j[1] <= energy_j[0] * 1.005

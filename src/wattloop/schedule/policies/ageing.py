@@ -4,7 +4,7 @@ import math
 
 from wattloop.core.errors import ConfigError
 
-__all__ = ["EDP_AGE_WEIGHT_PER_S", "TIME_AGE_WEIGHT", "weight"]
+__all__ = ["EDP_AGE_WEIGHT_PER_S", "TIME_AGE_WEIGHT", "share", "weight"]
 
 TIME_AGE_WEIGHT = 1.0
 """Seconds of score per second waited: jobs go in the order in which they would have ended."""
@@ -21,3 +21,19 @@ def weight(name: str, value: float) -> float:
     if not (0 <= value < math.inf):
         raise ConfigError(f"{name} is {value:g}; give a number from 0 up")
     return float(value)
+
+
+def share(name: str, value: float | str) -> float:
+    """The parameter called `name`, written as a share (`0.1`) or in percent (`10%`).
+
+    Raises:
+        ConfigError: it is neither, or not from 0 to 1.
+    """
+    text = str(value).strip()
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise ConfigError(f"{name} is {value}; give a share such as 0.1, or 10%")
+    return found

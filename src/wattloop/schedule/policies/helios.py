@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from wattloop.schedule.actions import Action, Preempt, Start, Wake
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.objectives import Estimates, Objective
-from wattloop.schedule.policies.ageing import weight
+from wattloop.schedule.policies.ageing import share, weight
 from wattloop.schedule.policies.aurachronos import AuraChronos, options_in_time
 from wattloop.schedule.policies.budget_packing import packed
 from wattloop.schedule.policies.charon import look_s, stopped_for_budget
@@ -27,6 +27,8 @@ from wattloop.schedule.view import ClusterView
 
 __all__ = ["Helios"]
 
+FAST = 1.0
+"""Value of time with which jobs take as long as under policies that do not know of energy."""
 SCARCE = 0.1
 """Value of time, of the usual one, while jobs wait for power: joules are then throughput."""
 FIT_WEIGHT, LEAST_FIT = 4, 0.5
@@ -49,6 +51,9 @@ class Helios(AuraChronos):
     Args:
         time_value: v, what a job's time is worth: 0 saves most energy, 1 is about as fast as
             policies that know no energy.
+        max_delay: a promise instead of `time_value`: how much longer a job may take than at full
+            power, as a share (0.1) or `10%`. Placements are then chosen for speed, caps for energy
+            within the promise, and while jobs wait for GPUs all run at full power.
         age_weight_per_s: W_age.
         fairness: exponent of a user's share of GPU seconds over the mean share; 0 for none.
         most_preemptions, patience: as in AuraChronos.
@@ -64,8 +69,12 @@ class Helios(AuraChronos):
         fairness: float = 0.25,
         most_preemptions: int = 2,
         patience: float = 0.5,
+        max_delay: float | str | None = None,
     ) -> None:
         super().__init__(age_weight_per_s, most_preemptions, patience)
+        self.max_delay = None if max_delay is None else share("max_delay", max_delay)
+        if self.max_delay is not None:
+            time_value = FAST
         self.time_value = weight("time_value", time_value)
         self.fairness = weight("fairness", fairness)
         self._worth: tuple[Cluster, tuple[float, ...]] | None = None
@@ -117,6 +126,7 @@ class Helios(AuraChronos):
     ) -> Objective:
         if self._worth is None or self._worth[0] is not view.cluster:
             self._worth = view.cluster, gpu_worth(view.cluster)
+        delay = self.max_delay if waiting <= 0 else 0.0
         return time_value(
             self.time_value if value is None else value,
             waiting_level(waiting),
@@ -124,6 +134,7 @@ class Helios(AuraChronos):
             joule_price(view),
             worth=self._worth[1],
             exact=view.time_error == 0,
+            max_delay=None if self.max_delay is None else delay,
         )
 
 

@@ -14,7 +14,15 @@ from wattloop.hardware.lined_yaml import nearest
 from wattloop.schedule.policies.foreign import foreign_class
 from wattloop.schedule.policies.policy import Policy
 
-__all__ = ["POLICIES", "PolicyCard", "describe", "policies_from", "policy_from", "split_policies"]
+__all__ = [
+    "POLICIES",
+    "PolicyCard",
+    "describe",
+    "policies_from",
+    "policy_from",
+    "split_policies",
+    "with_parameter",
+]
 
 POLICIES: Mapping[str, str] = {
     "fifo": "wattloop.schedule.policies.fifo:Fifo",
@@ -108,6 +116,20 @@ def split_policies(text: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
+
+
+def with_parameter(
+    given: str | Mapping[str, Any], key: str, value: Any
+) -> str | Mapping[str, Any] | None:
+    """A policy as written, with one more parameter; None where it has no such parameter.
+
+    Raises:
+        ConfigError: unknown policy.
+    """
+    name, parameters = _read(given)
+    if key not in _defaults(_class(name)):
+        return None
+    return {name: {**parameters, key: value}}
 
 
 def describe() -> list[PolicyCard]:

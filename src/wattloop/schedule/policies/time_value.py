@@ -28,6 +28,8 @@ __all__ = ["gpu_worth", "joule_price", "reference_w", "time_value", "waiting_lev
 Floats = NDArray[np.float64]
 WAITING_PRICE, WAITING_EXPONENT = 1.1, 0.75
 """c, and the exponent of n: what a GPU second is charged for jobs that wait (ADR 0033)."""
+NEAR = 1e-6
+"""Share of its cost by which caps of one placement differ where their order is by energy."""
 EACH_UP_TO, LEVELS_PER_DOUBLING, PRICES_PER_DOUBLING = 4, 1, 4
 """How finely queues and prices are told apart: costs are kept for each level."""
 
@@ -41,6 +43,7 @@ def time_value(
     *,
     worth: tuple[float, ...] = (),
     exact: bool = False,
+    max_delay: float | None = None,
 ) -> Objective:
     """The objective for a queue of so many jobs on a cluster of so many GPUs.
 
@@ -51,6 +54,8 @@ def time_value(
         price: p.
         worth: w of each GPU type, by its index; 1 for all where not given.
         exact: estimates are the truth, and need no smoothing.
+        max_delay: instead of the cap of least cost, the one of least energy that takes no longer
+            than so much more of the time at full power.
     """
 
     def cost(estimates: Estimates) -> Floats:
@@ -61,11 +66,14 @@ def time_value(
         others = WAITING_PRICE * w * waiting**WAITING_EXPONENT * seen.gpus / gpus
         second_w = value * _fastest_w(seen, above_w, full) * (np.sqrt(w) + others)
         # Estimates are off by more than batches differ; no GPU is slower with more to do at once.
-        return np.where(full, (price * above_w + second_w) * seen.time_s, np.inf)
+        found = np.where(full, (price * above_w + second_w) * seen.time_s, np.inf)
+        if max_delay is None:
+            return found
+        return _thriftiest(found, seen, above_w, max_delay)
 
     name = (
         f"time value {value:g} waiting {waiting:g} gpus {gpus} price {price:g} worth {worth} "
-        f"exact {exact}"
+        f"exact {exact} max delay {max_delay}"
     )
     return Objective(name, cost, degree=1)
 
@@ -108,6 +116,30 @@ def joule_price(view: ClusterView) -> float:
 
 def _level(value: float, per_doubling: int) -> float:
     return float(2 ** (round(per_doubling * math.log2(value)) / per_doubling))
+
+
+def _thriftiest(cost: Floats, seen: Estimates, above_w: Floats, max_delay: float) -> Floats:
+    """Costs by which the thriftiest cap within the delay is the best of its placement.
+
+    The placement itself is chosen by its cost at the fastest cap.
+    """
+    shapes = np.array(seen.options.shapes(), dtype=float)
+    begins = np.flatnonzero(np.r_[True, np.any(shapes[1:] != shapes[:-1], axis=1)])
+    lengths = np.diff(np.r_[begins, len(shapes)])
+
+    def least(values: Floats) -> Floats:
+        of_shape = np.minimum.reduceat(values, begins, axis=-1)
+        found: Floats = np.repeat(of_shape, lengths, axis=-1)
+        return found
+
+    is_full = np.isfinite(cost)
+    time_s = np.where(is_full, seen.time_s, np.inf)
+    fastest_s = least(time_s)
+    fastest_cost = least(np.where(time_s <= fastest_s, cost, np.inf))
+    energy_j = np.where(time_s <= (1 + max_delay) * fastest_s, above_w * time_s, np.inf)
+    # By energy within a placement; all of them near the cost of its fastest cap.
+    more = energy_j / np.maximum(least(energy_j), 1e-12) - 1
+    return np.where(is_full, fastest_cost * (1 + NEAR * np.minimum(more, 1e3)), np.inf)
 
 
 def _fastest_w(seen: Estimates, above_w: Floats, full: NDArray[np.bool_]) -> Floats:
