@@ -1,5 +1,8 @@
 """Meters of the virtual card."""
 
+import subprocess
+import sys
+
 import pytest
 
 from wattloop.core.errors import MeterUnavailable
@@ -138,3 +141,16 @@ def test_a_cap_shows_in_the_domains_note(gpu, clock):
     domain = VirtualEnergy([gpu], clock).domains[0]
     assert domain.tdp_w == 300
     assert domain.tdp_note == "enforced power limit 300 W of 700 W default"
+
+
+def test_run_without_virtual_gpus_does_not_load_their_physics() -> None:
+    """Every `wattloop run` asks whether there are any, before its program starts."""
+    code = (
+        "import sys, wattloop.virtual.meter as meter\n"
+        "from wattloop.measure.meter import Context\n"
+        "try: meter.detect(Context())\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "print([name for name in sys.modules if name.startswith('wattloop.virtual.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["MeterUnavailable", "['wattloop.virtual.meter']"]

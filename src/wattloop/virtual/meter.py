@@ -1,20 +1,23 @@
-"""Meters of the virtual GPU: a counter and a gauge that see it as sensors of real cards would."""
+"""Meters of the virtual GPU: a counter and a gauge that see it as sensors of real cards would.
+
+Every run asks `detect`; the physics is loaded where a virtual GPU was asked for.
+"""
+
+from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.virtual.faults import refusal_to_read
-from wattloop.virtual.gpu import VirtualGpu
-from wattloop.virtual.machine import shared_machine
-from wattloop.virtual.node_meter import NodeEnergy, NodePower
-from wattloop.virtual.noise import normal
+
+if TYPE_CHECKING:
+    from wattloop.virtual.gpu import VirtualGpu
 
 __all__ = ["VirtualEnergy", "VirtualPower", "detect", "first_number"]
 
@@ -28,6 +31,9 @@ def detect(context: Context) -> Sequence[Meter]:
             "no virtual GPU was asked for",
             "set 'virtual_gpus: 1' in wattloop.yaml or WATTLOOP_VIRTUAL_GPUS=1 to try one",
         )
+    from wattloop.virtual.machine import shared_machine
+    from wattloop.virtual.node_meter import NodeEnergy, NodePower
+
     machine = shared_machine(count, context.clock, host=context.host)
     first = first_number(context)
     meters: list[Meter] = [
@@ -85,6 +91,8 @@ class _VirtualMeter(Meter):
     ) -> Reading:
         if self._closed:
             return Gap(f"{name}: the meter is closed")
+        from wattloop.virtual.faults import refusal_to_read
+
         gpu.reap()
         reason, lost = refusal_to_read(gpu.now())
         if reason:
@@ -127,6 +135,8 @@ class VirtualPower(_VirtualMeter):
         ]
 
     def _sensed(self, gpu: VirtualGpu, tick: int, tick_s: float) -> float:
+        from wattloop.virtual.noise import normal
+
         window_s = gpu.model.sensor_window_s
         power_w = gpu.true_energy_j(tick_s - window_s, tick_s) / window_s
         return max(0.0, power_w + gpu.model.noise_w * normal(gpu.index, tick))
@@ -140,7 +150,7 @@ _SIGNALS: tuple[tuple[str, str, Callable[[VirtualGpu, float], float]], ...] = (
     ("memory_utilisation", "fraction", lambda gpu, at_s: gpu.at(at_s).memory_utilisation),
     ("sm_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).clock_mhz),
     ("memory_clock", "MHz", lambda gpu, at_s: gpu.at(at_s).memory_clock_mhz),
-    ("temperature", "degC", VirtualGpu.temperature_c),
+    ("temperature", "degC", lambda gpu, at_s: gpu.temperature_c(at_s)),
     ("memory_used", "B", lambda gpu, at_s: gpu.at(at_s).memory_used_b),
     ("power_limit", "W", lambda gpu, at_s: gpu.now().limit_w),
 )
