@@ -233,7 +233,7 @@ def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
 
 
 def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
-    """Whoever goes on with a journal that ends in half a line begins a new one.
+    """A process that continues a journal which ends in half a line begins a new line.
 
     The half line may have been a setting, so what is done after it is looked at once more.
     """

@@ -83,7 +83,7 @@ def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None
 
 
 def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path) -> None:
-    """Those of earlier versions are for everybody to write: a link makes a journal of one."""
+    """Every user may write those of earlier versions: a link makes a journal of one."""
     lock = rig.state / "rapl-9-d3adbeef.lock"  # of an earlier version
     lock.write_bytes(leftover.read_bytes())
     lock.chmod(0o666)
@@ -459,7 +459,7 @@ def test_lock_of_root_counts_for_every_user(place: Path) -> None:
 def test_stranger_who_locks_a_leftover_journal_does_not_stop_its_restore(
     rig: Rig, place: Path, lockers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody can read it, and so lock it, once its owner is dead."""
+    """Every user can read it, and so lock it, once its owner is dead."""
     rig.extra["WATTLOOP_STATE_DIR"] = str(place)
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")

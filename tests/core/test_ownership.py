@@ -104,7 +104,7 @@ def test_root_obeys_only_its_own(
 
 @as_root
 def test_link_of_another_user_is_not_followed(folder: Path) -> None:
-    """Whoever owns the link chooses the file."""
+    """The owner of the link chooses the file."""
     target = written(folder / "mine.yaml")
     link = folder / "wattloop.yaml"
     link.symlink_to(target)

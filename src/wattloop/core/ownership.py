@@ -45,7 +45,7 @@ def distrust(
     """
     try:
         status = status or path.stat()
-        # a link of another user chooses the file, whoever owns that
+        # a link of another user chooses the file, and that file may be ours
         owners = {path.lstat().st_uid, status.st_uid}
     except OSError as error:
         return f"{_printable(path)} is ignored: it cannot be looked at ({error.strerror})"

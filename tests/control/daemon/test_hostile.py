@@ -203,7 +203,7 @@ def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
 
 
 def test_full_queue_does_not_keep_a_trusted_client_out(daemon: DaemonRig) -> None:
-    """Whoever fills the queue of the common socket leaves that of trusted users as it is."""
+    """Clients that fill the queue of the common socket leave that of trusted users as it is."""
     assert daemon.process is not None
     crowd: list[socket.socket] = []
     daemon.process.send_signal(signal.SIGSTOP)
@@ -263,7 +263,7 @@ def test_user_who_connects_in_a_loop_keeps_no_one_out(daemon: DaemonRig) -> None
 
 
 def test_sockets_of_trusted_users_are_only_theirs(daemon: DaemonRig) -> None:
-    """Nobody else could fill them."""
+    """No other user can fill their queues."""
     own = daemon.socket.with_name(f"{daemon.socket.name}.u{os.geteuid()}")
     assert own.stat().st_mode & 0o777 == 0o600
     assert own.stat().st_uid == os.geteuid()

@@ -23,7 +23,7 @@ BACKLOG = 256
 class Listener:
     """Listening Unix sockets: one of the given mode and group, and one per trusted user and group.
 
-    A crowd of clients fills the kernel's queue of a socket, and then nobody else gets in. So each
+    A crowd of clients fills the kernel's queue of a socket, and then no other client gets in. So each
     user and group that the rules trust has a socket of its own (`trusted_paths`), which no others
     can open.
 
