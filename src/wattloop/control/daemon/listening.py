@@ -23,9 +23,9 @@ BACKLOG = 256
 class Listener:
     """Listening Unix sockets: one of the given mode and group, and one per trusted user and group.
 
-    A crowd of clients fills the kernel's queue of a socket, and then no other client gets in. So each
-    user and group that the rules trust has a socket of its own (`trusted_paths`), which no others
-    can open.
+    A crowd of clients fills the kernel's queue of a socket, and then no other client gets in. So
+    each user and group that the rules trust has a socket of its own (`protocol.trusted_path`),
+    which no others can open.
 
     It is made under another name, with its rights, and then takes its place at once: nobody
     connects to one half made, and a dead one is replaced. A link or any other file there is left
