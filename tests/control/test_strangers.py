@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.control.conftest import Rig
+from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
 from wattloop.cli.lever_report import fate_text
@@ -268,6 +268,8 @@ def test_living_owner_is_left_alone_by_another_user(rig: Rig, place: Path) -> No
     assert answer == str(["in use"] * 3)
     assert as_nobody(lambda: restore(place, devices=["virtual:1"])[0].fate.value) == "in use"
     assert owner.poll() is None
+    owner.kill()  # and its guardian restores before the place is removed
+    assert eventually(lambda: not list(place.glob("*.journal")))
 
 
 @as_root
