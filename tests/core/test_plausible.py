@@ -51,5 +51,8 @@ def test_a_node_may_not_claim_more_than_a_device_can_draw(name: str, scope: Scop
     most_w = highest_power_w(name)
     assert most_w == highest_power_w(scope)
     assert NodeStatus.parse({"power_w": {name: most_w}}).power_w == {name: most_w}
+    too_much = NodeStatus.parse({"power_w": {name: 1.01 * most_w, "node": 500.0}})
+    assert too_much.power_w == {"node": 500.0}
+    assert "W cannot be; left out" in too_much.faults[0]
     with pytest.raises(ConfigError, match="cannot be"):
-        NodeStatus.parse({"power_w": {name: 1.01 * most_w}})
+        NodeStatus.parse({"power_w": {name: 1e6}})

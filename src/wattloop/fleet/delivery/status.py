@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.core.plausible import highest_power_w
+from wattloop.core.plausible import HIGHEST_NODE_W, highest_power_w
 
 __all__ = ["NodeStatus", "status_from_file", "write_status"]
 
@@ -53,12 +53,15 @@ class NodeStatus:
         if not isinstance(data, Mapping):
             raise ConfigError("a status is an object")
         moment = data.get("read_wall_s")
+        power_w = _watts(data, "power_w")
+        beyond = [name for name, value in power_w.items() if value > highest_power_w(name)]
+        told = [f"{name}: {power_w.pop(name):g} W cannot be; left out" for name in beyond]
         return cls(
-            power_w=_watts(data, "power_w"),
+            power_w=power_w,
             limit_w=_watts(data, "limit_w"),
             provenance=_word(data, "provenance"),
             jobs=_texts(data, "jobs", MOST_JOBS),
-            faults=_texts(data, "faults", MOST_FAULTS),
+            faults=(*_texts(data, "faults", MOST_FAULTS), *told)[:MOST_FAULTS],
             read_wall_s=None if moment is None else _number(moment, "read_wall_s"),
             version=_word(data, "version"),
         )
@@ -88,7 +91,7 @@ def _watts(data: Mapping[str, Any], name: str) -> dict[str, float]:
     found = {}
     for key, value in given.items():
         power_w = _number(value, f"{name} of {_text(key)}")
-        if not 0 <= power_w <= highest_power_w(_text(key)):
+        if not 0 <= power_w <= HIGHEST_NODE_W:
             raise ConfigError(f"{name} of {_text(key)}: {power_w:g} W cannot be")
         found[_text(key)] = power_w
     return found
