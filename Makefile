@@ -26,8 +26,8 @@ setup: $(STAMP)  ## create .venv and install Wattloop with what tests and demo n
 demo: $(STAMP)  ## the whole loop without a GPU: measure, tune, sweep, predict, simulate, a study, reports
 	@sh scripts/demo.sh $(BIN) $(DEMO_FOLDER)
 
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+test: $(STAMP)  ## run the tests, with a PostgreSQL server of their own where it is installed
+	sh scripts/with-postgres.sh $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: format-check lint types imports test  ## format, lint, types, import rules and tests: what CI runs
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Run a command with a PostgreSQL server of its own, named in WATTLOOP_TEST_POSTGRES. Where no
-# server can be started, the command runs without one, and the tests that need it are skipped.
+# Run a command with a PostgreSQL server of its own, named in WATTLOOP_TEST_POSTGRES, and stop the
+# server when the command ends. Without PostgreSQL the command runs alone: the tests that need a
+# server are skipped.
 set -u
 
 folder=""
@@ -25,6 +26,9 @@ stop() {
     rm -rf "$place"
 }
 trap stop EXIT
+# A shell that a signal ends runs no EXIT trap: Ctrl-C would leave the server running.
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 
 # shellcheck disable=SC2086  # $as is a command with arguments, or nothing
 if (
@@ -36,7 +40,7 @@ if (
     WATTLOOP_TEST_POSTGRES="postgresql://wattloop@127.0.0.1:$port/postgres"
     export WATTLOOP_TEST_POSTGRES
 else
-    echo "with-postgres: no server could be started; its tests are skipped" >&2
+    echo "with-postgres: PostgreSQL does not start, its tests are skipped: $(tail -n 1 "$place.out")" >&2
 fi
 rm -f "$place.out"
 

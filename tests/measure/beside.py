@@ -9,7 +9,7 @@ from pathlib import Path
 from wattloop.core.settings import Settings, settings_from
 from wattloop.measure.session import Session
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 def settings(**given: object) -> Settings:

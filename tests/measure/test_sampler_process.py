@@ -39,20 +39,24 @@ def started(*more: str) -> tuple["subprocess.Popen[str]", int]:
     return program, int(program.stdout.readline())
 
 
-def test_energy_and_samples_are_those_of_the_machine(machine: Machine) -> None:
+def test_energy_and_samples_are_those_of_the_machine(slow_wrapping_machine: Machine) -> None:
     """Energy as the counters have it, samples in order, and nothing left running."""
+    machine = slow_wrapping_machine  # a reading that comes late is still unique
     session = open_beside()
     pid = session.reader.sampling_pid
     with session.begin("window") as window:
-        time.sleep(0.7)
-        assert session.power_w()["cpu:0/package"] == pytest.approx(50.0, rel=0.3)
+        track, until_s = session.feeds[0].tracks[0], time.monotonic() + 0.7
+        wait_until(lambda: len(track.times_s) > 20 and track.times_s[-1] > until_s)
+        wait_until(lambda: session.power_w()["cpu:0/package"] == pytest.approx(50.0, rel=0.3))
     run = session.close()
     zones = (machine.package, machine.dram)
     for result in (run.result, window.result):
         truth_j = sum(
             machine.driver.true_energy_j(zone, result.begin_s, result.end_s) for zone in zones
         )
-        assert result.energy_j == pytest.approx(truth_j, rel=0.05)
+        # At either edge a counter may show what it stood at when its driver last had a processor.
+        stale_j = 2 * machine.power_w * machine.driver.longest_s
+        assert result.energy_j == pytest.approx(truth_j, abs=0.05 * truth_j + stale_j)
         assert result.complete
     assert run.result.warnings == ()
     wait_until(lambda: gone(pid))

@@ -9,7 +9,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, filled
-from tests.store.places import POSTGRES, empty_place
+from tests.store.places import empty_place, needs_postgres
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 
@@ -23,7 +23,7 @@ NUL = {
 """Address with what no database takes in a text -> the same as over a file."""
 
 
-@pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL server named by WATTLOOP_TEST_POSTGRES")
+@needs_postgres
 def test_every_page_opens_over_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs, a run, one that goes on, comparisons, sweeps, searches, campaigns, studies, nodes."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

@@ -11,18 +11,15 @@ from sqlalchemy import create_engine, text
 
 from wattloop.store.place import Place
 
-__all__ = ["POSTGRES", "WHERE", "empty_place"]
+__all__ = ["POSTGRES", "WHERE", "empty_place", "needs_postgres"]
 
 POSTGRES = os.environ.get("WATTLOOP_TEST_POSTGRES", "")
-WHERE = [
-    "sqlite",
-    pytest.param(
-        "postgresql",
-        marks=pytest.mark.skipif(
-            not POSTGRES, reason="no PostgreSQL server named by WATTLOOP_TEST_POSTGRES"
-        ),
-    ),
-]
+needs_postgres = pytest.mark.skipif(
+    not POSTGRES,
+    reason="WATTLOOP_TEST_POSTGRES names no server; 'make test' starts one where PostgreSQL is "
+    "installed: apt install postgresql",
+)
+WHERE = ["sqlite", pytest.param("postgresql", marks=needs_postgres)]
 """For `pytest.mark.parametrize`."""
 
 

@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from tests.store.places import POSTGRES, needs_postgres
 from wattloop.core.errors import StoreError, StoreLocked, StoreTooNew, StoreUnwritable
 from wattloop.store import place, versions
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import journal_directory
 from wattloop.store.runs import RunRecord, insert_run, list_runs
 from wattloop.testing.store_contract import StoreContract
-
-POSTGRES = os.environ.get("WATTLOOP_TEST_POSTGRES", "")
-needs_postgres = pytest.mark.skipif(
-    not POSTGRES, reason="no PostgreSQL server named by WATTLOOP_TEST_POSTGRES"
-)
 
 
 class TestSQLite(StoreContract):

@@ -94,13 +94,14 @@ def test_two_processes_on_one_search(tmp_path: Path) -> None:
 
 
 SUICIDAL = """
-import os, sys, time
+import os, signal, sys, time
 width = float(sys.argv[1])
 for epoch in range(1, 9):
     time.sleep(0.01)
     if width == 4 and epoch == 2:
         os.kill(os.getpid(), 9)
     print(f"accuracy={1 - 1 / (1 + epoch * width):.4f}", flush=True)
+signal.pause()  # it never ends by itself, however late the search reads what it printed
 """
 
 

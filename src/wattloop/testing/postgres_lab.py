@@ -25,7 +25,7 @@ ACCOUNT = "postgres"
 def why_no_postgres() -> str:
     """Why no server can be started here; empty when one can."""
     if _program("initdb") is None:
-        return "PostgreSQL is not installed (initdb not found)"
+        return "PostgreSQL is not installed (initdb not found): apt install postgresql"
     if os.geteuid() == 0:
         try:
             pwd.getpwnam(ACCOUNT)

@@ -58,6 +58,8 @@ class Driver:
         self._memory: Path | None = None
         self._shown: dict[TreeZone, Path] = {}
         self.updates = 0
+        self.longest_s = 0.0
+        """The longest that a file has shown an old value, on a busy machine more than a period."""
         self.start_s = time.monotonic()
         """The curves' 0 s."""
 
@@ -129,10 +131,14 @@ class Driver:
     def _run(self) -> None:
         # Ticks lie on a fixed grid, so that lateness of one does not move the others.
         tick = 1
+        updated_s = self.start_s
         while not self._ended.is_set():
             due_s = self.start_s + tick * self._period_s
             wait_s = due_s - time.monotonic()
             if wait_s > 0 and self._ended.wait(wait_s):
                 return
             self.update()
-            tick = max(tick + 1, int((time.monotonic() - self.start_s) / self._period_s) + 1)
+            now_s = time.monotonic()
+            self.longest_s = max(self.longest_s, now_s - updated_s)
+            updated_s = now_s
+            tick = max(tick + 1, int((now_s - self.start_s) / self._period_s) + 1)
