@@ -70,7 +70,7 @@ def test_run_measures_the_host_through_its_mounts(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ def test_sweep_virtual_node_prints_the_papers_table() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "sweep_virtual_node.py")],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     lines = {line.split("  ")[1]: line for line in done.stdout.splitlines() if "  " in line}
     assert "simulated" in done.stdout

@@ -37,7 +37,7 @@ def loaded(code: str, environment: dict[str, str] | None = None) -> list[str]:
             "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
             **(environment or {}),
         },
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return done.stdout.split()
@@ -76,7 +76,7 @@ def test_a_search_that_is_resumed_loads_no_more_than_it_needs() -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")},
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.split() == []

@@ -58,7 +58,7 @@ def ran(code: str, tmp_path: Path, env: dict[str, str]) -> list[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -162,7 +162,7 @@ def test_every_command_is_in_the_table_of_verbs() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", "COLUMNS": "100"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert verbs == set(re.findall(r"^│ (\w[\w-]*) {2,}", done.stdout, re.MULTILINE))

@@ -69,7 +69,7 @@ def test_a_table_without_its_columns_is_refused_in_a_sentence(tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--table", str(tmp_path / "runs.csv"), "--quick"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "no column" in done.stderr

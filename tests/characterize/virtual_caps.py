@@ -56,7 +56,7 @@ def wattloop(folder: Path, *words: str, **variables: str) -> subprocess.Complete
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=300,
         check=False,
     )
 

@@ -38,7 +38,7 @@ class Machine:
             env={**self.environment, **variables},
             cwd=self.folder,
             capture_output=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

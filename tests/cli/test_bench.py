@@ -123,14 +123,14 @@ def test_ctrl_c_leaves_no_worker_and_keeps_what_was_found(machine: Machine) -> N
     for line in process.stderr:
         if "numpy library" in line:
             break
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while not (started := workers_of(process.pid)) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert started
     process.send_signal(2)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == 130
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while any(Path("/proc", pid).exists() for pid in started) and time.monotonic() < deadline_s:
         time.sleep(0.02)  # a worker sees that its parent is gone, and ends by itself
     assert not [pid for pid in started if Path("/proc", pid).exists()]

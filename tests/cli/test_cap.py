@@ -142,16 +142,18 @@ def test_runs_that_are_stated_noisy_may_be_one_per_cap(tmp_path, capsys):
 def test_a_window_of_the_command_may_be_all_that_counts(tmp_path, capsys):
     """Promise: with `--window` loading is not in the times; a window that is not there is told."""
     (tmp_path / "job.py").write_text(
-        "import time, wattloop\n"
+        "import pathlib, time, wattloop\n"
         "time.sleep(1)\n"
+        "begin_s = time.monotonic()\n"
         "with wattloop.measure('training'):\n"
         "    time.sleep(0.2)\n"
+        "pathlib.Path('took').write_text(str(time.monotonic() - begin_s))\n"
     )
     words = ["cap", "find", "--caps", "300:700:100", "--probes", "1", "--json", "r.json"]
     job = ["--", sys.executable, "job.py"]
     assert main([*words, "--window", "training", *job]) == 0
     (probe,) = json.loads((tmp_path / "r.json").read_text())["probes"]
-    assert 0.2 <= probe["time_s"] < 1
+    assert 0.2 <= probe["time_s"] <= float((tmp_path / "took").read_text())
     assert "  1 probe; 1 was allowed\n" in capsys.readouterr().out
     assert main([*words, "--window", "epoch", *job]) == 2
     assert "training" in capsys.readouterr().err
@@ -343,12 +345,12 @@ def test_ctrl_c_puts_the_caps_back(tmp_path):
     )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()  # the reference has begun: 400 W is set or about to be
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + 120
     while limits() != {400} and time.monotonic() < give_up_s:
         time.sleep(0.1)
     assert limits() == {400}
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     assert limits() == {700}
 

@@ -164,7 +164,7 @@ def test_set_puts_back_when_it_is_killed(rig: Rig, number: signal.Signals) -> No
     assert process.stdout.readline() == b"on\n"
     assert rig.limit_w() == 90
     os.kill(process.pid, number)
-    process.wait(30)
+    process.wait(120)
     assert eventually(lambda: rig.limit_w() == 150 and not rig.journals())
     if number == signal.SIGKILL:
         os.killpg(process.pid, signal.SIGKILL)  # the program goes on without us
@@ -279,7 +279,7 @@ def test_virtual_gpus_that_are_in_use_say_how_to_have_others(
         env={**kept, **own, "PYTHONPATH": path, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == code, done.stderr

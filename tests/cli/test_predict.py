@@ -149,7 +149,7 @@ def test_a_model_is_traced_kept_and_predicted_without_torch(
             cwd=files,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -180,7 +180,7 @@ def test_a_second_question_about_a_known_model_loads_no_torch(
     done = subprocess.run(
         [sys.executable, "-c", code, "predict", *words, "h200", "--json", "-"],
         env={**os.environ, "PYTHONPATH": str(SRC)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     again = json.loads(done.stdout)

@@ -120,7 +120,7 @@ def test_journal_that_cannot_have_its_end_is_not_called_safe(machine: Machine) -
         cwd=machine.folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)),
     )

@@ -164,7 +164,7 @@ def test_raised_limits_hold_for_whoever_goes_on_later(here, capsys):
     command = [sys.executable, "-m", "wattloop.cli.main", "tune", "resume", "last", "--trials", "3"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + 120
     while len(trained(here)) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
@@ -210,7 +210,7 @@ def test_killed_it_goes_on_and_pays_for_nothing_twice(here, capsys):
     command = [sys.executable, "-m", "wattloop.cli.main", "tune", "run", "s.yaml", *COMMAND]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + 120
     while len(trained(here)) < 2 and time.monotonic() < give_up_s:
         time.sleep(0.02)
     for words in (["run", "s.yaml", "--trials", "99", *COMMAND], ["resume", "--trials", "99"]):

@@ -109,12 +109,12 @@ class Rig:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
 
-def eventually(what: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+def eventually(what: Callable[[], bool], timeout_s: float = 120.0) -> bool:
     """Whether it comes true; no test asks how soon."""
     give_up_s = time.monotonic() + timeout_s
     while not what():

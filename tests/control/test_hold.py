@@ -162,7 +162,7 @@ with hold([lever("{LIMIT}")], guardian=False) as held:
 """
     )
     assert "so nothing is set" in owner.first_line  # type: ignore[attr-defined]  # set by Rig.start
-    assert owner.wait(20) == 0
+    assert owner.wait(120) == 0
     assert rig.limit_w() == 150
     assert rig.journals() == []
 
@@ -276,7 +276,7 @@ def test_signal_restores_and_ends_as_it_would_have(
     """The owner restores by itself, without a guardian, and then dies of the signal."""
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN=guardian)
     owner.send_signal(number)
-    owner.wait(20)
+    owner.wait(120)
     assert is_back(rig)
     assert rig.journals() == []
     assert owner.returncode == -number
@@ -296,7 +296,7 @@ with hold([lever("{LIMIT}")]) as first, hold([lever("cpu/governor")]) as second:
     )
     assert not is_back(rig)
     owner.terminate()
-    assert owner.wait(20) == -signal.SIGTERM
+    assert owner.wait(120) == -signal.SIGTERM
     assert is_back(rig)
     assert rig.journals() == []
 
@@ -317,7 +317,7 @@ with hold([lever("{LIMIT}")]) as held:
 """
     )
     owner.terminate()
-    assert owner.wait(20) == 7
+    assert owner.wait(120) == 7
     assert rig.limit_w() == 150
 
 
@@ -330,7 +330,7 @@ held.set({{"{LIMIT}": 90.0}})
 print("ready", flush=True)
 """
     )
-    assert owner.wait(20) == 0
+    assert owner.wait(120) == 0
     assert rig.limit_w() == 150
     assert rig.journals() == []
 
@@ -450,14 +450,14 @@ def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
 
     def slow(value: Setting) -> None:
         inside.set()
-        go_on.wait(20)
+        go_on.wait(120)
         write(value)
 
     with hold([limit], guardian=False) as held:
         limit.write = slow  # type: ignore[method-assign]  # a driver that takes its time
         thread = threading.Thread(target=held.set, args=({LIMIT: 90.0},))
         thread.start()
-        inside.wait(20)
+        inside.wait(120)
         child = os.fork()
         if child == 0:
             signal.alarm(10)

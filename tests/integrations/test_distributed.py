@@ -21,7 +21,7 @@ def run_ranks(command: list[str], machine: Machine, output: Path) -> list[dict[s
     source = str(Path(__file__).parents[2] / "src")
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=90, check=False
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((output / f"{rank}.json").read_text()) for rank in range(RANKS)]

@@ -159,7 +159,7 @@ def test_trainings_inside_a_long_run_leave_no_thread_behind(
             with TrainingMeter() as meter:
                 train(meter, epochs=1, steps=2)
             meters.append(meter)
-        limit_s = time.monotonic() + 20
+        limit_s = time.monotonic() + 120
         while any(t.name == "wattloop-steps" for t in threading.enumerate()):
             assert time.monotonic() < limit_s
             time.sleep(0.05)
@@ -203,7 +203,7 @@ def test_a_forked_child_leaves_the_meter_alone(machine: Machine) -> None:
         meter.epoch_begin()
         child = context.Process(target=_in_child, args=(meter, queue))
         child.start()
-        assert queue.get(timeout=10) == 0
+        assert queue.get(timeout=300) == 0
         child.join()
         time.sleep(STEP_S)
         meter.step_end()

@@ -139,7 +139,7 @@ def test_a_run_that_waits_for_calls_ends_by_itself(
     step()
     step()
     monkeypatch.setattr("wattloop.measure.api.LINGER_S", 0.0)
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         journals = [read_journal(path) for path in machine.journals.glob("*.journal")]
         if len(journals) == 2 and all(journal.end is not None for journal in journals):
@@ -237,7 +237,7 @@ def test_threads_share_one_run(machine: Machine) -> None:
 
     def work(number: int) -> None:
         with wattloop.measure(f"thread {number}"):
-            barrier.wait(10)
+            barrier.wait(120)
             time.sleep(0.02 * number)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
@@ -302,7 +302,7 @@ def test_never_closed_measurement_is_closed_at_exit(machine: Machine) -> None:
     """A script that forgets `end()` exits at once, with its run in the journal."""
     code = "import wattloop; wattloop.measure('forgot').begin(); print('done')"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=20, check=False
+        [sys.executable, "-c", code], capture_output=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"done\n", b"")
     (path,) = machine.journals.glob("*.journal")
@@ -318,7 +318,7 @@ def test_killed_program_leaves_a_readable_journal(machine: Machine) -> None:
         "wattloop.measure('x', interval_s=0.02).begin(); time.sleep(0.8)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", code], timeout=300, check=False)
     assert done.returncode == -9
     (path,) = machine.journals.glob("*.journal")
     journal = read_journal(path)

@@ -102,7 +102,7 @@ def test_killed_process_can_be_closed_by_another(machine: Machine) -> None:
         "wattloop.measure('x', interval_s=0.02).begin(); time.sleep(1.2)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", code], timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL
     (path,) = machine.journals.glob("*.journal")
     journal = read_journal(path)

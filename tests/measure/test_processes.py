@@ -66,7 +66,7 @@ def test_a_forked_child_does_not_touch_the_parents_run(store: Path) -> None:
         window = session.begin("shared")
         child = context.Process(target=use_inherited, args=(window, queue))
         child.start()
-        energy_j, alone, warnings = queue.get(timeout=20)
+        energy_j, alone, warnings = queue.get(timeout=300)
         child.join()
         time.sleep(0.2)
         window.end()
@@ -91,7 +91,7 @@ def test_a_child_that_measures_is_not_counted_again(method: str, store: Path) ->
     with wattloop.measure("parent") as parent:
         child = context.Process(target=measure_own, args=(queue,))
         child.start()
-        counted, energy_j, duration_s, pid = queue.get(timeout=30)
+        counted, energy_j, duration_s, pid = queue.get(timeout=300)
         child.join()
     assert pid != os.getpid()
     assert not counted

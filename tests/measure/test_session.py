@@ -85,7 +85,7 @@ def test_meter_that_hangs_does_not_keep_the_run_from_ending(
     def sample(meter: Rapl) -> object:
         if hang.is_set():
             hangs.set()
-            release.wait(30)
+            release.wait(240)
         return read(meter)
 
     release = threading.Event()
@@ -93,12 +93,12 @@ def test_meter_that_hangs_does_not_keep_the_run_from_ending(
     monkeypatch.setattr("wattloop.measure.node_reader.HANG_S", 0.3)
     session = Session.open(Settings(interval_s=0.02, meters=("rapl",), store=str(machine.store)))
     hang.set()
-    assert hangs.wait(10)
+    assert hangs.wait(120)
     with session.begin("window") as window:
         pass
     run = session.close()
     release.set()
-    assert window.result.duration_s < 5
+    assert window.result.duration_s < 60  # the driver would take minutes
     assert any("does not answer" in w for w in run.result.warnings)
     (path,) = machine.journals.glob("*.journal")
     journal = read_journal(path)
@@ -245,14 +245,14 @@ def test_end_of_a_run_waits_for_the_thread_that_writes_its_windows(
     def slow(window: Window) -> WindowResult:
         if threading.current_thread().name == "wattloop-sampler":
             busy.set()
-            go_on.wait(20)
+            go_on.wait(240)
         return resolve(window)
 
     monkeypatch.setattr(session, "resolve", slow)
     for number in range(50):
         with session.begin(f"w{number}"):
             pass
-    assert busy.wait(20)
+    assert busy.wait(120)
     threading.Timer(1.0, go_on.set).start()
     run = session.close()
     assert run.result.warnings == ()

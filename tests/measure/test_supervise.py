@@ -47,7 +47,7 @@ def supervised(
         driver(*command, follow=follow),
         env=environment(),
         capture_output=True,
-        timeout=30,
+        timeout=300,
         check=False,
         **options,  # type: ignore[call-overload] - passes subprocess options through
     )
@@ -131,7 +131,7 @@ def test_gigabytes_of_output_do_not_pass_through_us() -> None:
             env=environment(),
             stdout=sink,
             stderr=subprocess.PIPE,
-            timeout=30,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 0
@@ -203,7 +203,7 @@ def test_signal_sent_to_us_alone_reaches_the_program_once(name: str) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(number)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=300)
     assert out == f"[{int(number)}]\n".encode()
     assert process.returncode == 0
 
@@ -218,7 +218,7 @@ def test_signal_from_the_programs_own_family_is_not_sent_back() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=300)
     assert out == b"hit\nend\n"
     assert process.returncode == 0
 
@@ -229,7 +229,7 @@ def test_ignored_hangup_stays_ignored() -> None:
         ["nohup", *driver("sh", "-c", "kill -HUP $$; echo alive")],
         env=environment(),
         capture_output=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
     assert done.stdout == b"alive\n"
@@ -253,17 +253,15 @@ def test_killing_us_leaves_the_program_running(tmp_path: Path) -> None:
 
 def test_program_that_forks_and_exits_is_not_waited_for(tmp_path: Path) -> None:
     """By default the run ends with the command, and says how many processes it left."""
-    begin_s = time.monotonic()
     done = subprocess.run(
-        driver("sh", "-c", "sleep 5 >/dev/null 2>&1 & exit 3"),
+        driver("sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!; exit 3"),
         env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         check=False,
     )
+    os.kill(int(done.stdout), signal.SIGKILL)  # it still ran
     assert done.returncode == 3
     assert b"left 1" in done.stderr
-    assert time.monotonic() - begin_s < 4
 
 
 def test_follow_waits_for_a_daemon(tmp_path: Path) -> None:
@@ -280,17 +278,21 @@ def test_follow_ends_when_asked_to() -> None:
     """A second request to stop, after the command ended, stops the waiting only."""
     process = subprocess.Popen(
         driver(
-            "sh", "-c", "setsid sleep 8 >/dev/null 2>&1 & echo out; exec >&-; exit 5", follow=True
+            "sh",
+            "-c",
+            "setsid sleep 600 >/dev/null 2>&1 & echo $$ $!; exec >&-; exit 5",
+            follow=True,
         ),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == b"out\n"
-    time.sleep(0.3)
+    command, left = map(int, process.stdout.readline().split())
+    assert eventually(lambda: not Path(f"/proc/{command}").exists())  # it has ended, and we know
     process.terminate()
-    assert process.wait(timeout=5) == 5
+    assert process.wait(timeout=300) == 5
+    os.kill(left, signal.SIGKILL)
     assert process.stderr is not None
     assert b"left 1" in process.stderr.read()
     process.stdout.close()
@@ -350,7 +352,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
-    def expect(self, wanted: str, timeout_s: float = 15.0) -> str:
+    def expect(self, wanted: str, timeout_s: float = 120.0) -> str:
         """Read until `wanted` appears after what was expected before."""
         deadline_s = time.monotonic() + timeout_s
         while wanted not in self.text:
@@ -439,10 +441,10 @@ def test_background_job_that_reads_the_terminal_stops_and_resumes(tmp_path: Path
         session.expect("ended 0")
 
 
-def test_program_stopped_alone_does_not_stop_us() -> None:
+def test_program_stopped_alone_does_not_stop_us(tmp_path: Path) -> None:
     """SIGSTOP to the program alone (a batch system pausing it) leaves us measuring."""
     process = subprocess.Popen(
-        driver("sh", "-c", "echo $$; sleep 0.2; exit 4"),
+        driver("sh", "-c", f"echo $$; until [ -e {tmp_path}/end ]; do sleep 0.02; done; exit 4"),
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -453,8 +455,9 @@ def test_program_stopped_alone_does_not_stop_us() -> None:
     time.sleep(0.3)
     state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
     os.kill(program, signal.SIGCONT)
-    assert process.wait(timeout=10) == 4
-    assert state == "S"
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=300) == 4
+    assert state not in "Tt"
     process.stdout.close()
 
 
@@ -462,7 +465,7 @@ def quoted(words: list[str]) -> list[str]:
     return [shlex.quote(word) for word in words]
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> bool:
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if condition():

@@ -55,26 +55,29 @@ def test_counter_moves_only_at_sensor_ticks_and_by_the_true_energy(stub):
     """The counter holds for 100 ms and then jumps by what was really used."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     stub.constant(0, 400)
-    values = set()
-    end_s = time.monotonic() + 0.55
-    while time.monotonic() < end_s:
+    values: set[int] = set()
+    begin_s = time.monotonic()
+    while len(values) < 6:
         values.add(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
         time.sleep(0.002)
     ordered = sorted(values)
-    assert 2 < len(ordered) <= 7, "at most one value per 100 ms"
+    assert time.monotonic() - begin_s > 0.4, "at most one value per 100 ms"
     steps_j = [(b - a) / 1000 for a, b in itertools.pairwise(ordered[1:])]
-    assert all(step == pytest.approx(40, abs=0.01) for step in steps_j)
+    # On a busy machine a value may be missed: the next step is then a multiple.
+    assert all(step == pytest.approx(40 * max(1, round(step / 40)), abs=0.01) for step in steps_j)
 
 
 def test_plain_power_lags_by_a_second_and_the_instant_field_does_not(stub):
     """As on Hopper: GetPowerUsage is a mean of one second, field 186 follows at once."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    begin_s = time.monotonic()
     stub.constant(0, 600)
     time.sleep(0.25)
     instant_w = pynvml.nvmlDeviceGetFieldValues(handle, [186])[0].value.uiVal / 1000
     averaged_w = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
     assert instant_w == pytest.approx(600)
-    assert 75 < averaged_w < 400
+    share = min(1.0, time.monotonic() - begin_s)  # of the past second, that is at 600 W
+    assert 75 < averaged_w <= 75 + 525 * share + 1
 
 
 def test_power_limit_lowers_power_and_clock_and_is_seen_by_other_processes(stub):

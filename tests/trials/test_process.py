@@ -96,7 +96,7 @@ def test_interrupting_us_ends_the_program(tmp_path: Path) -> None:
     while not (noted.exists() and noted.read_text().strip()):
         time.sleep(0.02)
     ours.send_signal(signal.SIGINT)
-    assert ours.wait(20) != 0
+    assert ours.wait(120) != 0
     assert gone(int(noted.read_text()))
 
 

@@ -76,9 +76,11 @@ def test_a_program_is_paused_and_goes_on(bench):
     assert first.metrics["loss"] == 0.5
     assert [point.epoch for point in first.curve] == [1, 2]
     time.sleep(1.0)
+    begin_s = time.monotonic()
     second = one.run(segment(5))
+    took_s = time.monotonic() - begin_s
     assert (second.status, second.epochs) == (Status.PAUSED, 5)
-    assert second.time_s < 1.0  # what it slept is not in it
+    assert second.time_s <= took_s  # what it slept is not in it
     assert second.curve[0].energy_j > first.curve[-1].energy_j
     last = one.run(segment())
     assert (last.status, last.epochs) == (Status.ENDED, 8)
@@ -96,7 +98,7 @@ def running(mark):
 
 def ends(mark):
     """Whether none of them is left; a killed one may take a moment to be gone."""
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 120
     while running(mark) and time.monotonic() < until_s:
         time.sleep(0.02)
     return not running(mark)

@@ -111,7 +111,7 @@ class DaemonRig:
     def end(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def connect(self) -> Client:
         return connect(self.socket)
@@ -142,7 +142,7 @@ class DaemonRig:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

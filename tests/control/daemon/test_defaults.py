@@ -50,7 +50,7 @@ def test_rules_are_read_again_on_sighup(rig: DaemonRig) -> None:
         assert (rig.limit_w(0), rig.limit_w(1)) == (410.0, DEFAULT_W)
     assert eventually(lambda: rig.limit_w() == DEFAULT_W)
     os.kill(rig.process.pid, signal.SIGTERM)
-    assert rig.process.wait(30) == 0
+    assert rig.process.wait(120) == 0
 
 
 def test_low_power_outlasts_rules_that_still_have_it(rig: DaemonRig) -> None:

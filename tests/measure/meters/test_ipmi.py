@@ -31,7 +31,7 @@ def tool(folder: Path, script: str) -> str:
 def first_reading(path: str, **options):
     meter = Ipmi(path, RealClock(), **options)
     try:
-        assert meter.wait(10)
+        assert meter.wait(120)
         return meter.read()[0]
     finally:
         meter.close()
@@ -49,7 +49,7 @@ def test_contract(tmp_path) -> None:
 
     def make() -> Ipmi:
         meter = Ipmi(path, RealClock())
-        assert meter.wait(10)
+        assert meter.wait(120)
         return meter
 
     check_meter(make)

@@ -362,7 +362,7 @@ def _ordinary_user(root: Path, program: str) -> subprocess.Popen[str]:
 def _as_ordinary_user(root: Path, program: str) -> dict[str, object]:
     """Run a program as somebody whom file permissions bind, and return what it prints."""
     with _ordinary_user(root, program) as child:
-        out, _ = child.communicate(timeout=20)
+        out, _ = child.communicate(timeout=300)
     assert child.returncode == 0
     answer: dict[str, object] = json.loads(out)
     return answer

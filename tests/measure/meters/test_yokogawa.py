@@ -53,7 +53,7 @@ def panel(library: str) -> Iterator[object]:
 
 def open_meters(library: str):
     meters = open_instrument(f"{RESOURCE}@{library}", RealClock())
-    assert meters[0].wait(20)
+    assert meters[0].wait(120)
     return meters
 
 
@@ -146,7 +146,7 @@ def test_what_the_instrument_does_not_know_is_a_gap(text) -> None:
 def test_an_instrument_that_is_not_there_is_a_gap(library) -> None:
     """Promise: a wrong address is a gap with its reason, not a traceback."""
     meters = open_instrument(f"TCPIP::192.0.2.99::INSTR@{library}", RealClock())
-    assert meters[0].wait(20)
+    assert meters[0].wait(120)
     gap = meters[0].read()[0]
     for meter in meters:
         meter.close()

@@ -1,7 +1,9 @@
 """Promises of what is read beside the work, through nvidia-ml-py against the stub library."""
 
+import itertools
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -34,10 +36,14 @@ def test_power_is_energy_between_two_changes_of_the_counter(stub):
     with Watch(sensor) as watch:
         begin_s = time.perf_counter()
         time.sleep(0.55)
-        drawn = watch.drawn(begin_s, time.perf_counter())
+        wait_until(lambda: len({s.energy_j for s in watch._samples}) > 5)
+        end_s = time.perf_counter()
+        drawn = watch.drawn(begin_s, end_s)
     sensor.close()
-    assert drawn.power_w == pytest.approx(320, rel=0.08)
-    assert drawn.window_s < 0.55
+    # A change is seen at the first sample after it, which on a busy machine comes late.
+    late_s = max(b.time_s - a.time_s for a, b in itertools.pairwise(watch._samples))
+    assert drawn.power_w == pytest.approx(320, rel=0.02 + 2 * late_s / drawn.window_s)
+    assert drawn.window_s < end_s - begin_s
     assert drawn.clock_mhz > 0
 
 
@@ -121,13 +127,19 @@ def test_a_held_kernel_has_its_power_and_rate(stub):
     before = stub.settings(0)
     sensor = NvmlSensor(0)
     time.sleep(0.15)
-    held = hold(
-        open_device("cpu"), [lambda: time.sleep(0.002)], sensor, settle_s=0.1, window_s=0.45
-    )
+    held = hold(open_device("cpu"), [lambda: time.sleep(0.002)], sensor, settle_s=0.1, window_s=2.0)
     sensor.close()
     assert held["power_w"] == pytest.approx(250, rel=0.15)
     assert held["seconds"] >= 0.002
     assert stub.settings(0) == before  # nothing is ever set
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    """Poll with a patience that no busy machine exhausts."""
+    give_up_s = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < give_up_s, "it did not happen"
+        time.sleep(0.01)
 
 
 def _amd_meters(root, monkeypatch, watts):
@@ -164,7 +176,7 @@ def test_a_card_of_another_maker_is_read_through_its_meter(tmp_path, monkeypatch
     sensor = MeterSensor(meters)
     with Watch(sensor) as watch:
         begin_s = time.perf_counter()
-        time.sleep(0.06)
+        wait_until(lambda: len(watch._samples) > 2)
         drawn = watch.drawn(begin_s, time.perf_counter())
     assert (drawn.power_w, drawn.clock_mhz, drawn.temp_c) == (213.0, 1700.0, None)
     assert "GPU 3 is not among" in MeterSensor(meters, 3).reason

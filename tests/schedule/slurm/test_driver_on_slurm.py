@@ -54,7 +54,7 @@ def jobs_of(lab: SlurmLab) -> dict[str, SlurmJob]:
 
 def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
     """Rounds until something is so."""
-    give_up_s = time.monotonic() + 30
+    give_up_s = time.monotonic() + 120
     while not done():
         assert time.monotonic() < give_up_s, "it does not come to be"
         driver.round()

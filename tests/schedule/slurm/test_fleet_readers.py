@@ -28,7 +28,7 @@ def say(place: Served, **power_w: float) -> None:
         data=body.encode(),
         headers={"Authorization": f"Bearer {place.secret}", "Content-Type": "application/json"},
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=300).close()
 
 
 def test_power_and_energy_come_from_the_fleets_server(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def use(lab: SlurmLab, nodes: str) -> None:
 
 def rounds_until(driver: SlurmDriver, done: Callable[[], bool]) -> None:
     """Rounds until something is so."""
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + 120
     while not done():
         assert time.monotonic() < give_up_s, "it does not come to be"
         driver.round()

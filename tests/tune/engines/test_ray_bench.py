@@ -194,7 +194,7 @@ def test_letting_go_ends_the_worker_in_order(bench: RayBench) -> None:
     bench.let_go("done")
     bench.let_go("never seen")
     assert (Path(os.environ["LOADING_BENCH_ENDED"]) / str(pid)).exists()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 120
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
