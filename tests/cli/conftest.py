@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.synthetic_energy import about_j
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver
 from wattloop.testing.powercap_tree import PowercapTree
@@ -24,6 +26,12 @@ class Machine:
 
     folder: Path
     environment: dict[str, str]
+    driver: Driver | None = None
+
+    def about_j(self, duration_s: float, rel: float = 0.1) -> Any:
+        """Energy of the package over so long, for comparison."""
+        assert self.driver is not None
+        return about_j(POWER_W, duration_s, self.driver, rel)
 
     @property
     def store(self) -> Path:
@@ -92,8 +100,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     sysfs = tmp_path / "sys"
     tree = PowercapTree(sysfs)
     package = tree.add_package(0, max_power_w=200, limit_w=150)
-    with Driver({package: Constant(POWER_W)}, update_period_s=0.005):
-        yield machine_in(tmp_path, sysfs)
+    with Driver({package: Constant(POWER_W)}, update_period_s=0.005) as driver:
+        yield replace(machine_in(tmp_path, sysfs), driver=driver)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import POWER_W, Machine
+from tests.cli.conftest import Machine
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
@@ -47,7 +47,7 @@ def test_energy_and_json_of_a_program(machine: Machine) -> None:
     (domain,) = data["domains"]
     assert {"name", "energy_j", "provenance", "uncertainty_j", "source"} <= set(domain)
     assert domain["provenance"] == "measured"
-    assert data["energy_j"] == pytest.approx(POWER_W * data["duration_s"], rel=0.05)
+    assert data["energy_j"] == machine.about_j(data["duration_s"], rel=0.05)
 
 
 def test_finished_run_is_in_the_store(machine: Machine) -> None:

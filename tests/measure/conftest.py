@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.synthetic_energy import about_j
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver
 from wattloop.testing.powercap_tree import PowercapTree, TreeZone
@@ -23,6 +25,10 @@ class Machine:
     dram: TreeZone
     driver: Driver
     power_w: float = PACKAGE_W + DRAM_W
+
+    def about_j(self, duration_s: float, rel: float = 0.1) -> Any:
+        """Energy over so long, for comparison."""
+        return about_j(self.power_w, duration_s, self.driver, rel)
 
     @property
     def journals(self) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import wattloop
+from tests.synthetic_energy import about_j
 from wattloop.measure.api import active_session
 from wattloop.store.journal import Journal, journal_directory, read_journal
 from wattloop.testing.power_curves import Constant
@@ -22,7 +23,7 @@ POWER_W = 80.0
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     tree = PowercapTree(tmp_path / "sys")
     package = tree.add_package(0)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(tree.root))
@@ -32,8 +33,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("WATTLOOP_JOB", raising=False)
     monkeypatch.chdir(tmp_path)
-    with Driver({package: Constant(POWER_W)}, update_period_s=0.002, writing=Writing.IN_PLACE):
-        yield tmp_path / "store" / "runs.db"
+    curves = {package: Constant(POWER_W)}
+    with Driver(curves, update_period_s=0.002, writing=Writing.IN_PLACE) as driver:
+        yield driver
+
+
+@pytest.fixture
+def store(driver: Driver, tmp_path: Path) -> Path:
+    return tmp_path / "store" / "runs.db"
 
 
 def journals(store: Path) -> list[Journal]:
@@ -54,7 +61,7 @@ def measure_own(queue: Any) -> None:
     queue.put((child.run.counted, child.result.energy_j, child.duration_s, os.getpid()))
 
 
-def test_a_forked_child_does_not_touch_the_parents_run(store: Path) -> None:
+def test_a_forked_child_does_not_touch_the_parents_run(store: Path, driver: Driver) -> None:
     """Promise: a window inherited through fork has no energy in the child, and says why; the
     parent's window and journal are whole.
     """
@@ -74,15 +81,17 @@ def test_a_forked_child_does_not_touch_the_parents_run(store: Path) -> None:
     assert energy_j is None
     assert alone
     assert any("forked" in warning for warning in warnings)
-    assert window.energy_j == pytest.approx(POWER_W * window.duration_s, rel=0.1)
-    assert parent.energy_j == pytest.approx(POWER_W * parent.duration_s, rel=0.1)
+    assert window.energy_j == about_j(POWER_W, window.duration_s, driver)
+    assert parent.energy_j == about_j(POWER_W, parent.duration_s, driver)
     (journal,) = journals(store)
     assert journal.end is not None
     assert journal.torn_bytes == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_that_measures_is_not_counted_again(method: str, store: Path) -> None:
+def test_a_child_that_measures_is_not_counted_again(
+    method: str, store: Path, driver: Driver
+) -> None:
     """Promise: while the parent counts the devices, a child's own run knows its energy but does
     not count it; the parent's total holds it once.
     """
@@ -95,14 +104,14 @@ def test_a_child_that_measures_is_not_counted_again(method: str, store: Path) ->
         child.join()
     assert pid != os.getpid()
     assert not counted
-    assert energy_j == pytest.approx(POWER_W * duration_s, rel=0.15)
+    assert energy_j == about_j(POWER_W, duration_s, driver, rel=0.15)
     ends = [j.end for j in journals(store) if j.end is not None]
     assert sorted(end["counted"] for end in ends) == [False, True]
     assert parent.run is not None
-    assert parent.run.energy_j == pytest.approx(POWER_W * parent.duration_s, rel=0.1)
+    assert parent.run.energy_j == about_j(POWER_W, parent.duration_s, driver)
 
 
-def test_threads_have_windows_of_their_own(store: Path) -> None:
+def test_threads_have_windows_of_their_own(store: Path, driver: Driver) -> None:
     """Promise: windows of threads that overlap are each measured over their own time."""
     found: dict[int, Any] = {}
 
@@ -119,12 +128,12 @@ def test_threads_have_windows_of_their_own(store: Path) -> None:
             thread.join()
     for number, window in found.items():
         assert window.duration_s >= 0.1 * number
-        assert window.energy_j == pytest.approx(POWER_W * window.duration_s, rel=0.15)
+        assert window.energy_j == about_j(POWER_W, window.duration_s, driver, rel=0.15)
     assert whole.duration_s >= max(w.duration_s for w in found.values())
     assert len(journals(store)) == 1
 
 
-def test_async_tasks_nest_their_windows_apart(store: Path) -> None:
+def test_async_tasks_nest_their_windows_apart(store: Path, driver: Driver) -> None:
     """Promise: a task's inner window belongs to that task's outer one, though tasks interleave."""
 
     async def task(name: str) -> tuple[Any, Any]:
@@ -142,11 +151,11 @@ def test_async_tasks_nest_their_windows_apart(store: Path) -> None:
         pairs = asyncio.run(both())
     for outer, inner in pairs:
         assert inner.result.parent_id == outer.result.window_id
-        assert inner.energy_j == pytest.approx(POWER_W * inner.duration_s, rel=0.2)
+        assert inner.energy_j == about_j(POWER_W, inner.duration_s, driver, rel=0.2)
         assert outer.duration_s > inner.duration_s
 
 
-def test_workers_of_a_data_loader_disturb_nothing(store: Path) -> None:
+def test_workers_of_a_data_loader_disturb_nothing(store: Path, driver: Driver) -> None:
     """Promise: forked data-loading workers, which end while the run goes on, change nothing."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     data = torch.utils.data.TensorDataset(torch.arange(32).float())
@@ -155,7 +164,7 @@ def test_workers_of_a_data_loader_disturb_nothing(store: Path) -> None:
             loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2)
             assert sum(float(x.sum()) for (x,) in loader) == 496.0
         time.sleep(0.1)
-    assert run.energy_j == pytest.approx(POWER_W * run.duration_s, rel=0.1)
+    assert run.energy_j == about_j(POWER_W, run.duration_s, driver)
     (journal,) = journals(store)
     assert journal.end is not None
     assert journal.torn_bytes == 0
