@@ -7,22 +7,36 @@ from typing import Any
 import numpy as np
 
 from engine_simpy import simpy_ends
-from engine_worlds import ZeusWithCaps, philly, small_jobs
+from engine_worlds import ZeusWithCaps, busy_trace, philly, small_jobs
 from wattloop.schedule.engine import Result, Simulation
 from wattloop.schedule.oracle.noisy import NoisyOracle
 from wattloop.schedule.policies.fifo import Fifo
+from wattloop.schedule.policies.registry import policy_from
 
-__all__ = ["KEEPS_UP", "NOISE", "REPEATS", "SIZES", "measured", "measured_philly", "peak_mb"]
+__all__ = [
+    "BUSY_JOBS",
+    "KEEPS_UP",
+    "NOISE",
+    "REPEATS",
+    "SIZES",
+    "measured",
+    "measured_busy",
+    "measured_philly",
+    "peak_mb",
+]
 
 SIZES = (10_000, 100_000, 1_000_000)
 REPEATS = 3
+BUSY_JOBS = 70_000
 NOISE = 0.1
 KEEPS_UP = 1.0
 """Philly's jobs arrive as recorded."""
 
 
 def measured(what: str, size: float) -> dict[str, Any]:
-    """One measurement in this process: `fifo N`, `simpy N`, `thesis N`, `philly|noisy SPEED`."""
+    """One measurement: `fifo|simpy|thesis N`, `philly|noisy SPEED`, `busy:POLICY N`."""
+    if what.startswith("busy:"):
+        return measured_busy(what.removeprefix("busy:"), int(size))
     if what in ("philly", "noisy"):
         return measured_philly(size, noise=NOISE if what == "noisy" else 0.0)
     world = small_jobs(int(size))
@@ -60,6 +74,27 @@ def measured_philly(speed: float, head: int | None = None, *, noise: float = 0.0
         "done": int(result.is_done.sum()),
         "backlog": _most_waiting(result),
         "options": float(np.mean([options[kind] for kind in world.jobs.kind])),
+        "peak_mb": peak_mb(),
+    }
+
+
+def measured_busy(policy: str, count: int) -> dict[str, Any]:
+    """A policy on the busy trace, deadlines and budget included."""
+    world = busy_trace(count)
+    simulation = Simulation(
+        world.cluster,
+        world.jobs,
+        policy_from(policy),
+        truth=world.truth,
+        settings=world.settings,
+    )
+    result, took_s = _timed(simulation)
+    return {
+        "cpu_s": took_s,
+        "jobs": len(world.jobs),
+        "done": int(result.is_done.sum()),
+        "backlog": _most_waiting(result),
+        "over_budget_s": result.over_budget_s,
         "peak_mb": peak_mb(),
     }
 
