@@ -80,7 +80,7 @@ class _Round:
         self._fits, self.free = fits, view.free.copy()
         self.is_short = False
         self._hopeless: dict[tuple[int, int], tuple[float, float]] = {}
-        self._taken: dict[tuple[int, int], float] = {}
+        self._taken: dict[tuple[int, int], tuple[float, float]] = {}
         self._has_room: dict[int, bool] = {}
         self._known: dict[int, tuple[Bools, Floats, Bools | None]] = {}
 
@@ -109,11 +109,10 @@ class _Round:
         shape = queue.options(job).shape(option)
         if not self.free.fits(shape):
             if queue.is_exact:
-                self._taken[alike] = headroom.unlimited_work(job, estimates, here)
+                self._taken[alike] = headroom.unlimited(job, estimates, here)
             return None
         self.free.take(shape)
-        self._has_room.clear()
-        self._taken.clear()
+        self._has_room = {kind: has for kind, has in self._has_room.items() if not has}
         headroom.start(job, option)
         return option
 
@@ -130,7 +129,9 @@ class _Round:
             shapes = [(n, queue.shapes[n]) for n in np.unique(queue.shape_of(job)).tolist()]
             fits, free = self._fits, self.free
             self._has_room[kind] = any(fits[n] and free.fits(shape) for n, shape in shapes)
-        return not self._has_room[kind] or work <= self._taken.get(alike, -1.0)
+        most_work, most_w = self._taken.get(alike, (-1.0, 0.0))
+        is_taken = work <= most_work and self._headroom.drawn_w <= most_w
+        return not self._has_room[kind] or is_taken
 
     def _costs(self, job: int) -> tuple[Bools, Floats, Bools | None]:
         """Which options have free GPUs, their costs, and which the objective leaves out.

@@ -136,25 +136,28 @@ class Headroom:
         most = (room_s - nothing_s) / sample_s
         return work, max(work, float(most.max()) * (1 - SAFETY))
 
-    def unlimited_work(self, job: int, estimates: Estimates, here: Bools) -> float:
-        """Up to how much work a job like this one has the power for all options that fit; or -1.
+    def unlimited(self, job: int, estimates: Estimates, here: Bools) -> tuple[float, float]:
+        """Up to how much work a job like this one has the power for all options that fit.
 
         Args:
             job: a waiting one.
             estimates: of it, which are exact.
             here: options that there are GPUs for.
+
+        Returns:
+            The work, and how much may be drawn in this round for that to hold.
         """
         most_w = float(self.added_w(job, estimates)[here].max(initial=0.0))
-        if most_w > self.now_w():
-            return -1.0
-        if not self._is_stepped or most_w <= self._least[1][-1] * (1 - SAFETY) - self.drawn_w:
-            return math.inf
-        if self._view.preemption.pauses:
-            return -1.0
-        left_s = self._least[0][1] - self._view.now_s
-        left_s -= self._view.occupied_s(job, np.zeros(1))[0]
+        least_w = self._budget_w if not self._is_stepped else float(self._least[1][-1])
+        if most_w <= least_w * (1 - SAFETY) - self.drawn_w:
+            return math.inf, least_w * (1 - SAFETY) - most_w
+        now_w = self._budget_w * (1 - SAFETY) - most_w
+        if self.drawn_w > now_w or not self._is_stepped or self._view.preemption.pauses:
+            return -1.0, -math.inf
+        left_s = float(self._least[0][1]) - self._view.now_s
+        left_s -= float(self._view.occupied_s(job, np.zeros(1))[0])
         slowest_s = float(estimates.options.sample_s[here].max(initial=1e-12))
-        return float(left_s) / slowest_s * (1 - SAFETY)
+        return left_s / slowest_s * (1 - SAFETY), now_w
 
     def fits_in_one_go(self, job: int, estimates: Estimates) -> bool:
         """Whether a job can be done between two falls of the budget, with nothing else running."""
