@@ -6,9 +6,9 @@ from statistics import fmean
 from bars import Table
 from predict_points import measured_points, steps_file
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.kernels.find import reference_constants
-from wattloop.predict.models.kernels.spec_only import spec_constants
-from wattloop.predict.placement import Placement
+from wattloop.predict.models.kernels.datasheet import spec_constants
+from wattloop.predict.models.kernels.lookup import reference_constants
+from wattloop.predict.prediction import Placement
 
 __all__ = ["h200_tables"]
 

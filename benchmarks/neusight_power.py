@@ -8,7 +8,7 @@ from typing import Any
 from bars import Table
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 __all__ = ["PowerRow", "power_rows", "power_table"]
 

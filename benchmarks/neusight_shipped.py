@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from neusight_power import PowerRow
-from wattloop.predict.calibrate.fit_spec import fitted_rules
+from wattloop.predict.calibrate.datasheet_fit import fitted_rules
 from wattloop.predict.intervals import Intervals, Residual
-from wattloop.predict.models.kernels.find import reference_constants
-from wattloop.predict.models.kernels.spec_rules import SpecRules
+from wattloop.predict.models.kernels.datasheet import SpecRules
+from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.model import Point
 
 if TYPE_CHECKING:

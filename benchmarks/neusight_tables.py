@@ -10,7 +10,7 @@ from bars import Table
 from neusight_rows import PEERS
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.models.kernels.spec_rules import FITTED, SpecRules
+from wattloop.predict.models.kernels.datasheet import FITTED, SpecRules
 
 if TYPE_CHECKING:
     from predict_neusight import Outcome

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bars import Bar, Page, arguments, publish
 from wattloop.predict.estimators import estimator_for
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.schedule.cluster.file import load_cluster
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.analytic import AnalyticOracle

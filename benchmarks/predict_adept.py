@@ -15,7 +15,7 @@ from predict_adept_fits import ROOFLINE, Errors, Fits, all_fits, errors_of
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from predict_points import Measured, measured_points, steps_file
 from wattloop.predict.models.adept.calibration import Search
-from wattloop.predict.models.adept.shipped import save_shipped
+from wattloop.predict.models.adept.parameters import save_shipped
 from wattloop.predict.models.model import Point
 
 ITERATIONS = 300

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from wattloop.predict.models.adept import Adept
 from wattloop.predict.models.adept.calibration import Search
+from wattloop.predict.models.adept.equations import SATURATIONS
 from wattloop.predict.models.adept.parameters import ALBERT, BF16, STAGES
-from wattloop.predict.models.adept.saturation import SATURATIONS
 from wattloop.predict.models.model import Model, Point
 from wattloop.predict.models.roofline import Roofline
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from bars import Table
 from predict_adept_fits import NO_ALBERT, Fits, errors_of
+from wattloop.predict.models.adept.equations import SATURATIONS
 from wattloop.predict.models.adept.parameters import PARAMETERS, STAGES
-from wattloop.predict.models.adept.saturation import SATURATIONS
 from wattloop.predict.models.model import Point
 
 __all__ = ["ablation", "by_part", "parameters", "refinement", "saturations", "thesis_rows"]

@@ -31,8 +31,7 @@ from predict_caps_judge import (
 )
 from wattloop.characterize.cap_table import read_curves
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.cap_curve import SHIPPED, CurveConstants
-from wattloop.predict.capped import VoltageCurve
+from wattloop.predict.cap_curve import SHIPPED, CurveConstants, VoltageCurve
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from bars import Table
 from wattloop.characterize.cap_table import MeasuredCurve
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.cap_curve import SHIPPED, CurveConstants, cap_curve
-from wattloop.predict.static_power import static_power
+from wattloop.predict.cap_curve import SHIPPED, CurveConstants, cap_curve, static_power
 
 Array = npt.NDArray[np.float64]
 

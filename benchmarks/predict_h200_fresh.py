@@ -11,12 +11,12 @@ from bars import Bar, Table
 from predict_errors import QUANTITIES, Outcome, mean_error, median_error
 from predict_h200_intervals import Coverage, coverages
 from predict_points import Measured
-from wattloop.predict.calibrate.fit_steps import at_host_speed, left_out_residuals
+from wattloop.predict.calibrate.fit import at_host_speed, left_out_residuals
+from wattloop.predict.calibration_range import CalibrationRange
 from wattloop.predict.intervals import Intervals
 from wattloop.predict.leave_one_out import Judged
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model, Point
-from wattloop.predict.scope import Scope
 
 __all__ = ["Fresh", "fresh_bars", "fresh_table", "judge_fresh", "newest_networks"]
 
@@ -68,7 +68,7 @@ def judge_fresh(
             points = _at_speed_of_others(fitted, asked, sitting)
             if name == first:
                 untold = _predicted(fitted, asked)
-                scope = Scope.of("h200", [point.workload for point in known])
+                scope = CalibrationRange.of("h200", [point.workload for point in known])
                 intervals = Intervals.by_traits(left_out_residuals(model, known), scope)
         judged[name] = _predicted(fitted, points)
     hosts = [j.prediction.host_s or 0.0 for j in judged[first]]

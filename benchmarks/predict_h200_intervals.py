@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from bars import Table
 from predict_errors import QUANTITIES, Outcome, mean_error
+from wattloop.predict.calibration_range import CalibrationRange
 from wattloop.predict.intervals import CONFIDENCE, Intervals
 from wattloop.predict.leave_one_out import Judged
 from wattloop.predict.prediction import Interval, Prediction
-from wattloop.predict.scope import Scope
 
 __all__ = ["Coverage", "Covered", "coverages", "hindsight_table", "nested", "origin_table"]
 
@@ -38,7 +38,7 @@ def nested(judged: Sequence[Judged], also: Sequence[Judged]) -> dict[str, Interv
     found = {}
     for group in dict.fromkeys(j.point.group for j in judged):
         others = [j for j in (*judged, *also) if j.point.group != group]
-        scope = Scope.of("h200", [j.point.workload for j in others])
+        scope = CalibrationRange.of("h200", [j.point.workload for j in others])
         found[group] = Intervals.by_traits([j.residual for j in others], scope)
     return found
 

@@ -69,7 +69,7 @@ the command line prints them, they are half as much.
 
 Intervals are judged nested: those of a network come from the residuals of the others, the suite's
 among them, each of which was left out (the fits behind these did see the network). Spreads follow
-five traits of a step (`wattloop.predict.spreads`), a form that was chosen on the suite's first 96
+five traits of a step (`wattloop.predict.intervals`), a form that was chosen on the suite's first 96
 steps among a dozen; these {rows} rows were looked at three times meanwhile (ADR 0046). On the
 suite's {own} steps of today sixteen further forms were tried, networks left out: other traits and
 pulls, steeper, one width for all, nearest neighbours, a forest of trees over twenty traits. By the

@@ -21,13 +21,13 @@ from neusight_shipped import residuals, shipped_rules_of
 from neusight_tables import errors_of, tables
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.fit_spec import fitted_rules, spec_seconds
+from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
 from wattloop.predict.intervals import Intervals
-from wattloop.predict.models.kernels.find import reference_constants
-from wattloop.predict.models.kernels.spec_rules import SpecRules
+from wattloop.predict.models.kernels.datasheet import SpecRules
+from wattloop.predict.models.kernels.lookup import reference_constants
 from wattloop.predict.models.model import Point
 from wattloop.predict.models.roofline import Roofline
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 __all__ = ["Outcome", "judged"]
 

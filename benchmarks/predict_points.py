@@ -15,10 +15,10 @@ from typing import Any
 
 from predict_zoo import ZOO, Row, row_of, rows
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.fit_steps import once_each
+from wattloop.predict.calibrate.fit import once_each
 from wattloop.predict.calibrate.sample_file import records
 from wattloop.predict.models.model import Point
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
 __all__ = [

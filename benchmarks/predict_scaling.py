@@ -29,7 +29,7 @@ from predict_scaling_model import (
     read,
 )
 from wattloop.predict.communication import ring_of
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 ROOT = Path(__file__).resolve().parent.parent
 THESIS_BYTES_S = 293e9

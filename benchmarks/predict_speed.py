@@ -129,7 +129,7 @@ def _of_model(quick: bool) -> list[Bar]:
     """A million pairs, and a fit."""
     from wattloop.hardware.gpus import gpu_named
     from wattloop.predict.models.kernels import KernelModel
-    from wattloop.predict.placement import Placement
+    from wattloop.predict.prediction import Placement
 
     path = steps_file()
     if path is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from wattloop.predict.asked_workload import asked_workload
+from wattloop.predict.request import asked_workload
 from wattloop.predict.workload.files import save_workload
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.workloads import SHIPPED, question_of, shipped_workload

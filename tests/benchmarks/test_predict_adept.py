@@ -15,8 +15,8 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from predict_adept_fits import Fits, all_fits, errors_of  # programs beside the package
 from predict_adept_tables import ablation, by_part, parameters, refinement, saturations, thesis_rows
 from wattloop.predict.models.adept.calibration import Search
+from wattloop.predict.models.adept.equations import SATURATIONS
 from wattloop.predict.models.adept.parameters import PARAMETERS, STAGES
-from wattloop.predict.models.adept.saturation import SATURATIONS
 from wattloop.predict.models.model import Point
 
 SHORT = Search(iterations=1, population=1, polish=1)

@@ -22,8 +22,7 @@ from wattloop.predict.leave_one_out import Judged
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Point
 from wattloop.predict.models.roofline import Roofline
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
+from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.costs import elementwise, gemm
 from wattloop.predict.workload.files import save_workload
 from wattloop.predict.workload.operation import Phase

@@ -3,7 +3,7 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.axes import axis_of
+from wattloop.predict.comparison import axis_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from wattloop.predict.breakdown import (
     unruled_share,
 )
 from wattloop.predict.estimators import estimator_for
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 

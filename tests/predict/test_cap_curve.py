@@ -7,8 +7,13 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named, known_gpus
-from wattloop.predict.cap_curve import CurveConstants, cap_curve
-from wattloop.predict.static_power import GDDR_SHARE, HBM_SHARE, static_power
+from wattloop.predict.cap_curve import (
+    GDDR_SHARE,
+    HBM_SHARE,
+    CurveConstants,
+    cap_curve,
+    static_power,
+)
 
 V100 = gpu_named("v100-pcie-32")
 CAPS = np.array([100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wattloop.predict.capped import LOWEST_CLOCK, StepProfile, VoltageCurve, settle
+from wattloop.predict.cap_curve import LOWEST_CLOCK, StepProfile, VoltageCurve, settle
 
 FLAT = VoltageCurve(floor=0.7, knee=0.6)
 HOT = StepProfile(compute_s=0.08, memory_s=0.02, static_w=100.0, compute_j=50.0, memory_j=10.0)

@@ -15,7 +15,7 @@ from wattloop.predict.communication import (
     exchange_by_schedule,
     ring_of,
 )
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 RING = Ring(gpus=4, bytes_s=100e9, hop_s=5e-6)
 

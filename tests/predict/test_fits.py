@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.fits import fit_on
+from wattloop.predict.memory import memory_fit
 from wattloop.predict.workload.workload import Workload
 
 H200, T4 = gpu_named("h200"), gpu_named("t4")
@@ -23,7 +23,7 @@ SMALL = Workload(
 
 def test_what_is_small_fits() -> None:
     """Needed is above the tensors' peak: context and fragments are counted."""
-    fit = fit_on(SMALL, H200)
+    fit = memory_fit(SMALL, H200)
     assert fit.fits and not fit.tight
     assert fit.short_bytes == 0.0
     assert 8e9 < fit.needed_bytes < 10e9
@@ -33,13 +33,13 @@ def test_what_is_small_fits() -> None:
 def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
     """The batch that is named does fit, and one a tenth larger does not."""
     large = replace(SMALL, peak_bytes=24e9)
-    fit = fit_on(large, T4)
+    fit = memory_fit(large, T4)
     assert not fit.fits
     assert fit.short_bytes == pytest.approx(fit.needed_bytes - fit.available_bytes)
     assert fit.largest_batch is not None and 0 < fit.largest_batch < 64
     for batch, fits in ((fit.largest_batch, True), (int(1.1 * fit.largest_batch) + 1, False)):
         peak = 2e9 + 22e9 * batch / 64
-        assert fit_on(replace(large, batch=batch, peak_bytes=peak), T4).fits is fits
+        assert memory_fit(replace(large, batch=batch, peak_bytes=peak), T4).fits is fits
     assert "does not fit" in fit.words and "too much" in fit.words
     assert f"about {fit.largest_batch} samples" in fit.words
 
@@ -47,26 +47,26 @@ def test_what_does_not_fit_says_by_how_much_and_what_would() -> None:
 def test_a_model_that_never_fits_says_so() -> None:
     """State alone is larger than the GPU: no batch helps."""
     huge = replace(SMALL, parameter_bytes=8e9, optimizer_bytes=16e9, peak_bytes=40e9)
-    fit = fit_on(huge, T4)
+    fit = memory_fit(huge, T4)
     assert fit.largest_batch == 0
     assert "leave no room" in fit.words
 
 
 def test_near_the_limit_it_says_that_it_may_not_fit() -> None:
     """The estimate is not better than a twentieth."""
-    available = fit_on(SMALL, T4).available_bytes
+    available = memory_fit(SMALL, T4).available_bytes
     near = replace(SMALL, peak_bytes=(0.97 * available - 0.75e9) / 1.05)
-    fit = fit_on(near, T4)
+    fit = memory_fit(near, T4)
     assert fit.fits and fit.tight
     assert "may not fit" in fit.words
 
 
 def test_training_together_keeps_gradients_twice() -> None:
     """Buckets of the exchange are a copy."""
-    alone, together = fit_on(SMALL, H200), fit_on(SMALL, H200, gpus=8)
+    alone, together = memory_fit(SMALL, H200), memory_fit(SMALL, H200, gpus=8)
     assert together.needed_bytes - alone.needed_bytes == pytest.approx(0.5e9)
 
 
 def test_without_activations_no_batch_is_named() -> None:
     """Nothing is known of what grows."""
-    assert fit_on(replace(SMALL, peak_bytes=0.0), H200).largest_batch is None
+    assert memory_fit(replace(SMALL, peak_bytes=0.0), H200).largest_batch is None

@@ -9,11 +9,11 @@ import pytest
 from tests.predict.small import small_workload
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.predict.comparison import Point, best_points, points_data, unsure_gpus
+from wattloop.predict.forecast import RunLength
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.points import Point, best_points, points_data, unsure_gpus
 from wattloop.predict.prediction import Interval, Regime
-from wattloop.predict.question import Question
-from wattloop.predict.whole import Extent
+from wattloop.predict.request import Question
 from wattloop.predict.workload.files import save_workload
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
@@ -244,7 +244,7 @@ def test_a_run_adds_up_its_steps_with_cost_and_carbon() -> None:
     """Steps of epochs count all GPUs; cost and carbon are of the energy with the room's PUE."""
     settings = Settings(tariff_per_kwh=0.2, zone="FRA", pue=1.5, sources={"pue": "flag"})
     step = answer(gpus=2)
-    whole = Extent(epochs=3, samples=640, settings=settings).of(step)
+    whole = RunLength(epochs=3, samples=640, settings=settings).of(step)
     assert whole.run is not None
     assert whole.run.steps == 30
     assert whole.run.energy_j.value == pytest.approx(30 * step.prediction.energy_j)
@@ -258,12 +258,12 @@ def test_a_run_adds_up_its_steps_with_cost_and_carbon() -> None:
 def test_a_node_draws_more_than_its_gpus() -> None:
     """The run is then of the node, and says so."""
     step = answer(gpus=8)
-    whole = Extent(steps=10, node=True).of(step)
+    whole = RunLength(steps=10, node=True).of(step)
     assert whole.node is not None and whole.run is not None
     assert whole.node.power_w > 8 * step.prediction.power_w
     assert whole.run.scope == "node"
     assert whole.run.energy_j.value == pytest.approx(10 * whole.node.energy_j)
-    stated = Extent(node=True, settings=Settings(node_overhead_w=5000.0)).of(step)
+    stated = RunLength(node=True, settings=Settings(node_overhead_w=5000.0)).of(step)
     assert stated.node is not None
     assert stated.node.power_w > whole.node.power_w
 
@@ -280,5 +280,5 @@ def test_a_node_draws_more_than_its_gpus() -> None:
 def test_an_extent_that_makes_no_sense_is_an_error(extent: dict[str, Any], said: str) -> None:
     """Steps or epochs, not both, and none of nothing."""
     with pytest.raises(ConfigError) as refused:
-        Extent(**extent)
+        RunLength(**extent)
     assert said in str(refused.value)

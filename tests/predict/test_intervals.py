@@ -9,11 +9,17 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.intervals import Intervals, Residual, bottleneck_of
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
-from wattloop.predict.scope import Scope, class_of
-from wattloop.predict.spreads import TRAITS, spread_of, spreads_of, traits_of
+from wattloop.predict.calibration_range import CalibrationRange, class_of
+from wattloop.predict.intervals import (
+    TRAITS,
+    Intervals,
+    Residual,
+    bottleneck_of,
+    spread_of,
+    spreads_of,
+    traits_of,
+)
+from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -24,7 +30,7 @@ PRODUCT = Operation(
     bytes_written=4e7, dims=(1, 1024, 1024, 1024),
 )  # fmt: skip
 STEP = Workload("net", (PRODUCT,), precision="bf16")
-SCOPE = Scope.of("h200", [STEP])
+SCOPE = CalibrationRange.of("h200", [STEP])
 
 
 def drawn(spread: float, count: int, seed: int, bottleneck: str = "gpu") -> list[Residual]:
@@ -251,4 +257,4 @@ def test_intervals_survive_a_file_and_a_broken_one_is_named() -> None:
     with pytest.raises(ConfigError, match="flops_per_byte"):
         Intervals.from_dict({"residuals": {}, "scope": {"gpu": "h200"}})
     with pytest.raises(ConfigError, match="at least one"):
-        Scope.of("h200", [])
+        CalibrationRange.of("h200", [])

@@ -8,8 +8,7 @@ from tests.predict.test_intervals import HERE, STEP
 from wattloop.core.errors import ConfigError
 from wattloop.predict.leave_one_out import leave_one_out
 from wattloop.predict.models.model import Model, Point
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
+from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload.workload import Workload
 
 

@@ -12,8 +12,7 @@ from wattloop.hardware.dimms import dimms_from_setting
 from wattloop.hardware.dram_power import dram_power_w
 from wattloop.hardware.gpus import gpu_named, known_gpus
 from wattloop.hardware.host import Host
-from wattloop.predict.node import node_prediction
-from wattloop.predict.node_parts import node_here, typical_node
+from wattloop.predict.node import node_here, node_prediction, typical_node
 from wattloop.predict.prediction import Interval, Prediction
 
 H200 = gpu_named("h200")

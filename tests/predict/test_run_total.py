@@ -6,8 +6,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.carbon import annual_intensity
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.node import node_prediction
-from wattloop.predict.node_parts import typical_node
+from wattloop.predict.node import node_prediction, typical_node
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.run_total import run_total, steps_of
 

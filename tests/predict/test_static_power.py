@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 
 from wattloop.hardware.gpus import gpu_named, known_gpus
-from wattloop.predict.static_power import GDDR_SHARE, HBM_SHARE, static_power
+from wattloop.predict.cap_curve import GDDR_SHARE, HBM_SHARE, static_power
 
 
 def test_a_published_figure_is_taken_with_its_source():

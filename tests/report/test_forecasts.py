@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from tests.predict.small import small_workload
-from wattloop.predict.axes import Axis
+from wattloop.predict.comparison import Axis, Point
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.points import Point
-from wattloop.predict.question import Question
+from wattloop.predict.request import Question
 
 pytest.importorskip("altair", reason="Altair is not installed")
 

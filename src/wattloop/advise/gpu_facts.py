@@ -169,7 +169,7 @@ def _idle(
         if len(seen) >= FEW:
             return IdlePower(seen[len(seen) // 5], "this run while the GPU had no work")
     if card is not None:
-        from wattloop.predict.static_power import static_power
+        from wattloop.predict.cap_curve import static_power
 
         known = static_power(card)
         # a cooler card, or one without a context, draws less than the table says

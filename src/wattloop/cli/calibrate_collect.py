@@ -20,8 +20,8 @@ from wattloop.core.user_path import user_path
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from wattloop.predict.calibrate.bench import Bench
-    from wattloop.predict.calibrate.collect import Progress, Taken
+    from wattloop.predict.calibrate.collection import Progress, Taken
+    from wattloop.predict.calibrate.device import Bench
 
 __all__ = ["collect_command"]
 
@@ -54,10 +54,9 @@ def collect_command(
     Nothing is set on the GPU. Leave it alone meanwhile: what else runs there is measured too.
     One that is busy, or whose memory is taken, is refused.
     """
-    from wattloop.predict.calibrate.at_rest import check_at_rest
-    from wattloop.predict.calibrate.machine import open_device, open_sensor
+    from wattloop.predict.calibrate.collection import chosen_sections, collect
+    from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
     from wattloop.predict.calibrate.sample_file import SampleFile
-    from wattloop.predict.calibrate.session import chosen_sections, collect
 
     chosen = chosen_sections(sections)
     check_target(json_file, "--json")

@@ -33,7 +33,7 @@ def fit_command(
 ) -> None:
     """Fit the constants of a GPU to samples collected on it; predict then uses them."""
     from wattloop.predict.calibrate.fit import fit_files
-    from wattloop.predict.models.kernels.find import user_constants_path
+    from wattloop.predict.models.kernels.lookup import user_constants_path
 
     check_target(json, "--json")
     told = say if is_terminal(sys.stderr) else _quietly

@@ -31,9 +31,8 @@ def host_command(
     that is busy, or whose memory is taken, is refused; nothing is set on it.
     """
     from wattloop.hardware.gpus import gpu_named
-    from wattloop.predict.calibrate.at_rest import check_at_rest
     from wattloop.predict.calibrate.host_speed import measured_host_speed
-    from wattloop.predict.calibrate.machine import open_device, open_sensor
+    from wattloop.predict.calibrate.machine import check_at_rest, open_device, open_sensor
     from wattloop.predict.estimators import estimator_for
 
     check_target(json_file, "--json")

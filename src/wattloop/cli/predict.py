@@ -111,8 +111,8 @@ def run_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.chosen import settings_of
     from wattloop.cli.predict_execute import PredictRequest, execute
     from wattloop.cli.predict_fields import with_options_named
-    from wattloop.predict.question import Question
-    from wattloop.predict.whole import Extent
+    from wattloop.predict.forecast import RunLength
+    from wattloop.predict.request import Question
 
     for target, option in (
         (json_file, "--json"),
@@ -147,7 +147,7 @@ def run_command(  # noqa: PLR0913 - one parameter per option
         execute(
             PredictRequest(
                 question=question,
-                extent=Extent(steps, epochs, samples, node, settings),
+                extent=RunLength(steps, epochs, samples, node, settings),
                 compare=compare,
                 sweeps=tuple(sweep or ()),
                 plot=plot,

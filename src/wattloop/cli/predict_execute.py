@@ -11,12 +11,10 @@ from wattloop.cli.predict_view import print_forecast
 from wattloop.cli.progress import counted, spinner
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
-from wattloop.predict.axes import Axis, axis_of
-from wattloop.predict.forecast import Forecast
+from wattloop.predict.comparison import Axis, Point, axis_of, points_data
+from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.points import Point, points_data
-from wattloop.predict.question import Question
-from wattloop.predict.whole import Extent
+from wattloop.predict.request import Question
 
 __all__ = ["PredictRequest", "execute", "keep_workload"]
 
@@ -28,7 +26,7 @@ class PredictRequest:
     """One command line."""
 
     question: Question
-    extent: Extent
+    extent: RunLength
     compare: str | None = None
     sweeps: tuple[str, ...] = ()
     plot: str | None = None

@@ -65,7 +65,7 @@ def inspect_command(  # noqa: PLR0913 - one parameter per option
     from wattloop.cli.predict_fields import with_options_named
     from wattloop.cli.progress import spinner
     from wattloop.predict.forecaster import Forecaster
-    from wattloop.predict.question import Question
+    from wattloop.predict.request import Question
 
     check_target(json_file, "--json")
     check_target(save_workload, "--save-workload")

@@ -10,7 +10,7 @@ __all__ = ["gpus_command", "models_command"]
 
 def models_command(*, json_file: JsonFile = None) -> None:
     """List the architectures that hf:NAME knows without any file."""
-    from wattloop.predict.sources.architectures import architecture, architecture_names
+    from wattloop.predict.sources.huggingface import architecture, architecture_names
 
     check_target(json_file, "--json")
     entries = {name: architecture(name) or {} for name in architecture_names()}
@@ -24,7 +24,7 @@ def models_command(*, json_file: JsonFile = None) -> None:
 def gpus_command(*, json_file: JsonFile = None) -> None:
     """List the GPUs that --gpu knows, and which of them are calibrated."""
     from wattloop.hardware.gpus import known_gpus
-    from wattloop.predict.models.kernels.find import constants_for
+    from wattloop.predict.models.kernels.lookup import constants_for
 
     check_target(json_file, "--json")
     found = [(gpu, constants_for(gpu)[1]) for gpu in known_gpus()]

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from wattloop.predict.estimators import ESTIMATORS
-from wattloop.predict.question import PRECISIONS
-from wattloop.predict.sources.finding import WAYS
+from wattloop.predict.request import PRECISIONS
+from wattloop.predict.sources.model_name import WAYS
 
 __all__ = [
     "Accumulate",

@@ -15,9 +15,8 @@ from wattloop.core.units import (
     format_mass,
     format_power,
 )
-from wattloop.predict.axes import Axis
+from wattloop.predict.comparison import Axis, Point, best_points, unsure_gpus
 from wattloop.predict.forecast import Forecast
-from wattloop.predict.points import Point, best_points, unsure_gpus
 from wattloop.predict.prediction import Interval
 from wattloop.predict.run_total import RunTotal
 

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from wattloop.predict.api import predict
     from wattloop.predict.forecast import Forecast
     from wattloop.predict.forecaster import Forecaster
-    from wattloop.predict.placement import Placement
-    from wattloop.predict.prediction import Prediction
-    from wattloop.predict.question import Question
+    from wattloop.predict.prediction import Placement, Prediction
+    from wattloop.predict.request import Question
     from wattloop.predict.workload.rules.registry import register_rule
     from wattloop.predict.workload.trace import trace
     from wattloop.predict.workload.workload import Workload
@@ -50,9 +49,9 @@ __all__ = [
 _HOMES = {
     "Forecast": "wattloop.predict.forecast",
     "Forecaster": "wattloop.predict.forecaster",
-    "Placement": "wattloop.predict.placement",
+    "Placement": "wattloop.predict.prediction",
     "Prediction": "wattloop.predict.prediction",
-    "Question": "wattloop.predict.question",
+    "Question": "wattloop.predict.request",
     "Workload": "wattloop.predict.workload.workload",
     "predict": "wattloop.predict.api",
     "register_rule": "wattloop.predict.workload.rules.registry",

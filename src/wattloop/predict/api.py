@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from wattloop.core.settings import Settings
-from wattloop.predict.forecast import Forecast
+from wattloop.predict.forecast import Forecast, RunLength
 from wattloop.predict.forecaster import Forecaster
-from wattloop.predict.question import Question
-from wattloop.predict.whole import Extent
+from wattloop.predict.request import Question
 
 __all__ = ["predict"]
 
@@ -80,7 +79,7 @@ def predict(  # noqa: PLR0913 - most have a default
     Raises:
         ConfigError: a part of the question is wrong; the message names it and the remedy.
     """
-    extent = Extent(steps, epochs, samples, node, settings or Settings())
+    extent = RunLength(steps, epochs, samples, node, settings or Settings())
     question = Question(
         model=model,
         gpu=gpu,

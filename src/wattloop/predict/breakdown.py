@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wattloop.predict.models.model import Model
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 

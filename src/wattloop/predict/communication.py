@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 __all__ = [
     "BUCKET_BYTES",

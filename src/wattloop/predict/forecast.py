@@ -1,17 +1,18 @@
-"""A prediction with everything people ask beside it: throughput, memory, the whole run."""
+"""A prediction with throughput, memory, the node and the whole run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wattloop.predict.fits import Fit
-from wattloop.predict.node import NodePrediction
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Interval, Prediction
-from wattloop.predict.run_total import Amount, RunTotal
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.hardware.dimms import dimms_from_setting
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.memory import MemoryFit
+from wattloop.predict.node import NodeParts, NodePrediction, node_prediction, typical_node
+from wattloop.predict.prediction import Interval, Placement, Prediction
+from wattloop.predict.run_total import Amount, RunTotal, check_extent, run_total, steps_of
 from wattloop.predict.workload.workload import Workload
-
-__all__ = ["PROVENANCE", "Forecast"]
 
 PROVENANCE = "predicted"
 
@@ -38,7 +39,7 @@ class Forecast:
     prediction: Prediction
     estimator: str
     is_calibrated: bool
-    memory: Fit
+    memory: MemoryFit
     top_operations_s: Mapping[str, float]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -160,3 +161,63 @@ def _run(run: RunTotal) -> dict[str, Any]:
         "carbon_reason": run.carbon_reason or None,
         "notes": list(run.notes),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class RunLength:
+    """How much is asked for: a step, a run of so many, GPUs alone or their nodes.
+
+    Attributes:
+        steps: optimizer steps of the run; or
+        epochs, samples: passes over a data set of so many samples.
+        node: whether the whole node counts, not only its GPUs.
+        settings: tariff, carbon, PUE, and what is known of the node.
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    node: bool = False
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        check_extent(steps=self.steps, epochs=self.epochs, samples=self.samples)
+        if self.steps is not None and (self.epochs is not None or self.samples is not None):
+            raise ConfigError(
+                f"steps {self.steps}: give the number of steps, or epochs and samples, not both"
+            )
+        for name, other in (("epochs", "samples"), ("samples", "epochs")):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise ConfigError(
+                    f"{name} {getattr(self, name):g}: give {other} as well: steps are epochs x "
+                    "samples / batch"
+                )
+
+    def of(self, forecast: Forecast) -> Forecast:
+        """The forecast with node and run, as far as they are asked for."""
+        node = None
+        if self.node:
+            parts = _parts(forecast.placement.gpu, self.settings)
+            node = node_prediction(forecast.prediction, parts)
+        if self.steps is None and self.epochs is None:
+            return replace(forecast, node=node)
+        steps = steps_of(
+            steps=self.steps,
+            epochs=self.epochs,
+            samples=self.samples,
+            global_batch=forecast.samples,
+        )
+        run = run_total(forecast.prediction, steps, self.settings, node=node)
+        return replace(forecast, node=node, run=run)
+
+
+def _parts(gpu: Gpu, settings: Settings) -> NodeParts:
+    """A usual server of that GPU, with what the settings say of theirs."""
+    parts = replace(
+        typical_node(gpu),
+        overhead_w=settings.node_overhead_w,
+        psu_efficiency=settings.psu_efficiency,
+    )
+    if settings.dimms:
+        parts = replace(parts, dimms=dimms_from_setting(settings.dimms))
+    return parts

@@ -4,14 +4,13 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
-from wattloop.predict.asked_workload import asked_workload
 from wattloop.predict.breakdown import top_operations_s, unruled_share
 from wattloop.predict.estimators import estimator_for
-from wattloop.predict.fits import fit_on
 from wattloop.predict.forecast import Forecast
+from wattloop.predict.memory import memory_fit
 from wattloop.predict.models.model import Model
 from wattloop.predict.prediction import Prediction, Regime
-from wattloop.predict.question import Question
+from wattloop.predict.request import Question, asked_workload
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["Forecaster"]
@@ -53,7 +52,7 @@ class Forecaster:
             prediction=prediction,
             estimator=estimator.name,
             is_calibrated=_is_calibrated(question, prediction),
-            memory=fit_on(workload, gpu, question.gpus),
+            memory=memory_fit(workload, gpu, question.gpus),
             top_operations_s=top_operations_s(estimator, workload, placement),
             notes=(*workload.notes, *filter(None, assumed)),
             warnings=_warnings(workload, gpu, question),

@@ -13,7 +13,7 @@ from wattloop.core.units import kwh_from_joules
 from wattloop.measure.accounting.carbon import Intensity, find_intensity
 from wattloop.predict.node import NodePrediction
 from wattloop.predict.prediction import Interval, Prediction
-from wattloop.predict.question import is_number
+from wattloop.predict.request import is_number
 
 __all__ = ["Amount", "RunTotal", "check_extent", "run_total", "steps_of"]
 

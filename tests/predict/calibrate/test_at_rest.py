@@ -3,9 +3,9 @@
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate import at_rest
-from wattloop.predict.calibrate.at_rest import check_at_rest, refusal
-from wattloop.predict.calibrate.bench import Bench
+from wattloop.predict.calibrate import machine
+from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.machine import check_at_rest, refusal
 from wattloop.predict.calibrate.sensor import Sensor
 
 GIB = 2**30
@@ -54,7 +54,7 @@ class _Busy(Sensor):
 def test_a_gpu_of_others_is_an_error_that_says_what_to_do(monkeypatch, memory, told):
     """Whatever is in the way, the user learns it from one line, not from a traceback."""
     torch = pytest.importorskip("torch", reason="the suite measures torch")
-    monkeypatch.setattr(at_rest, "PAUSE_S", 0)
+    monkeypatch.setattr(machine, "PAUSE_S", 0)
 
     def look(device):
         if isinstance(memory, RuntimeError):

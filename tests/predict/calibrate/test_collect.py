@@ -5,13 +5,12 @@ import json
 import pytest
 
 from wattloop.core.errors import ConfigError, WattloopError
-from wattloop.predict.calibrate.bench import Bench
 from wattloop.predict.calibrate.case import Case
-from wattloop.predict.calibrate.collect import Collection
-from wattloop.predict.calibrate.grid.tiny import tiny_cases
+from wattloop.predict.calibrate.collection import Collection, chosen_sections, collect
+from wattloop.predict.calibrate.device import Bench
 from wattloop.predict.calibrate.sample_file import SampleFile, records
 from wattloop.predict.calibrate.sensor import Sensor
-from wattloop.predict.calibrate.session import chosen_sections, collect
+from wattloop.predict.calibrate.suite import tiny_cases
 
 torch = pytest.importorskip("torch", reason="the suite measures torch")
 

@@ -2,7 +2,7 @@
 
 import time
 
-from wattloop.predict.calibrate.dispatch import dispatch_seconds
+from wattloop.predict.calibrate.host import dispatch_seconds
 
 
 class _Gpu:

@@ -10,16 +10,14 @@ import pytest
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.cli.main import main
 from wattloop.core.errors import ConfigError
-from wattloop.predict.calibrate.fit import fit_files, samples_of
-from wattloop.predict.calibrate.fit_cases import operations_of
-from wattloop.predict.calibrate.fit_steps import at_host_speed, once_each
+from wattloop.predict.calibrate.fit import at_host_speed, fit_files, once_each, samples_of
+from wattloop.predict.calibrate.kernel_fit import operations_of
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.operations import calculated_times
-from wattloop.predict.models.kernels.table import OperationTable
-from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.kernels.constants import DEFAULTS, Values
+from wattloop.predict.models.kernels.kernel_time import calculated_times
+from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.models.model import Point
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 SLOW = Values(DEFAULTS).with_changes(
     {"product.efficiency": 0.3, "stream.efficiency": 0.4, "stream.l2_use": 0.0}

@@ -4,11 +4,11 @@ import pytest
 
 from tests.predict.models.kernels.made import step_of, transformer_step
 from wattloop.hardware.gpus import gpu_named
-from wattloop.predict.calibrate.fit_spec import fitted_rules, spec_seconds
+from wattloop.predict.calibrate.datasheet_fit import fitted_rules, spec_seconds
 from wattloop.predict.models.kernels import KernelConstants
-from wattloop.predict.models.kernels.spec_rules import SpecRules
+from wattloop.predict.models.kernels.datasheet import SpecRules
 from wattloop.predict.models.model import Point
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload import costs
 
 STEPS = [

@@ -53,9 +53,9 @@ def test_told_how_quick_the_host_was_steps_that_wait_are_predicted_better():
     """What docs/predict.md says of a host: 27% off untold, 10 and 21% at the speeds around them."""
     pytest.importorskip("transformers", reason="networks are Hugging Face's")
     from wattloop.hardware.gpus import gpu_named
-    from wattloop.predict.calibrate.subject_workload import subject_workload
+    from wattloop.predict.calibrate.steps import subject_workload
     from wattloop.predict.models.kernels import KernelModel
-    from wattloop.predict.placement import Placement
+    from wattloop.predict.prediction import Placement
 
     lines = (DATA / "host_speed.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]

@@ -13,7 +13,7 @@ from wattloop.predict.models.kernels import KernelModel
 
 def pretended(*, full: bool = False) -> Any:
     """A processor that says it is a GPU; there is nothing to wait for."""
-    from wattloop.predict.calibrate.bench import Bench
+    from wattloop.predict.calibrate.device import Bench
 
     class Pretended(Bench):
         on_gpu = True
@@ -67,8 +67,8 @@ def test_what_a_network_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_its_networks_fit_in_the_queue_and_every_precision_is_had() -> None:
     """More kernels than can wait on a GPU would make the host wait for them."""
     pytest.importorskip("transformers", reason="networks are Hugging Face's")
-    from wattloop.predict.calibrate.subject_workload import subject_workload
-    from wattloop.predict.models.kernels.host_fit import QUEUE
+    from wattloop.predict.calibrate.steps import subject_workload
+    from wattloop.predict.models.kernels.fit import QUEUE
 
     for network in NETWORKS:
         name, batch, precision = network.split()

@@ -11,9 +11,8 @@ from wattloop.core.records import DomainKind
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 from wattloop.measure.meters import amd_gpu
-from wattloop.predict.calibrate.holding import hold
-from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor
-from wattloop.predict.calibrate.watch import Watch
+from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Watch
+from wattloop.predict.calibrate.timing import hold
 from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from wattloop.predict.calibrate.case import SECTIONS
-from wattloop.predict.calibrate.fit_cases import operations_of
-from wattloop.predict.calibrate.session import possible
+from wattloop.predict.calibrate.collection import possible
+from wattloop.predict.calibrate.kernel_fit import operations_of
 from wattloop.predict.calibrate.suite import SHARES, cases
 
 

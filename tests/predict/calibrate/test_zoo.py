@@ -4,8 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the zoo is made of torch modules")
 
-from wattloop.predict.calibrate.grid.steps import STEPS  # noqa: E402 - after the skip
-from wattloop.predict.calibrate.grid.waiting import WAITING  # noqa: E402 - after the skip
+from wattloop.predict.calibrate.suite import (  # noqa: E402 - after the skip
+    STEPS,
+    WAITING,
+)
 from wattloop.predict.calibrate.zoo import NAMES, subject  # noqa: E402 - after the skip
 
 PUBLISHED = {

@@ -1,7 +1,7 @@
 """Workloads and a GPU made by hand, with round figures."""
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.sources.finding import find_source, is_saved_workload
+from wattloop.predict.sources.model_name import find_source, is_saved_workload
 from wattloop.predict.sources.source import Sizes, Source
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")

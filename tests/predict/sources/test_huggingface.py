@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.sources.architectures import architecture, architecture_names
+from wattloop.predict.sources.huggingface import architecture, architecture_names
 from wattloop.predict.sources.source import Sizes
 
 pytest.importorskip("transformers", reason="Transformers is not installed")
@@ -198,7 +198,7 @@ def test_sizes_must_be_positive() -> None:
 
 def test_workloads_that_are_shipped_are_what_tracing_gives() -> None:
     """scripts/make_workloads.py was run after the tracer changed last."""
-    from wattloop.predict.asked_workload import asked_workload
+    from wattloop.predict.request import asked_workload
     from wattloop.predict.workload.files import load_workload
     from wattloop.schedule.jobs import JobKind
     from wattloop.schedule.oracle.workloads import question_of, shipped_workload

@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from tests.predict.workload import small_models  # noqa: E402 - needs torch
 from wattloop.predict import trace  # noqa: E402 - after the skip
 from wattloop.predict.workload import Kind, Phase  # noqa: E402 - after the skip
-from wattloop.predict.workload.accumulation import ACCUMULATE  # noqa: E402 - after the skip
 from wattloop.predict.workload.aggregates import aggregates  # noqa: E402 - after the skip
 from wattloop.predict.workload.tracing.request import Request  # noqa: E402 - after the skip
 from wattloop.predict.workload.tracing.step import traced  # noqa: E402 - after the skip
+from wattloop.predict.workload.workload import ACCUMULATE  # noqa: E402 - after the skip
 
 
 class Shares(torch.nn.Module):

@@ -87,7 +87,7 @@ def _raise():
 
 def test_a_loop_that_ends_by_data_is_refused_in_good_time(monkeypatch):
     """Whatever a number is taken to be, `while y.sum() > 0` would go on for ever."""
-    monkeypatch.setattr("wattloop.predict.workload.tracing.scalars.MOST_READS", 50)
+    monkeypatch.setattr("wattloop.predict.workload.tracing.constant_tracking.MOST_READS", 50)
 
     def loop(y):
         while y.sum() > 0:

@@ -13,8 +13,8 @@ from tests.schedule.oracle.clusters import ALBERT, RESNET, VIT, thesis_cluster
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.estimators import estimator_for
-from wattloop.predict.fits import fit_on
-from wattloop.predict.placement import Placement
+from wattloop.predict.memory import memory_fit
+from wattloop.predict.prediction import Placement
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.analytic import AnalyticOracle
 from wattloop.schedule.oracle.options import Options
@@ -125,7 +125,7 @@ def test_what_does_not_fit_into_memory_is_left_out() -> None:
     found = AnalyticOracle(cluster).options(VIT)
     for type_index, gpu in ((0, tiny), (1, small.types[1].gpu)):
         left = set(found.batch[found.type_index == type_index].tolist())
-        fitting = {b for b in VIT.batches if fit_on(workload_of(VIT, b), gpu, 8).fits}
+        fitting = {b for b in VIT.batches if memory_fit(workload_of(VIT, b), gpu, 8).fits}
         assert left == fitting
     assert 256 not in found.batch[found.type_index == 0]
 

@@ -4,7 +4,7 @@ import pytest
 
 from wattloop.hardware.gpus import gpu_named
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.schedule.jobs import JobKind
 from wattloop.schedule.oracle.pair_figures import OnGpu, figures_of
 from wattloop.schedule.oracle.workloads import workload_of

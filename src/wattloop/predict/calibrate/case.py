@@ -1,10 +1,10 @@
-"""One thing the suite measures, as plain data."""
+"""One case of the suite as plain data, its typed parameters, and the order of cases."""
 
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-__all__ = ["SECTIONS", "Case"]
+from typing import Any
 
 SECTIONS = ("host", "kernels", "power", "steps", "waiting", "profile")
 
@@ -28,3 +28,53 @@ class Case:
     def __post_init__(self) -> None:
         params = json.dumps(self.params, sort_keys=True)
         object.__setattr__(self, "key", f"{self.section}/{self.family}/{params}")
+
+
+def cases_of(section: str, family: str, rows: Iterable[Mapping[str, object]]) -> list[Case]:
+    """Cases without repeats, in a random but repeatable order."""
+    unique = {case.key: case for case in (Case(section, family, row) for row in rows)}
+    return shuffled(unique.values())
+
+
+def shuffled(cases: Iterable[Case]) -> list[Case]:
+    """The same order for the same cases, always."""
+    ordered = sorted(cases, key=lambda case: case.key)
+    random.Random(len(ordered)).shuffle(ordered)
+    return ordered
+
+
+def interleaved(families: Sequence[Sequence[Case]]) -> Iterator[Case]:
+    """All families advance at the same share of their length; a case of two comes once."""
+    ranked = (
+        ((position + 0.5) / len(family), number, case)
+        for number, family in enumerate(families)
+        for position, case in enumerate(family)
+    )
+    seen: set[str] = set()
+    for _, _, case in sorted(ranked, key=lambda item: item[:2]):
+        if case.key not in seen:
+            seen.add(case.key)
+            yield case
+
+
+class Params:
+    """A typed look at a case's plain values."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values: Mapping[str, Any] = values
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number."""
+        return int(self._values[name] if default is None else self._values.get(name, default))
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A word."""
+        return str(self._values[name] if default is None else self._values.get(name, default))
+
+    def flag(self, name: str) -> bool:
+        """True or False; absent is False."""
+        return bool(self._values.get(name, False))
+
+    def numbers(self, name: str) -> list[int]:
+        """Whole numbers."""
+        return [int(value) for value in self._values[name]]

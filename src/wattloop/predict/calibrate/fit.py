@@ -1,13 +1,9 @@
-"""`calibrate fit`: from the files of a collection to the constants of a GPU.
+"""`calibrate fit`: from the files of a collection to the constants of a GPU."""
 
-kernel records   constants of each class of operations, and residuals (fit_kernels)
-power records    idle watts, joules of work
-host records     cost of operator calls, tensors and modules (fit_host)
-step records     small models: factors of families, host costs, joules together
-"""
-
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,26 +12,240 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named
-from wattloop.predict.calibrate.dispatch import is_dispatch
-from wattloop.predict.calibrate.fit_cases import operations_of
-from wattloop.predict.calibrate.fit_host import with_host
-from wattloop.predict.calibrate.fit_kernels import KernelFit, Sample, fitted_to_samples
-from wattloop.predict.calibrate.fit_steps import Progress, fitted_to_steps, points_of
+from wattloop.predict.calibrate.host import is_dispatch
+from wattloop.predict.calibrate.kernel_fit import (
+    KernelFit,
+    Sample,
+    fitted_to_samples,
+    operations_of,
+)
 from wattloop.predict.calibrate.sample_file import records
-from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.find import reference_constants
+from wattloop.predict.calibration_range import CalibrationRange
+from wattloop.predict.intervals import Intervals, Residual
+from wattloop.predict.models.kernels.constants import KernelConstants, Values
+from wattloop.predict.models.kernels.datasheet import spec_constants
+from wattloop.predict.models.kernels.fit import QUEUE, Draw, with_power
 from wattloop.predict.models.kernels.host import of_operation
-from wattloop.predict.models.kernels.host_fit import QUEUE
-from wattloop.predict.models.kernels.power_fit import Draw, with_power
-from wattloop.predict.models.kernels.spec_only import spec_constants
-from wattloop.predict.models.kernels.table import OperationTable
-from wattloop.predict.models.kernels.values import Values
-from wattloop.predict.models.kernels.work import WORK, work_of
+from wattloop.predict.models.kernels.kernel_energy import WORK, work_of
+from wattloop.predict.models.kernels.lookup import reference_constants
+from wattloop.predict.models.kernels.model import KernelModel
+from wattloop.predict.models.kernels.operation_table import OperationTable
+from wattloop.predict.models.model import Point
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Operation, Phase
 
-__all__ = ["FitReport", "cap_in_force", "constants_from", "fit_files", "samples_of"]
+KINDS: Mapping[str, str] = {
+    "linear": "gemm", "bmm": "gemm", "add": "elementwise", "relu": "elementwise",
+    "gelu": "elementwise", "view": "view", "transpose": "view", "layer_norm": "norm",
+    "batch_norm": "norm", "conv": "conv", "softmax": "softmax", "dropout": "random",
+    "sdpa": "attention", "embedding": "embedding", "cat": "copy", "contiguous": "copy",
+    "to_bf16": "copy", "mean": "reduction", "max_pool": "pool",
+}  # fmt: skip
+
+
+"""Function of a host record -> kind of operation."""
+
+
+PASSES = 12
+
+
+"""Walks of a foreach AdamW over its lists, each of which costs the host every tensor once."""
+
+
+LEAST_S = 5e-7
+
+
+def with_host(values: Values, rows: Sequence[Mapping[str, Any]]) -> Values:
+    """`values` with costs of calls by kind, of a tensor in a list, of a module, of RNN kernels.
+
+    Backward calls are what autograd's engine adds to the functions' own; a record of one function
+    alone pays for starting the engine, so they stay as the defaults have them, scaled like the
+    forward calls.
+    """
+    hosts = [row for row in rows if row["record"] == "host"]
+    calls: dict[str, list[float]] = defaultdict(list)
+    for row in hosts:
+        params = row["params"]
+        if row["family"] == "call" and params.get("mode") in ("forward", "autocast"):
+            calls[KINDS.get(params["function"], "elementwise")].append(float(row["seconds"]))
+    changes = {
+        f"host.call_s.forward.{kind}": statistics.median(found) for kind, found in calls.items()
+    }
+    if changes:
+        changes["host.call_s.forward"] = statistics.median(changes.values())
+        ratio = changes["host.call_s.forward"] / values["host.call_s.forward"]
+        for name, value in values.numbers.items():
+            if name.startswith(("host.call_s.backward", "host.call_s.optimizer")):
+                changes[name] = ratio * value
+    module = [
+        float(row["seconds"]) for row in hosts
+        if row["family"] == "module" and row["params"].get("module") == "identity"
+    ]  # fmt: skip
+    if module:
+        changes["host.module_s"] = max(statistics.median(module), LEAST_S)
+    return values.with_changes({**changes, **_lists(hosts), **_recurrent(rows)})
+
+
+def _lists(hosts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    times = [
+        (int(row["params"]["tensors"]), float(row["seconds"])) for row in hosts
+        if row["family"] == "optimizer" and row["params"].get("optimizer") == "adamw"
+        and row["params"].get("style") == "foreach"
+    ]  # fmt: skip
+    if len(times) < 2:
+        return {}
+    (few, short_s), (many, long_s) = min(times), max(times)
+    return {"host.tensor_s": max((long_s - short_s) / (many - few) / PASSES, LEAST_S / 10)}
+
+
+def _recurrent(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Launches of cuDNN's kernels for time steps, from how long asking for a layer took."""
+    each: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["record"] != "kernel" or row["family"] != "rnn" or not row.get("host_s"):
+            continue
+        for operation in operations_of("rnn", row["params"]):
+            for name, number in of_operation(operation).items():
+                if name.startswith("host.launch_s.rnn") and number > 0:
+                    # Asking for a gradient asked for the layer itself before.
+                    twice = 2 if name.endswith("backward") else 1
+                    each[name].append(float(row["host_s"]) / number / twice)
+    return {name: statistics.median(found) for name, found in each.items()}
+
+
+FEWEST_GROUPS = 3
+
+
+"""Fewer models than this say nothing about a model left out."""
+
+
+HOST_SPEEDS = tuple(0.5 * 1.05**step for step in range(29))
+
+
+"""Half to twice the speed of the host that a model was fitted on."""
+
+
+Progress = Callable[[str], None]
+
+
+_STEP = ("model", "batch", "precision")
+
+
+def points_of(
+    rows: Sequence[Mapping[str, Any]],
+    gpu: Gpu,
+    progress: Progress = lambda _: None,
+    cap_w: float | None = None,
+) -> list[Point]:
+    """Step records as points: each one's model is built without weights and traced.
+
+    `cap_w` is the limit they were taken under; None is the factory's. A step that was taken in
+    several rounds is one point.
+    """
+    if not rows:
+        return []
+    try:
+        import torch  # noqa: F401 - tracing needs it
+    except ImportError:
+        raise ConfigError(
+            "the collection has training steps, and fitting them needs torch to trace their "
+            "models; run `pip install 'wattloop[torch,hf]'`, or leave them out with --no-steps"
+        ) from None
+    from wattloop.predict.calibrate.steps import subject_workload
+
+    points = []
+    for row in once_each(rows):
+        name, batch, precision = str(row["model"]), int(row["batch"]), str(row["precision"])
+        progress(f"tracing {name}, batch {batch}, {precision}")
+        workload = subject_workload(name, batch, precision)
+        group = name.partition("@")[0]
+        placement = Placement(gpu, cap_w=cap_w)
+        points.append(
+            Point(
+                workload, placement, row["step_s"], row["avg_power_w"], group,
+                host=str(row.get("sitting", "")), host_s=row.get("host_s") or {},
+            )
+        )  # fmt: skip
+    return points
+
+
+def once_each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rounds of one step in one sitting as one record: medians of what was measured."""
+    same: dict[tuple[object, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        same[tuple(row.get(name) for name in (*_STEP, "sitting"))].append(row)
+    return [_middle(rounds) for rounds in same.values()]
+
+
+def _middle(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = dict(rounds[0])
+    for name in ("step_s", "avg_power_w", "energy_j_per_step"):
+        known = [row[name] for row in rounds if row.get(name) is not None]
+        found[name] = statistics.median(known) if known else None
+    asked = [row["host_s"] for row in rounds if row.get("host_s")]
+    if asked:
+        found["host_s"] = {
+            name: statistics.median(each[name] for each in asked) for name in asked[0]
+        }
+    return found
+
+
+def fitted_to_steps(constants: KernelConstants, points: Sequence[Point]) -> KernelConstants:
+    """`constants` fitted to all points, with intervals from leaving out each model in turn."""
+    if not points:
+        return constants
+    start = KernelModel(constants, source="calibrated")
+    model = start.fit(points)
+    groups = sorted({point.group for point in points})
+    if len(groups) >= FEWEST_GROUPS:
+        scope = CalibrationRange.of(constants.gpu, [point.workload for point in points])
+        model = model.with_intervals(Intervals.by_traits(left_out_residuals(start, points), scope))
+    found = model.kernel_constants
+    return replace(found, made={**found.made, "steps": len(points), "models": groups})
+
+
+def at_host_speed(model: KernelModel, points: Sequence[Point]) -> list[Point]:
+    """The points with the speed of the host they were measured on, relative to the model's own.
+
+    The speed under which the model is right about most of them: hosts differ by a third, and
+    only steps that wait for them tell.
+    """
+
+    def moved(speed: float) -> list[Point]:
+        return [
+            replace(point, placement=replace(point.placement, host_speed=speed)) for point in points
+        ]
+
+    def wrong(speed: float) -> float:
+        steps = [(model.predict(p.workload, p.placement), p) for p in moved(speed)]
+        return sum(abs(math.log(step.step_s / p.step_s)) for step, p in steps)
+
+    return moved(min(HOST_SPEEDS, key=wrong))
+
+
+def left_out_residuals(model: KernelModel, points: Sequence[Point]) -> list[Residual]:
+    """How wrong `model`, fitted to all other groups, is on each group's points."""
+    residuals = []
+    for group in sorted({point.group for point in points}):
+        fitted = model.fit([point for point in points if point.group != group])
+        for point in points:
+            if point.group == group:
+                placement = fitted.placed(point)
+                step = fitted.predict(point.workload, placement)
+                residuals.append(Residual.of(group, step, point.step_s, point.power_w, placement))
+    return residuals
+
+
+# `calibrate fit`: from the files of a collection to the constants of a GPU.
+#
+# kernel records   constants of each class of operations, and residuals (fit_kernels)
+# power records    idle watts, joules of work
+# host records     cost of operator calls, tensors and modules (fit_host)
+# step records     small models: factors of families, host costs, joules together
 
 NO_GPU = "cpu"
+
+
 """What the machine record of `collect --gpu cpu` has for a GPU."""
 
 
@@ -197,6 +407,8 @@ _FIELDS = {
     "power": ("family", "params", "power_w", "seconds"),
     "step": ("model", "batch", "precision", "step_s", "avg_power_w"),
 }
+
+
 """Record -> fields it cannot do without."""
 
 

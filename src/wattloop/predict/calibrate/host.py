@@ -1,19 +1,76 @@
-"""What one operator call costs the host, at sizes where the GPU waits for it."""
+"""Dispatch time of the host: of one operator call, and of a training step."""
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.case import Case
-from wattloop.predict.calibrate.work.optimizer import make_optimizer
-from wattloop.predict.calibrate.work.params import Params
+from wattloop.predict.calibrate.case import Case, Params
+from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.families.optimizer import make_optimizer
 
-__all__ = ["host_cases", "host_seconds", "probe"]
+# What the host needs for a training step, whatever the GPU needs.
+#
+# A phase is asked for while the GPU has nothing to do, and is over for the host when everything is
+# queued. That holds as long as its kernels fit in the GPU's queue, a thousand or so.
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+FEWEST, MOST = 4, 20
+
+
+LONGEST_S = 0.7
+
+
+class Phases(Protocol):
+    """A training step in three parts."""
+
+    def forward(self) -> None:
+        """Zero gradients, and the loss."""
+
+    def backward(self) -> None:
+        """The gradients."""
+
+    def update(self) -> None:
+        """The optimizer's step."""
+
+
+def dispatch_seconds(
+    bench: Bench, training: Phases, longest_s: float = LONGEST_S
+) -> Mapping[str, float] | None:
+    """Phase -> median time until its last kernel is queued; None on the CPU, which runs them."""
+    if not bench.on_gpu:
+        return None
+    parts = (training.forward, training.backward, training.update)
+    times: Sequence[list[float]] = [[] for _ in PHASES]
+    end_s = time.perf_counter() + longest_s
+    while len(times[0]) < MOST and (len(times[0]) < FEWEST or time.perf_counter() < end_s):
+        for part, taken in zip(parts, times, strict=True):
+            bench.synchronize()
+            begin_s = time.perf_counter()
+            part()
+            taken.append(time.perf_counter() - begin_s)
+    bench.synchronize()
+    return {name: statistics.median(taken) for name, taken in zip(PHASES, times, strict=True)}
+
+
+def is_dispatch(found: object) -> bool:
+    """Whether a record's `host_s` is what `dispatch_seconds` writes: a time of every phase."""
+    return (
+        isinstance(found, Mapping)
+        and set(found) == set(PHASES)
+        and all(isinstance(s, float) and 0 < s < math.inf for s in found.values())
+    )
+
 
 CALLS = 100
+
+
 ROUNDS = 7
+
+
 FUNCTIONS = ("linear", "add", "relu", "gelu", "view", "transpose", "layer_norm", "batch_norm",
              "conv", "softmax", "dropout", "sdpa", "embedding", "bmm", "cat", "mean", "max_pool",
              "contiguous", "to_bf16")  # fmt: skip

@@ -13,10 +13,10 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.dispatch import dispatch_seconds
+from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.host import dispatch_seconds
 from wattloop.predict.models.model import Model
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 __all__ = ["NETWORKS", "HostSpeed", "measured_host_speed", "speed_of"]
 
@@ -61,8 +61,7 @@ def measured_host_speed(
     Raises:
         ConfigError: a library of theirs is missing, or the GPU's memory is too small for them.
     """
-    from wattloop.predict.calibrate.steps import Training
-    from wattloop.predict.calibrate.subject_workload import subject_workload
+    from wattloop.predict.calibrate.steps import Training, subject_workload
 
     trainings: dict[str, Any] = {}
     expected_s: dict[str, float] = {}

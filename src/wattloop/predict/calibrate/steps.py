@@ -5,21 +5,44 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wattloop.predict.calibrate.bench import Bench
-from wattloop.predict.calibrate.dispatch import dispatch_seconds
-from wattloop.predict.calibrate.host import probe
-from wattloop.predict.calibrate.sensor import Sensor
-from wattloop.predict.calibrate.watch import Watch
-from wattloop.predict.calibrate.work.optimizer import make_optimizer
-from wattloop.predict.calibrate.work.params import Params
+from wattloop.predict.calibrate.case import Params
+from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.families.optimizer import make_optimizer
+from wattloop.predict.calibrate.host import dispatch_seconds, probe
+from wattloop.predict.calibrate.sensor import Sensor, Watch
 from wattloop.predict.calibrate.zoo import Subject, subject
+from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Training", "measure_step", "profile_step"]
+
+def subject_workload(name: str, batch: int, precision: str) -> Workload:
+    """One training step of it, as `steps` trains it; needs torch."""
+    import torch
+
+    from wattloop.predict import trace
+    from wattloop.predict.calibrate.zoo import subject
+
+    with torch.device("meta"):
+        chosen = subject(name)
+        inputs = chosen.inputs(batch, torch.device("meta"))
+    optimizer = "sgd+momentum" if chosen.optimizer == "sgd" else chosen.optimizer
+    return trace(
+        chosen.model, inputs, loss=lambda out: out, precision=precision,
+        optimizer=optimizer, name=name,
+    )  # fmt: skip
+
 
 PARTS = 4
+
+
 """In how many parts of its window the host's pace is noted."""
+
+
 PROFILED_STEPS = 3
+
+
 LONGEST_NAME = 120
+
+
 """Names of kernels are C++ templates written out."""
 
 

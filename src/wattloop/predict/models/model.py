@@ -1,15 +1,30 @@
-"""The interface every model of time and power keeps."""
+"""The contract of all models of time and power."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.prediction import Placement, Prediction
+from wattloop.predict.workload.operation import Kind
 from wattloop.predict.workload.workload import Workload
 
-__all__ = ["Model", "Point"]
+MATRIX_KINDS = frozenset({Kind.GEMM, Kind.CONV, Kind.ATTENTION, Kind.RNN})
+
+
+"""Products, which matrix units take where they know the arithmetic."""
+
+
+def peak_flops_s(gpu: Gpu, kind: Kind, dtype: str) -> float:
+    """FLOP/s of the unit that runs an operation of this kind in this arithmetic.
+
+    A GPU whose matrix units lack the arithmetic (tf32 before Ampere, bf16 before Ampere) runs the
+    product on its ordinary units; ordinary units that lack it compute in fp32.
+    """
+    if kind in MATRIX_KINDS and dtype in gpu.matrix_flops:
+        return gpu.matrix_flops[dtype]
+    return gpu.vector_flops.get(dtype) or gpu.vector_flops["fp32"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattloop.predict.sources.finding import find_source
+    from wattloop.predict.sources.model_name import find_source
     from wattloop.predict.sources.source import Sizes, Source
 
 __all__ = ["Sizes", "Source", "find_source"]
 
-_WHERE = {"find_source": "finding", "Sizes": "source", "Source": "source"}
+_WHERE = {"find_source": "model_name", "Sizes": "source", "Source": "source"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,12 +1,10 @@
-"""The operations of one training step, with what is known of the whole."""
+"""The operations of one training step and the totals of the step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattloop.predict.workload.accumulation import accumulation, without_accumulation
-from wattloop.predict.workload.operation import Operation
-
-__all__ = ["Workload"]
+from wattloop.predict.workload.costs.stream import elementwise
+from wattloop.predict.workload.operation import Operation, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +65,39 @@ class Workload:
     def samples(self) -> int:
         """Samples that one optimizer step on one GPU uses."""
         return self.batch * self.accumulate
+
+
+ACCUMULATE = "aten.accumulate_grad_"
+
+
+"""Name of the operation: each pass after the first adds its gradients to those there are."""
+
+
+def accumulation(
+    sizes: Mapping[str, Sequence[Sequence[int]]], passes: int
+) -> tuple[Operation, ...]:
+    """Additions of a whole step; of each dtype, elements of parameters and how many have so many.
+
+    They belong to the backward passes but the first; written with what is done once per step,
+    they come out right whatever the number of passes.
+    """
+    if passes < 2:
+        return ()
+    return tuple(
+        elementwise(
+            elements,
+            2,
+            1,
+            dtype,
+            op=ACCUMULATE,
+            phase=Phase.OPTIMIZER,
+            count=parameters * (passes - 1),
+        )
+        for dtype, counts in sizes.items()
+        for elements, parameters in counts
+    )
+
+
+def without_accumulation(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """All other operations."""
+    return tuple(each for each in operations if each.op != ACCUMULATE)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from wattloop.predict.axes import Axis
-from wattloop.predict.points import Point
+from wattloop.predict.comparison import Axis, Point
 from wattloop.predict.prediction import Interval
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import HEIGHT, colour, styled

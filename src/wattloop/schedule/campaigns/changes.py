@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named
 from wattloop.hardware.lined_yaml import nearest
-from wattloop.predict.static_power import static_power
+from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.amounts import watts
 from wattloop.schedule.cluster.cluster import Cluster, GpuType
 from wattloop.schedule.steps import Steps

@@ -6,7 +6,7 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_named, variant_assumed
 from wattloop.hardware.yaml_faults import Fault
-from wattloop.predict.static_power import static_power
+from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.failures import Failures, Outage
 from wattloop.schedule.cluster.spec import ClusterSpec, FailuresSpec, GroupSpec

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.node import DISPATCH_CORES, node_prediction
-from wattloop.predict.node_parts import NodeParts, typical_node
+from wattloop.predict.node import DISPATCH_CORES, NodeParts, node_prediction, typical_node
 from wattloop.predict.prediction import Prediction
 
 __all__ = ["HostPower", "typical_host"]

@@ -94,7 +94,7 @@ class ModelNames:
 
 def predicted_names() -> ModelNames:
     """Models that `predict` knows by name."""
-    from wattloop.predict.sources.architectures import architecture_names, canonical_name
+    from wattloop.predict.sources.huggingface import architecture_names, canonical_name
 
     known = {name: f"hf:{name}" for name in architecture_names()}
     return ModelNames(known, other=canonical_name, precision="fp32")

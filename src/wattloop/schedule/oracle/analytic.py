@@ -15,7 +15,7 @@ from wattloop.schedule.oracle.placements import Placements, placements_of
 
 if TYPE_CHECKING:
     from wattloop.predict.models.model import Model
-    from wattloop.predict.placement import Placement
+    from wattloop.predict.prediction import Placement
     from wattloop.predict.workload.workload import Workload
 
 __all__ = ["AnalyticOracle"]
@@ -97,7 +97,7 @@ class AnalyticOracle(Oracle):
         workloads: Mapping[int, "Workload"],
     ) -> "_Found":
         """Figures of the rows of one GPU type; not a number where it cannot run."""
-        from wattloop.predict.fits import fit_on
+        from wattloop.predict.memory import memory_fit
         from wattloop.schedule.oracle.step_figures import step_figures
 
         gpu = self.cluster.types[type_index].gpu
@@ -116,7 +116,8 @@ class AnalyticOracle(Oracle):
         figures = step_figures(model, list(workloads.values()), list(columns))
         counts = np.unique(rows.gpus[mine]).tolist()
         fitting = {
-            (batch, gpus): _runs(workloads[batch], gpu) and fit_on(workloads[batch], gpu, gpus).fits
+            (batch, gpus): _runs(workloads[batch], gpu)
+            and memory_fit(workloads[batch], gpu, gpus).fits
             for batch in batches
             for gpus in counts
         }
@@ -145,7 +146,7 @@ class AnalyticOracle(Oracle):
         return self._models[type_index]
 
     def _placement(self, type_index: int, gpus: int, spread: bool, cap_w: float) -> "Placement":
-        from wattloop.predict.placement import Placement
+        from wattloop.predict.prediction import Placement
 
         gpu_type = self.cluster.types[type_index]
         return Placement(

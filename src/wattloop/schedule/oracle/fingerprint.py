@@ -50,7 +50,7 @@ def _workloads(kind: JobKind) -> list[str] | None:
         elif kind.model.endswith((".json", ".json.gz")):
             found.append(_content(user_path(kind.model)))
         else:
-            from wattloop.predict.trace_key import trace_key
+            from wattloop.predict.request import trace_key
 
             try:
                 parts = trace_key(question_of(kind, batch))
@@ -66,7 +66,7 @@ def _constants(type_name: str, gpu_name: str, calibrations: Mapping[str, str]) -
     """The file of constants that the user gave or keeps for a GPU; ours are part of the code."""
     if type_name in calibrations:
         return _content(user_path(calibrations[type_name]))
-    from wattloop.predict.models.kernels.find import user_constants_path
+    from wattloop.predict.models.kernels.lookup import user_constants_path
 
     return _content(user_constants_path(gpu_name))
 

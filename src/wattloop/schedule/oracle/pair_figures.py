@@ -13,13 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.intervals import CONFIDENCE, HOST_SHARE, Intervals
+from wattloop.predict.intervals import (
+    CONFIDENCE,
+    HOST_SHARE,
+    Intervals,
+    kinds_of,
+    spread_of,
+    traits_at,
+)
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.kernels.batch import all_pairs
-from wattloop.predict.models.kernels.profile import StepProfile
-from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
-from wattloop.predict.placement import Placement
-from wattloop.predict.spreads import kinds_of, spread_of, traits_at
+from wattloop.predict.models.kernels.step import (
+    StepProfile,
+    StepResults,
+    Steps,
+    all_pairs,
+    step_results,
+)
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["OnGpu", "PairFigures", "figures_of"]

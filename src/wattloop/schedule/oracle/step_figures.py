@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattloop.hardware.gpus import Gpu
-from wattloop.predict.cap_curve import cap_curve
+from wattloop.predict.cap_curve import cap_curve, static_power
 from wattloop.predict.communication import exchange, ring_of
 from wattloop.predict.models.kernels import KernelModel
 from wattloop.predict.models.model import Model
 from wattloop.predict.models.roofline import Roofline
-from wattloop.predict.placement import Placement
-from wattloop.predict.static_power import static_power
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["StepFigures", "step_figures"]

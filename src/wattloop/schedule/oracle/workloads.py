@@ -8,7 +8,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.schedule.jobs.kind import JobKind
 
 if TYPE_CHECKING:
-    from wattloop.predict.question import Question
+    from wattloop.predict.request import Question
     from wattloop.predict.workload.workload import Workload
 
 __all__ = ["SHIPPED", "question_of", "shipped_workload", "workload_of"]
@@ -24,7 +24,7 @@ def workload_of(kind: JobKind, batch: int) -> "Workload":
         ConfigError: it is none of ours, was never traced here, and cannot be traced now; the
             message says what is missing.
     """
-    from wattloop.predict.asked_workload import asked_workload
+    from wattloop.predict.request import asked_workload
     from wattloop.predict.workload.files import load_workload
 
     path = shipped_workload(kind, batch)
@@ -46,7 +46,7 @@ def shipped_workload(kind: JobKind, batch: int) -> Path:
 
 def question_of(kind: JobKind, batch: int) -> "Question":
     """What `predict` would be asked."""
-    from wattloop.predict.question import Question
+    from wattloop.predict.request import Question
 
     return Question(
         model=kind.model, batch=batch, seq=kind.sequence, precision=kind.precision or None

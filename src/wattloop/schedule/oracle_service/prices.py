@@ -8,7 +8,7 @@ import numpy as np
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.cap_curve import cap_curve
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.described.described_job import EstimateSource
 from wattloop.schedule.described.history import PastRuns

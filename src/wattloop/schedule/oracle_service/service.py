@@ -6,7 +6,7 @@ from threading import Lock
 
 from wattloop.core.errors import ConfigError
 from wattloop.fleet.job_tag.stated import Stated
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.schedule.described.describe import caps_of
 from wattloop.schedule.described.fleet_file import Fleet
 from wattloop.schedule.described.fleet_oracle import FleetOracle

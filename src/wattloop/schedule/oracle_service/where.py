@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu, gpu_of_table
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.schedule.cluster.cluster import Cluster
 from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.placements import placements_of

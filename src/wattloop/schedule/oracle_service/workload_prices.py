@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.estimators import estimator_for
-from wattloop.predict.fits import fit_on
 from wattloop.predict.intervals import most_power_w
+from wattloop.predict.memory import memory_fit
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.described.background import Prepared
 from wattloop.schedule.jobs.kind import JobKind
@@ -205,7 +205,7 @@ def _why_not(workload: Workload, placement: Placement) -> str:
     """Why it does not run there; empty when it does."""
     if workload.precision == "bf16" and "bf16" not in placement.gpu.matrix_flops:
         return f"the {placement.gpu.product} has no bfloat16 units"
-    fit = fit_on(workload, placement.gpu, placement.gpus)
+    fit = memory_fit(workload, placement.gpu, placement.gpus)
     return "" if fit.fits else f"memory: {fit.words}"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_named, variant_assumed
-from wattloop.predict.static_power import static_power
+from wattloop.predict.cap_curve import static_power
 from wattloop.schedule.cluster.cluster import Cluster, GpuType, NodeGroup
 from wattloop.schedule.cluster.typical_host import typical_host
 from wattloop.schedule.slurm.node_record import SlurmNode

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import gpu_of_table
 from wattloop.hardware.lined_yaml import nearest
-from wattloop.predict.question import QUICKEST, SLOWEST
-from wattloop.predict.sources.architectures import architecture_names
+from wattloop.predict.request import QUICKEST, SLOWEST
+from wattloop.predict.sources.huggingface import architecture_names
 from wattloop.serve.faults import NotThere, faults, needs_what_is_there
 from wattloop.serve.house import House, InHouse
 

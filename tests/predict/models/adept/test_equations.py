@@ -10,7 +10,7 @@ from tests.predict.models.made import PLACE, addition, conv, gemm, workload
 from wattloop.predict.models.adept.equations import Step, step_of
 from wattloop.predict.models.adept.features import Features
 from wattloop.predict.models.adept.parameters import PARAMETERS
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.workload import Workload
 
 START = {name: each.start for name, each in PARAMETERS.items()}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from wattloop.predict.models.adept.saturation import SATURATIONS
+from wattloop.predict.models.adept.equations import SATURATIONS
 
 AT_ONE = {
     "sigmoid": 1 / (1 + math.exp(-1)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.predict.models.made import addition, conv, gemm
-from wattloop.predict.models.adept.sizes import conv_sizes, elements, gemm_tiles, weighted_means
+from wattloop.predict.models.adept.features import conv_sizes, elements, gemm_tiles, weighted_means
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 
 

@@ -10,13 +10,16 @@ import pytest
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.core.errors import ConfigError
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.find import SHIPPED, constants_for, user_constants_path
+from wattloop.predict.models.kernels.constants import (
+    DEFAULTS,
+    KernelConstants,
+    ResidualGroup,
+    Residuals,
+    Values,
+)
 from wattloop.predict.models.kernels.host import host_counts, host_seconds
-from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
-from wattloop.predict.models.kernels.values import Values
-from wattloop.predict.placement import Placement
+from wattloop.predict.models.kernels.lookup import SHIPPED, constants_for, user_constants_path
+from wattloop.predict.prediction import Placement
 
 GROUP = ResidualGroup(
     np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.1, -0.2]), np.array([1.0, 2.0])

@@ -5,10 +5,10 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.least_squares import minimise
+from wattloop.predict.models.kernels.constants import DEFAULTS
+from wattloop.predict.models.kernels.fit import minimise
 from wattloop.predict.models.model import Point
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 
 TRUE = KernelConstants("h200").with_values(
     {

@@ -8,7 +8,7 @@ from tests.predict.models.kernels.made import H200, transformer_step
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
 from wattloop.predict.models.kernels.host import host_counts, phase_of
 from wattloop.predict.models.model import Point
-from wattloop.predict.placement import Placement
+from wattloop.predict.prediction import Placement
 from wattloop.predict.workload.operation import Phase
 
 TRUE = KernelModel(KernelConstants("h200"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200
-from wattloop.predict.models.kernels.occupancy import occupancy_of
-from wattloop.predict.models.kernels.table import OperationTable
-from wattloop.predict.models.kernels.tiles import filled_share
+from wattloop.predict.models.kernels.kernel_energy import occupancy_of
+from wattloop.predict.models.kernels.kernel_time import filled_share
+from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.workload import costs
 
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200
-from wattloop.predict.models.kernels.classes import class_of
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.operations import calculated_times
-from wattloop.predict.models.kernels.products import conv_dims
-from wattloop.predict.models.kernels.table import OperationTable
-from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.kernels.constants import DEFAULTS, Values
+from wattloop.predict.models.kernels.kernel_time import calculated_times, conv_dims
+from wattloop.predict.models.kernels.operation_table import OperationTable, class_of
 from wattloop.predict.workload import Operation, costs
 
 VALUES = Values(DEFAULTS).with_changes({"stream.l2_use": 1.0})

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from tests.predict.models.kernels.made import H200
-from wattloop.predict.calibrate.fit_kernels import Sample, fitted_to_samples
-from wattloop.predict.calibrate.fit_residuals import fitted_group, left_out_errors
-from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.operations import calculated_times, operation_times
-from wattloop.predict.models.kernels.residuals import nearness
-from wattloop.predict.models.kernels.table import OperationTable
-from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.calibrate.kernel_fit import (
+    Sample,
+    fitted_group,
+    fitted_to_samples,
+    left_out_errors,
+)
+from wattloop.predict.models.kernels.constants import DEFAULTS, KernelConstants, Values, nearness
+from wattloop.predict.models.kernels.kernel_time import calculated_times, operation_times
+from wattloop.predict.models.kernels.operation_table import OperationTable
 from wattloop.predict.workload import Operation, costs
 
 SIZES = [2**power for power in range(6, 14)]

@@ -8,10 +8,8 @@ import pytest
 from tests.predict.models.kernels.made import step_of, transformer_step
 from wattloop.hardware.gpus import Gpu, gpu_named, known_gpus
 from wattloop.predict.models.kernels import KernelConstants, KernelModel
-from wattloop.predict.models.kernels.spec_only import spec_constants
-from wattloop.predict.models.kernels.spec_rules import SpecRules, shipped_rules
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction
+from wattloop.predict.models.kernels.datasheet import SpecRules, shipped_rules, spec_constants
+from wattloop.predict.prediction import Placement, Prediction
 from wattloop.predict.workload import Workload, costs
 
 GPUS = sorted(gpu.name for gpu in known_gpus())

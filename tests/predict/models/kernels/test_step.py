@@ -7,8 +7,7 @@ import pytest
 
 from tests.predict.models.kernels.made import H200, step_of, transformer_step
 from wattloop.predict.models.kernels import KernelModel
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Regime
+from wattloop.predict.prediction import Placement, Regime
 from wattloop.predict.workload import Workload, costs
 
 MODEL = KernelModel()

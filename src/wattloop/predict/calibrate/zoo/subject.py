@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wattloop.predict.calibrate.zoo import classics, convnets, mobile, sequences, tables
+from wattloop.predict.calibrate.zoo import convnets, sequences
 from wattloop.predict.calibrate.zoo.hugging_face import CONFIGURED, build_hf
 
 __all__ = ["NAMES", "Subject", "subject"]
@@ -120,23 +120,23 @@ def _series(length: int, width: int, classes: int) -> Inputs:
 
 
 _CONVNETS: dict[str, Callable[[], nn.Module]] = {
-    "mobilenet_v1": mobile.mobilenet_v1,
-    "mobilenet_v2": mobile.mobilenet_v2,
-    "efficientnet_b0": mobile.efficientnet_b0,
-    "shufflenet_v2": mobile.shufflenet_v2,
-    "convnext_tiny": mobile.convnext_tiny,
+    "mobilenet_v1": convnets.mobilenet_v1,
+    "mobilenet_v2": convnets.mobilenet_v2,
+    "efficientnet_b0": convnets.efficientnet_b0,
+    "shufflenet_v2": convnets.shufflenet_v2,
+    "convnext_tiny": convnets.convnext_tiny,
     "resnet34": lambda: convnets.resnet((3, 4, 6, 3), bottleneck=False),
     "resnet101": lambda: convnets.resnet((3, 4, 23, 3), bottleneck=True),
     "resnext50": convnets.resnext50,
     "regnet_x_400mf": convnets.regnet_x_400mf,
     "densenet121": convnets.densenet121,
     "mixer_s16": sequences.MlpMixer,
-    "alexnet": classics.alexnet,
-    "squeezenet": classics.squeezenet,
-    "googlenet": classics.googlenet,
-    "darknet53": classics.darknet53,
-    "wide_resnet28_4": classics.wide_resnet,
-    "xception": classics.xception,
+    "alexnet": convnets.alexnet,
+    "squeezenet": convnets.squeezenet,
+    "googlenet": convnets.googlenet,
+    "darknet53": convnets.darknet53,
+    "wide_resnet28_4": convnets.wide_resnet,
+    "xception": convnets.xception,
 }
 _OTHERS: dict[str, Callable[[int], tuple[nn.Module, Inputs]]] = {
     "unet": lambda side: (_WithLoss(convnets.unet(10)), _maps(side, 10)),
@@ -163,10 +163,10 @@ _OTHERS: dict[str, Callable[[int], tuple[nn.Module, Inputs]]] = {
         _WithLoss(sequences.Speech(80, 512, 4, 500)), _series(length, 80, 500)
     ),
     "dlrm": lambda number: (
-        _WithLoss(tables.Recommender(number)), _columns(13, number, 20_000)
+        _WithLoss(sequences.Recommender(number)), _columns(13, number, 20_000)
     ),
     "tabular_resnet": lambda columns: (
-        _WithLoss(tables.tabular_resnet(columns)), _columns(columns, 0, 1, 10)
+        _WithLoss(sequences.tabular_resnet(columns)), _columns(columns, 0, 1, 10)
     ),
 }  # fmt: skip
 NAMES = (*_CONVNETS, *CONFIGURED, *_OTHERS)

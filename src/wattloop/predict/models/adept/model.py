@@ -7,14 +7,11 @@ from typing import ClassVar, Self
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.models.adept.calibration import Objective, Search, calibrate, free_parameters
-from wattloop.predict.models.adept.equations import Step, step_of
+from wattloop.predict.models.adept.equations import SATURATIONS, Step, step_of
 from wattloop.predict.models.adept.features import Features
-from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS
-from wattloop.predict.models.adept.saturation import SATURATIONS
-from wattloop.predict.models.adept.shipped import shipped_constants
+from wattloop.predict.models.adept.parameters import ALBERT, BF16, PARAMETERS, shipped_constants
 from wattloop.predict.models.model import Model, Point
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.workload import Workload
 
 __all__ = ["Adept"]

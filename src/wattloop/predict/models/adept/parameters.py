@@ -1,13 +1,19 @@
-"""The parameters theta_H, what bounds them, and in which stages of table 4.2 they are free.
-
-The thesis states the bounds of beta ([0, 1]) and of the GEMM's time factor (1e-4 to 50); the
-others are ours. A span of more than two decades is searched on a logarithmic scale.
+"""The parameters theta_H, their bounds, the stages of table 4.2 in which they are free, and the
+shipped values.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["ALBERT", "BF16", "PARAMETERS", "STAGES", "Parameter"]
+from wattloop.core.errors import ConfigError
+from wattloop.hardware.gpus import Gpu
+
+# The parameters theta_H, what bounds them, and in which stages of table 4.2 they are free.
+#
+# The thesis states the bounds of beta ([0, 1]) and of the GEMM's time factor (1e-4 to 50); the
+# others are ours. A span of more than two decades is searched on a logarithmic scale.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +68,12 @@ PARAMETERS: Mapping[str, Parameter] = {
     "bf16_alu": Parameter(0.01, 50.0, 1.0, "factor of the time of other arithmetic under BF16"),
 }
 
+
 ALBERT = ("albert_gemm", "albert_alu", "albert_memory")
+
+
 BF16 = ("bf16_gemm", "bf16_conv", "bf16_alu")
+
 
 STAGES: Mapping[str, tuple[str, ...]] = {
     "S1": (),
@@ -74,4 +84,34 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "S6": ALBERT + BF16[:2],
     "S7": ALBERT + BF16,
 }
+
+
 """Stage of table 4.2 -> scalars that are free beside the global parameters."""
+
+
+FOLDER = Path(__file__).parent / "constants"
+
+
+def shipped_constants(gpu: Gpu) -> Mapping[str, object]:
+    """What `Adept.constants()` gave for that GPU.
+
+    Raises:
+        ConfigError: nobody fitted it; names the GPUs that have a file.
+    """
+    path = FOLDER / f"{gpu.name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in FOLDER.glob("*.json")))
+        raise ConfigError(
+            f"estimator adept: fitted for {known}, not for {gpu.name}; give a file of its "
+            "constants as calibration, or take kernels"
+        )
+    found: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))["constants"]
+    return found
+
+
+def save_shipped(gpu: Gpu, constants: Mapping[str, object], fitted_to: str) -> Path:
+    """Write the file of a GPU, with what its constants were fitted to."""
+    path = FOLDER / f"{gpu.name}.json"
+    content = {"model": "adept", "gpu": gpu.name, "fitted_to": fitted_to, "constants": constants}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,9 +1,9 @@
-"""What the kernels model knows of one GPU, as a file."""
+"""Constants of the kernels model for one GPU: defaults, values by name, residuals, file."""
 
 import gzip
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,223 @@ from typing import Any
 import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.models.kernels.defaults import DEFAULTS
-from wattloop.predict.models.kernels.residuals import ResidualGroup, Residuals
-from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.kernels.operation_table import Floats, OperationTable, family_of
 from wattloop.predict.workload.operation import Phase
 
-__all__ = ["KernelConstants"]
+
+class Values:
+    """Numbers by dotted name, `stream.efficiency.norm.batch.backward.bf16`.
+
+    `look("stream.efficiency", "norm.batch.backward.bf16")` takes the finest name that is known:
+    it leaves off parts from the end until one is found, down to `stream.efficiency` itself.
+    """
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self.numbers = dict(numbers)
+
+    def __getitem__(self, name: str) -> float:
+        return self.numbers[name]
+
+    def look(self, name: str, scope: str = "") -> float:
+        """The finest constant called `name` for this `scope`."""
+        asked = f"{name}.{scope}" if scope else name
+        while asked:
+            value = self.numbers.get(asked)
+            if value is not None:
+                return value
+            asked = asked.rpartition(".")[0]
+        raise KeyError(f"{name}.{scope}")
+
+    def column(self, name: str, scopes: Iterable[str]) -> Floats:
+        """`look` for many scopes at once; each distinct one is looked up once."""
+        scopes = list(scopes)
+        found = {scope: self.look(name, scope) for scope in set(scopes)}
+        return np.array([found[scope] for scope in scopes], dtype=np.float64)
+
+    def with_changes(self, changes: Mapping[str, float]) -> "Values":
+        """These constants with some of them replaced or added."""
+        return Values({**self.numbers, **changes})
+
+
+# Constants of the kernels model before any calibration.
+#
+# Times are in seconds, energies in joules; everything else is a fraction of what the data sheet
+# promises, so that one set serves every GPU as a first guess. `calibrate fit` replaces them.
+
+DEFAULTS: dict[str, float] = {
+    # A kernel that has nothing to do still takes this long on the GPU.
+    "kernel.minimum_s": 1.8e-6,
+    # Logarithm of a factor on the time of a class, as training steps ask for it.
+    "scale": 0.0,
+    # Products: share of the peak that a tile reaches, and what a tile costs besides its loop.
+    "product.efficiency": 0.72,
+    "product.efficiency.gemm.fp32": 0.80,
+    "product.efficiency.conv": 0.55,
+    "product.efficiency.conv.weight": 0.45,
+    "product.efficiency.conv.forward.fp32": 0.75,
+    "product.efficiency.conv.data.fp32": 0.70,
+    "product.efficiency.conv.weight.fp32": 0.60,
+    "product.efficiency.grouped": 0.20,
+    "product.tile_s": 1.5e-6,
+    "product.splits": 32.0,  # parts that the sum over K may be cut into
+    "product.l2_share": 2.5,  # bytes a second from L2 into the tiles, against the memory's
+    "product.misaligned": 2.2,  # slower when rows do not start at 16 bytes
+    "product.misaligned.gemm.fp32": 1.05,
+    "product.layout_passes": 1.0,  # cuDNN turns NCHW operands around before and after
+    "product.layout_passes.conv.forward.fp32": 0.0,
+    "product.layout_passes.conv.data.fp32": 0.0,
+    "product.layout_passes.conv.weight.fp32": 0.0,
+    # Depthwise convolution: bytes at this share of the memory's bandwidth.
+    "depthwise.efficiency": 0.25,
+    "depthwise.efficiency.weight": 0.08,
+    "depthwise.start_s": 1.0e-6,
+    # Attention: share of the peak of the units that do it.
+    "attention.efficiency": 0.45,
+    "attention.efficiency.flash.backward": 0.35,
+    "attention.efficiency.efficient": 0.30,
+    "attention.efficiency.efficient.backward": 0.20,
+    "attention.block_s": 2.0e-6,
+    # Recurrent nets: efficiency of their products, and latency of one time step of a layer.
+    "rnn.efficiency": 0.35,
+    "rnn.step_s": 6.0e-6,
+    "rnn.step_s.persistent": 1.0e-6,
+    # Memory-bound classes.
+    "stream.efficiency": 0.82,
+    "stream.efficiency.norm.batch": 0.60,
+    "stream.efficiency.norm.batch.backward": 0.55,
+    "stream.efficiency.norm.layer.backward": 0.60,
+    "stream.efficiency.softmax": 0.70,
+    "stream.efficiency.loss": 0.60,
+    "stream.efficiency.pool": 0.50,
+    "stream.efficiency.embedding": 0.60,
+    "stream.efficiency.embedding.backward": 0.30,
+    "stream.efficiency.copy.strided": 0.50,
+    "stream.efficiency.index": 0.50,
+    "stream.efficiency.foreach": 0.80,
+    "stream.start_s": 1.0e-7,  # beyond the minimum of its kernels
+    "stream.l2_speed": 2.0,  # times the memory's bandwidth when all of it stays in L2
+    "stream.l2_share": 0.5,  # of the L2 that an operation can count on
+    "stream.l2_use": 0.5,  # of what could be in L2 that is: some tensors were written long ago
+    # Host: seconds of one dispatched operation by phase and kind, of a launch beyond the first of
+    # a call, of a tensor in a list, of a module call, and of a phase.
+    "host.call_s": 8.0e-6,
+    "host.call_s.forward": 9.0e-6,
+    "host.call_s.forward.view": 2.5e-6,
+    "host.call_s.forward.conv": 2.5e-5,
+    "host.call_s.forward.norm": 2.0e-5,
+    "host.call_s.forward.attention": 2.5e-5,
+    "host.call_s.forward.rnn": 8.0e-5,
+    "host.call_s.backward": 9.0e-6,
+    "host.call_s.backward.view": 2.0e-6,
+    "host.call_s.backward.conv": 3.0e-5,
+    "host.call_s.backward.norm": 2.0e-5,
+    "host.call_s.backward.attention": 3.0e-5,
+    "host.call_s.backward.rnn": 8.0e-5,
+    "host.call_s.optimizer": 5.0e-6,
+    "host.call_s.optimizer.foreach": 2.0e-5,
+    "host.launch_s": 3.0e-6,
+    "host.launch_s.rnn.forward": 1.5e-5,
+    "host.launch_s.rnn.backward": 2.0e-5,
+    "host.tensor_s": 1.0e-6,
+    "host.module_s": 4.0e-6,
+    "host.step_s.forward": 1.0e-4,
+    "host.step_s.backward": 1.0e-4,
+    "host.step_s.optimizer": 1.0e-4,
+    "host.overlap": 12.0,  # sharpness of max(GPU, host)
+    # Power: watts that flow whatever runs, and joules of work.
+    "power.idle_w": 80.0,
+    "power.static_w": 35.0,
+    "power.busy_w": 220.0,
+    "power.joule_per_flop.bf16": 9.0e-13,
+    "power.joule_per_flop.fp16": 9.0e-13,
+    "power.joule_per_flop.tf32": 2.0e-12,
+    "power.joule_per_flop.fp32": 6.5e-12,
+    "power.joule_per_flop.fp64": 1.2e-11,
+    "power.joule_per_flop.vector": 4.0e-11,
+    "power.joule_per_byte": 6.2e-11,
+    "power.cap_share": 0.985,  # what the mean settles at under a cap
+    "power.voltage_floor": 0.70,  # of the voltage at full clock, at and below the knee
+    "power.voltage_knee": 0.60,
+}
+
+
+# What microbenchmarks say beyond the formulas.
+#
+# For each group of operations, the logarithm of measured over calculated time is a Gaussian
+# process over the place of the operation (`features`): near a microbenchmark its residual holds,
+# far from all of them the formula alone does.
+#
+#     r(x) = sum_i a_i k(|x - x_i| / l),   k(d) = (1 + d) exp(-d),   a = (K + s^2 I)^-1 r
+#
+# The kernel is a rough one (Matern 3/2): libraries change their minds between two sizes.
+
+MOST = 3.0
+
+
+"""No correction is larger than e to this power, whatever the measurements say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualGroup:
+    """Measured places of one group, their weights and how far each one's word reaches.
+
+    `reach` has one length per feature, in doublings.
+    """
+
+    places: Floats
+    weights: Floats
+    reach: Floats
+
+    def correction(self, places: Floats) -> Floats:
+        """Logarithm of the factor at each of the `places`."""
+        return self.told(places)[0]
+
+    def told(self, places: Floats) -> tuple[Floats, Floats]:
+        """The correction, and how far the nearest measurement is: 0 right there, 1 out of reach."""
+        near = nearness(places / self.reach, self.places / self.reach)
+        return np.clip(near @ self.weights, -MOST, MOST), 1 - near.max(axis=1)
+
+
+def nearness(first: Floats, second: Floats) -> Floats:
+    """1 for the same place, falling to 0 with distance; one line per place of `first`."""
+    squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None, :]
+    squared -= 2 * first @ second.T
+    distance = np.sqrt(3 * np.maximum(squared, 0.0))
+    close: Floats = (1 + distance) * np.exp(-distance)
+    return close
+
+
+class Residuals:
+    """Corrections of all groups."""
+
+    def __init__(self, groups: Mapping[str, ResidualGroup] | None = None) -> None:
+        self.groups = dict(groups or {})
+
+    def factors(self, table: OperationTable) -> Floats:
+        """What to multiply the calculated time of each row with."""
+        return self.told(table)[0]
+
+    def told(self, table: OperationTable) -> tuple[Floats, Floats]:
+        """The factors, and how far each row is from the nearest measurement: 0 to 1."""
+        factors, far = np.ones(len(table)), np.ones(len(table))
+        members: dict[str, list[int]] = {}
+        for index, name in enumerate(table.classes):
+            group = name if name in self.groups else family_of(name)
+            if group in self.groups:
+                members.setdefault(group, []).append(index)
+        for group, rows in members.items():
+            places = np.array([table.places[row] for row in rows])
+            correction, far[rows] = self.groups[group].told(places)
+            factors[rows] = np.exp(correction)
+        return factors, far
+
 
 FORMAT = "wattloop kernels constants"
+
+
 VERSION = 1
+
+
 REMEDY = "make it again with 'wattloop calibrate fit'"
 
 

@@ -9,8 +9,8 @@ Costs are looked up by phase and kind, so that a convolution may cost more than 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wattloop.predict.models.kernels.classes import is_persistent, size_of
-from wattloop.predict.models.kernels.values import Values
+from wattloop.predict.models.kernels.constants import Values
+from wattloop.predict.models.kernels.operation_table import is_persistent, size_of
 from wattloop.predict.workload.operation import Kind, Operation, Phase
 from wattloop.predict.workload.workload import Workload
 

@@ -6,16 +6,21 @@ from typing import ClassVar, Self
 
 from wattloop.hardware.gpus import Gpu
 from wattloop.predict.intervals import Intervals
-from wattloop.predict.models.kernels.batch import all_pairs
 from wattloop.predict.models.kernels.constants import KernelConstants
-from wattloop.predict.models.kernels.find import constants_for
-from wattloop.predict.models.kernels.operations import operation_times
-from wattloop.predict.models.kernels.profile import Prepared, StepProfile, profile_of
-from wattloop.predict.models.kernels.step import StepResults, Steps, step_results
-from wattloop.predict.models.kernels.table import cost_key
+from wattloop.predict.models.kernels.kernel_time import operation_times
+from wattloop.predict.models.kernels.lookup import constants_for
+from wattloop.predict.models.kernels.operation_table import cost_key
+from wattloop.predict.models.kernels.step import (
+    Prepared,
+    StepProfile,
+    StepResults,
+    Steps,
+    all_pairs,
+    profile_of,
+    step_results,
+)
 from wattloop.predict.models.model import Model, Point
-from wattloop.predict.placement import Placement
-from wattloop.predict.prediction import Prediction, Regime
+from wattloop.predict.prediction import Placement, Prediction, Regime
 from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.workload import Workload
 
@@ -50,7 +55,7 @@ class KernelModel(Model):
 
     def fit(self, points: Sequence[Point]) -> Self:
         """Factors, host costs and joules fitted to measured steps; kernels stay as calibrated."""
-        from wattloop.predict.models.kernels.fitting import fitted_to_points
+        from wattloop.predict.models.kernels.fit import fitted_to_points
 
         constants = fitted_to_points(self._constants, points, self._prepare)
         model = type(self)(constants, source="fitted")

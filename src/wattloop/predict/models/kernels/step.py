@@ -1,23 +1,154 @@
-"""Time and power of many steps at once.
+"""Time and power of steps: a workload reduced to a profile, for many placements at once."""
 
-    step   = max(max(GPU, host) + communication, data)
-    GPU    = compute / f + memory,   f = clock over the clock the GPU would choose
-    energy = (idle + static) step + compute_j V(f)^2 + memory_j
-
-When energy / step is above the cap, f falls until it is not: only compute-bound time stretches
-(`predict.capped`).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from wattloop.predict import capped
-from wattloop.predict.models.kernels.table import Floats
-from wattloop.predict.models.kernels.values import Values
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict import cap_curve
+from wattloop.predict.communication import Ring, exchange, ring_of
+from wattloop.predict.models.kernels.constants import Residuals, Values
+from wattloop.predict.models.kernels.host import HostCounts, host_counts, host_seconds
+from wattloop.predict.models.kernels.kernel_energy import MEMORY, WORK, work_of
+from wattloop.predict.models.kernels.kernel_time import operation_times
+from wattloop.predict.models.kernels.operation_table import Floats, OperationTable
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload.workload import Workload
 
-__all__ = ["StepResults", "Steps", "step_results", "voltage_of"]
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What of a workload depends on neither GPU nor constants."""
+
+    workload: Workload
+    table: OperationTable
+    counts: HostCounts
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Prepared":
+        """Its operations as a table, and what the host has to do."""
+        return cls(workload, OperationTable.of(workload.operations), host_counts(workload))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One pass (forward and backward), or the optimizer.
+
+    Attributes:
+        compute_s, memory_s: GPU time that stretches with the clock, and that does not.
+        host_s: dispatch time on the calibrated host.
+        compute_j, memory_j: work of the multiprocessors at full clock, and of memory.
+    """
+
+    compute_s: float
+    memory_s: float
+    host_s: float
+    compute_j: float
+    memory_j: float
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU time at full clock."""
+        return self.compute_s + self.memory_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """What a step costs, apart from the placement.
+
+    Attributes:
+        name: the workload's.
+        passes, optimizer: the two parts; a step has `accumulate` of the first, one of the second.
+        backward_s: GPU time of backward in a pass, which can hide communication.
+        accumulate, batch: of the workload.
+        gradient_bytes: what data-parallel training has to exchange per step.
+        launch_share: part of GPU time that is only the minimum time of small kernels.
+        far: distance of operations from microbenchmarks by GPU time; 0 right there, 1 out of reach.
+        terms_s: GPU seconds of a step by phase and kind.
+        work: FLOPs by unit, bytes and busy seconds of a step (`work.WORK`).
+        counts: what the host has to do.
+    """
+
+    name: str
+    passes: Part
+    optimizer: Part
+    backward_s: float
+    accumulate: int
+    batch: int
+    gradient_bytes: float
+    launch_share: float
+    far: float
+    terms_s: Mapping[str, float]
+    work: Mapping[str, float]
+    counts: HostCounts
+
+
+def profile_of(prepared: Prepared, gpu: Gpu, values: Values, residuals: Residuals) -> StepProfile:
+    """The workload on `gpu`, with the sums over its operations made."""
+    workload, table, counts = prepared.workload, prepared.table, prepared.counts
+    times = operation_times(table, values, residuals, gpu)
+    total = times.seconds * table.count
+    repeats = np.where(table.optimizer, 1.0, float(workload.accumulate))
+    work = work_of(table, total, values, gpu)
+    pass_host_s, once_host_s = host_seconds(counts, values)
+    compute_j, memory_j = joules(work, values)
+    last = table.optimizer
+
+    def part(rows: Floats, host_s: float) -> Part:
+        return Part(
+            compute_s=float((total * times.compute * rows).sum()),
+            memory_s=float((total * ~times.compute * rows).sum()),
+            host_s=host_s,
+            compute_j=float((compute_j * rows).sum()),
+            memory_j=float((memory_j * rows).sum()),
+        )
+
+    busy = float((total * repeats).sum())
+    floor = values["kernel.minimum_s"] * table.kernels * table.count * repeats
+    return StepProfile(
+        name=workload.name,
+        passes=part((~last).astype(np.float64), pass_host_s),
+        optimizer=part(last.astype(np.float64), once_host_s),
+        backward_s=float(total[[op.phase is Phase.BACKWARD for op in table.operations]].sum()),
+        accumulate=workload.accumulate,
+        batch=workload.batch,
+        gradient_bytes=workload.gradient_bytes,
+        launch_share=float(floor.sum()) / busy if busy else 0.0,
+        far=float((times.far * total * repeats).sum()) / busy if busy else 0.0,
+        terms_s=_terms(table, total * repeats),
+        work={
+            name: float((column * repeats).sum()) for name, column in zip(WORK, work, strict=True)
+        },
+        counts=counts,
+    )
+
+
+def joules(work: Floats, values: Values) -> tuple[Floats, Floats]:
+    """Dynamic energy of each row: of the multiprocessors, and of memory."""
+    energies = np.array([values.look(f"power.{name}") for name in WORK])
+    each = work * energies[:, None]
+    is_memory = np.array([name == MEMORY for name in WORK])
+    return each[~is_memory].sum(axis=0), each[is_memory].sum(axis=0)
+
+
+def _terms(table: OperationTable, seconds: Floats) -> dict[str, float]:
+    terms: dict[str, float] = {}
+    for op, value in zip(table.operations, seconds.tolist(), strict=True):
+        name = f"{op.phase}.{op.kind}"
+        terms[name] = terms.get(name, 0.0) + value
+    return dict(sorted(terms.items(), key=lambda item: -item[1]))
+
+
+# Time and power of many steps at once.
+#
+#     step   = max(max(GPU, host) + communication, data)
+#     GPU    = compute / f + memory,   f = clock over the clock the GPU would choose
+#     energy = (idle + static) step + compute_j V(f)^2 + memory_j
+#
+# When energy / step is above the cap, f falls until it is not: only compute-bound time stretches
+# (`predict.capped`).
 
 TINY_S = 1e-12
 
@@ -66,7 +197,7 @@ def step_results(steps: Steps, values: Values) -> StepResults:
     """The steps, each with the clock that its cap allows."""
     gpu_s = steps.compute_s / steps.clock_share + steps.memory_s
     waiting_s = steps.communication_s + unhidden_s(gpu_s, steps.host_s, values)
-    profile = capped.StepProfile(
+    profile = cap_curve.StepProfile(
         compute_s=steps.compute_s,
         memory_s=steps.memory_s,
         static_w=values["power.idle_w"] + values["power.static_w"],
@@ -76,7 +207,7 @@ def step_results(steps: Steps, values: Values) -> StepResults:
         host_s=np.maximum(steps.host_s, steps.data_s - waiting_s),
         waiting_s=waiting_s,
     )
-    settled = capped.settle(
+    settled = cap_curve.settle(
         profile,
         cap_w=steps.cap_w * values["power.cap_share"],
         clock=steps.clock_share,
@@ -94,6 +225,65 @@ def unhidden_s(gpu_s: Floats, host_s: Floats, values: Values) -> Floats:
     return np.asarray(longer * ((1 + evenness) ** (1 / sharpness) - 1), dtype=np.float64)
 
 
-def voltage_of(values: Values) -> capped.VoltageCurve:
+def voltage_of(values: Values) -> cap_curve.VoltageCurve:
     """How the voltage follows the clock."""
-    return capped.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
+    return cap_curve.VoltageCurve(values["power.voltage_floor"], values["power.voltage_knee"])
+
+
+def all_pairs(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Steps:
+    """Every profile on every placement, placements running fastest."""
+
+    def of_profile(values: list[float]) -> Floats:
+        return np.repeat(np.array(values, dtype=np.float64), len(placements))
+
+    def of_placement(values: list[float]) -> Floats:
+        return np.tile(np.array(values, dtype=np.float64), len(profiles))
+
+    sums = [_sums(profile) for profile in profiles]
+    columns = [of_profile([row[i] for row in sums]) for i in range(5)]
+    compute_s, memory_s, host_s, compute_j, memory_j = columns
+    samples = of_profile([float(p.batch * p.accumulate) for p in profiles])
+    host_speed = of_placement([p.host_speed for p in placements])
+    loader = of_placement([p.samples_s if p.samples_s else np.inf for p in placements])
+    return Steps(
+        compute_s=compute_s,
+        memory_s=memory_s,
+        host_s=host_s / host_speed,
+        compute_j=compute_j,
+        memory_j=memory_j,
+        communication_s=_exposed_s(profiles, placements),
+        data_s=samples / loader,
+        cap_w=of_placement([p.cap_w or p.gpu.tdp_w for p in placements]),
+        clock_share=of_placement(
+            [
+                min(p.clock_mhz / p.gpu.boost_clock_mhz, 1.0) if p.clock_mhz else 1.0
+                for p in placements
+            ]
+        ),
+    )
+
+
+def _sums(profile: StepProfile) -> tuple[float, ...]:
+    """Passes and optimizer of a step together."""
+    times, one, last = profile.accumulate, profile.passes, profile.optimizer
+    return (
+        times * one.compute_s + last.compute_s,
+        times * one.memory_s + last.memory_s,
+        times * one.host_s + last.host_s,
+        times * one.compute_j + last.compute_j,
+        times * one.memory_j + last.memory_j,
+    )
+
+
+def _exposed_s(profiles: Sequence[StepProfile], placements: Sequence[Placement]) -> Floats:
+    """Exchange of gradients that backward does not hide, profiles by placements in a row."""
+    backward_s = np.array([p.backward_s for p in profiles])
+    gradient_bytes = np.array([p.gradient_bytes for p in profiles])
+    exposed_s = np.zeros((len(profiles), len(placements)))
+    rings: dict[Ring, list[int]] = {}
+    for index, placement in enumerate(placements):
+        if placement.gpus > 1:
+            rings.setdefault(ring_of(placement), []).append(index)
+    for ring, indices in rings.items():
+        exposed_s[:, indices] = exchange(gradient_bytes, backward_s, ring).exposed_s[:, None]
+    return exposed_s.ravel()

@@ -13,14 +13,13 @@ streams       elementwise, reduction, copy, index, random, view, other
 optimizers    foreach, and all operations of an optimizer step
 """
 
-from wattloop.predict.workload.costs.attentions import attention
-from wattloop.predict.workload.costs.convolutions import conv
-from wattloop.predict.workload.costs.optimizers import foreach, optimizer_step
-from wattloop.predict.workload.costs.place import Place
-from wattloop.predict.workload.costs.products import gemm
-from wattloop.predict.workload.costs.recurrent import rnn
-from wattloop.predict.workload.costs.rows import embedding, loss, norm, pool, softmax
-from wattloop.predict.workload.costs.streams import (
+from wattloop.predict.workload.costs.context import OpContext
+from wattloop.predict.workload.costs.convolution import conv
+from wattloop.predict.workload.costs.fused import attention, rnn
+from wattloop.predict.workload.costs.optimizer import foreach, optimizer_step
+from wattloop.predict.workload.costs.product import gemm
+from wattloop.predict.workload.costs.row import embedding, loss, norm, pool, softmax
+from wattloop.predict.workload.costs.stream import (
     copy,
     elementwise,
     index,
@@ -31,7 +30,7 @@ from wattloop.predict.workload.costs.streams import (
 )
 
 __all__ = [
-    "Place",
+    "OpContext",
     "attention",
     "conv",
     "copy",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from wattloop.predict.workload.costs.place import Place
+from wattloop.predict.workload.costs.context import OpContext
 from wattloop.predict.workload.operation import Phase
 
 __all__ = ["Call", "ModuleCall", "tensors_among"]
@@ -45,9 +45,9 @@ class Call:
         return tensors_among((self.result,))
 
     @property
-    def place(self) -> Place:
+    def place(self) -> OpContext:
         """Where it is called, with the shapes and bytes of its tensors."""
-        return Place(
+        return OpContext(
             op=self.name,
             phase=self.phase,
             module=self.module,
@@ -58,9 +58,9 @@ class Call:
         )
 
     @property
-    def part(self) -> Place:
+    def part(self) -> OpContext:
         """As `place`, without shapes and bytes, for an operation that is part of this call."""
-        return Place(op=self.name, phase=self.phase, module=self.module, calls=0)
+        return OpContext(op=self.name, phase=self.phase, module=self.module, calls=0)
 
     @cached_property
     def dtype(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from wattloop.predict.workload import costs
-from wattloop.predict.workload.costs.place import Place
+from wattloop.predict.workload.costs.context import OpContext
 from wattloop.predict.workload.operation import Operation
 from wattloop.predict.workload.rules.call import Call, dtype_name
 
@@ -31,7 +31,7 @@ def _attention(call: Call) -> Operation:
         algorithm=algorithm,
         value_dim=v.shape[-1],
         mask_elements=None if mask is None else mask.numel(),
-        **Place(
+        **OpContext(
             op=call.name.replace("wattloop.attention", "aten.scaled_dot_product_attention"),
             phase=call.phase,
             module=call.module,
@@ -60,7 +60,7 @@ def _rnn(call: Call) -> list[Operation]:
         call.product_dtype,
         biased=biased,
         training=training,
-        **Place(
+        **OpContext(
             op=call.name.replace("wattloop.rnn", "aten._cudnn_rnn"),
             phase=call.phase,
             module=call.module,
@@ -73,7 +73,7 @@ def _rnn(call: Call) -> list[Operation]:
     # cuDNN wants the sequence first and the input dense.
     name = dtype_name(x.dtype)
     turned = costs.copy(
-        x.numel(), name, name, strided=True, **(call.part | Place(op="aten.contiguous"))
+        x.numel(), name, name, strided=True, **(call.part | OpContext(op="aten.contiguous"))
     )
     return [replace(turned, calls=1), made]
 
@@ -87,14 +87,14 @@ def _rms_norm(call: Call) -> Operation:
         x.numel() // columns,
         columns,
         dtype=call.dtype,
-        **(call.place | Place(op=call.name.replace("wattloop.rms", "aten._fused_rms"))),
+        **(call.place | OpContext(op=call.name.replace("wattloop.rms", "aten._fused_rms"))),
     )
 
 
 def _gates(call: Call) -> Operation:
     """The gates of one step of a recurrent layer."""
     op = call.name.replace("wattloop.", "aten._thnn_fused_").replace("_gates", "_cell")
-    place = call.place | Place(op=op)
+    place = call.place | OpContext(op=op)
     return costs.elementwise(call.elements, 0, 0, call.dtype, flops_per_element=6.0, **place)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError
 from wattloop.predict.workload.operation import Operation
-from wattloop.predict.workload.rules import convolutions, fused, products, rows, streams
+from wattloop.predict.workload.rules import convolution, fused, product, row, stream
 from wattloop.predict.workload.rules.call import Call, ModuleCall
 
 __all__ = ["module_rule", "operations_of", "register_rule", "registered", "unregister_rule"]
@@ -67,7 +67,7 @@ def module_rule(module: Any) -> ModuleRule | None:
 
 def operations_of(call: Call) -> Sequence[Operation]:
     """What a call does; by its bytes when no rule is known."""
-    rule = _user_rules.get(call.name) or _RULES.get(call.name) or streams.rule_of(call)
+    rule = _user_rules.get(call.name) or _RULES.get(call.name) or stream.rule_of(call)
     made = rule(call)
     return (made,) if isinstance(made, Operation) else made
 
@@ -79,6 +79,6 @@ def _source(rule: Any) -> str:
         return repr(rule)
 
 
-_RULES: dict[str, Rule] = {**products.RULES, **convolutions.RULES, **fused.RULES, **rows.RULES}
+_RULES: dict[str, Rule] = {**product.RULES, **convolution.RULES, **fused.RULES, **row.RULES}
 _user_rules: dict[str, Rule] = {}
 _module_rules: dict[type, ModuleRule] = {}

@@ -1,9 +1,4 @@
-"""The types that CUDA's autocast gives each operation, for fake tensors on the CPU.
-
-CPU autocast has other lists (it leaves norms and softmax in bf16). While a trace runs, the
-operations of CUDA's lists (ATen/autocast_mode.h) get kernels of ours for the CPU's autocast key,
-and what only the CPU lists is let through.
-"""
+"""Types that CUDA's autocast gives each operation, reproduced on fake CPU tensors."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +7,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["WeightCasts", "autocasting", "cuda_lists"]
+# The types that CUDA's autocast gives each operation, for fake tensors on the CPU.
+#
+# CPU autocast has other lists (it leaves norms and softmax in bf16). While a trace runs, the
+# operations of CUDA's lists (ATen/autocast_mode.h) get kernels of ours for the CPU's autocast key,
+# and what only the CPU lists is let through.
 
 
 @contextmanager
@@ -195,7 +194,11 @@ def _overload(name: str) -> Any:
 
 
 _LISTS_RMS_NORM = "2.12"
+
+
 """Since then CUDA's autocast computes RMS norms in fp32 (2.11 does not yet, 2.13 does)."""
+
+
 _LOWER = """
 _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm
@@ -203,6 +206,8 @@ mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_f
 _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
 lstm.input gru.input rnn_tanh.input rnn_relu.input lstm.data gru.data rnn_tanh.data rnn_relu.data
 """
+
+
 _FP32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
 pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
@@ -215,10 +220,52 @@ _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_
 upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
 _upsample_bicubic2d_aa norm.Scalar norm.ScalarOpt_dim
 """
+
+
 _FP32_BY_DTYPE = """
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
 linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
 """
+
+
 _PROMOTE = """
 addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """
+
+
+@contextmanager
+def cuda_autocast_is_ours() -> Iterator[None]:
+    """`torch.autocast("cuda", ...)` in a model acts on the fake tensors in here."""
+    kind: Any = torch.autocast
+    make, enter = kind.__init__, kind.__enter__
+    moved: list[Any] = []
+
+    def made(
+        self: Any,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or _usual()
+        make(self, device_type, dtype, enabled, cache_enabled)
+
+    def entered(self: Any) -> Any:
+        if self.device == "cuda":  # a decorator, made before the trace
+            self.device = "cpu"
+            moved.append(self)
+        return enter(self)
+
+    kind.__init__, kind.__enter__ = made, entered
+    try:
+        yield
+    finally:
+        kind.__init__, kind.__enter__ = make, enter
+        for each in moved:
+            each.device = "cuda"
+
+
+def _usual() -> Any:
+    """The type where a model names none: that of the autocast around it, else CUDA's default."""
+    return torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.predict.workload.rules.registry import registered
-from wattloop.predict.workload.tracing.building import module_of
+from wattloop.predict.workload.tracing.fake_weights import module_of
 from wattloop.predict.workload.tracing.request import Request
 from wattloop.version import __version__
 

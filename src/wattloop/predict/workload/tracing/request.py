@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.costs.optimizers import OPTIMIZERS, STYLES, rule_of
+from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES, rule_of
 
 __all__ = ["PRECISIONS", "Request"]
 

@@ -1,10 +1,10 @@
-"""One step on fake tensors: forward, loss, backward, optimizer."""
+"""Trace one training step on fake tensors: forward, loss, backward, optimizer."""
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,36 +12,164 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
 from wattloop.core.errors import ConfigError
-from wattloop.predict.workload.accumulation import accumulation
-from wattloop.predict.workload.operation import Phase
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.optimizer import rule_of
+from wattloop.predict.workload.operation import Operation, Phase
 from wattloop.predict.workload.rules.call import dtype_name
-from wattloop.predict.workload.tracing.autocast import autocasting, cuda_lists
-from wattloop.predict.workload.tracing.autocast_inside import cuda_autocast_is_ours
-from wattloop.predict.workload.tracing.blocks import Blocks
-from wattloop.predict.workload.tracing.building import faked, module_of
-from wattloop.predict.workload.tracing.devices import OneDevice
-from wattloop.predict.workload.tracing.joining import joined, whole_step
-from wattloop.predict.workload.tracing.losses import loss_of
-from wattloop.predict.workload.tracing.memory import Memory
-from wattloop.predict.workload.tracing.modes import as_on_cuda, in_mode
-from wattloop.predict.workload.tracing.optimizing import Optimizing
-from wattloop.predict.workload.tracing.paths import Paths
-from wattloop.predict.workload.tracing.recorder import Recorder
+from wattloop.predict.workload.tracing.autocast import (
+    autocasting,
+    cuda_autocast_is_ours,
+    cuda_lists,
+)
+from wattloop.predict.workload.tracing.block_reuse import Blocks, joined, whole_step
+from wattloop.predict.workload.tracing.constant_tracking import Guesses
+from wattloop.predict.workload.tracing.fake_weights import faked, module_of, on_fake_weights
+from wattloop.predict.workload.tracing.fused_ops import whole_operations
+from wattloop.predict.workload.tracing.module_paths import Paths
+from wattloop.predict.workload.tracing.module_rules import counted_by_rules
+from wattloop.predict.workload.tracing.recorder import Memory, Recorder
 from wattloop.predict.workload.tracing.request import Request
-from wattloop.predict.workload.tracing.ruled import counted_by_rules
-from wattloop.predict.workload.tracing.scalars import Guesses
-from wattloop.predict.workload.tracing.standing_in import on_fake_weights
-from wattloop.predict.workload.tracing.unpacked import samples_unpacked
-from wattloop.predict.workload.tracing.whole import whole_operations
-from wattloop.predict.workload.workload import Workload
+from wattloop.predict.workload.tracing.torch_state import (
+    OneDevice,
+    as_on_cuda,
+    in_mode,
+    samples_unpacked,
+)
+from wattloop.predict.workload.workload import Workload, accumulation
 from wattloop.version import __version__
 
-__all__ = ["traced"]
+
+def loss_of(request: Request, output: Any, targets: Any, guesses: Guesses) -> Any:
+    """A number to differentiate; None where nothing is."""
+    if request.loss is not None:
+        return _asked_loss(request.loss, output, targets)
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    if not request.training:
+        return None
+    first = _first_float(output)
+    if first is None:
+        raise ConfigError("the model's output has no floating-point tensor to differentiate")
+    guesses.note("no loss was given and the model has none: the mean of its output is taken")
+    return first.mean()
+
+
+def _asked_loss(loss: Any, output: Any, targets: Any) -> Any:
+    if callable(loss):
+        return loss(output) if targets is None else loss(output, targets)
+    scores = _first_float(output)
+    if loss == "mse":
+        aim = torch.empty_like(scores) if targets is None else targets
+        return torch.nn.functional.mse_loss(scores, aim)
+    if scores.dim() > 2 and targets is None:
+        scores = scores.flatten(0, -2)  # a class for each position, classes last
+    if targets is None:
+        targets = torch.empty(scores.shape[0], dtype=torch.int64)
+    return torch.nn.functional.cross_entropy(scores, targets)
+
+
+def _first_float(output: Any) -> Any:
+    logits = getattr(output, "logits", None)
+    for each in (logits, *tree_flatten(output)[0]):
+        if isinstance(each, torch.Tensor) and each.is_floating_point():
+            return each
+    return None
+
+
+@dataclass(frozen=True)
+class Optimizing:
+    """What an optimizer does and keeps.
+
+    Attributes:
+        name: as in `costs.optimizers`; empty when there is none.
+        operations: of one step, the sums of accumulated gradients included.
+        state_bytes: kept between steps.
+        spare_bytes: needed while the step runs.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    state_bytes: float
+    spare_bytes: float
+
+    @classmethod
+    def of(cls, request: Request, trained: Sequence[Any]) -> "Optimizing":
+        """The optimizer that a request asks for, over these parameters."""
+        if not request.training or not request.optimizer:
+            return cls("", (), 0.0, 0.0)
+        name = (
+            request.optimizer
+            if isinstance(request.optimizer, str)
+            else _name_of(request.optimizer(list(trained)))
+        )
+        rule = rule_of(name)
+        by_dtype: dict[str, list[int]] = {}
+        for each in trained:
+            by_dtype.setdefault(dtype_name(each.dtype), []).append(each.numel())
+        made: list[Operation] = []
+        if request.precision == "fp16":
+            made += _unscaling(name, by_dtype)
+        for dtype, sizes in by_dtype.items():
+            made += costs.optimizer_step(name, sizes, style=request.style, dtype=dtype)
+        whole = float(sum(each.numel() * each.element_size() for each in trained))
+        spare = rule.spare * whole if request.style == "foreach" else 0.0
+        return cls(name, tuple(made), rule.states * whole, spare)
+
+
+def _unscaling(name: str, by_dtype: dict[str, list[int]]) -> list[Operation]:
+    """Under fp16 a gradient scaler divides gradients and looks for infinities."""
+    made = [
+        costs.foreach(
+            name,
+            len(sizes),
+            sum(sizes),
+            fused=False,
+            dtype=dtype,
+            sizes=sizes,
+            lists=1,
+            op="aten._amp_foreach_non_finite_check_and_unscale_",
+        )
+        for dtype, sizes in by_dtype.items()
+    ]
+    update = costs.elementwise(1, 3, 1, "fp32", op="aten._amp_update_scale_", phase=Phase.OPTIMIZER)
+    return [*made, update]
+
+
+def _name_of(optimizer: Any) -> str:
+    """The rule for an optimizer of torch."""
+    kind = type(optimizer).__name__.lower()
+    group = optimizer.param_groups[0]
+    decays = bool(group.get("weight_decay"))
+    if kind not in {"adamw", "adam", "sgd", "rmsprop"}:
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} has no rule; use AdamW, Adam, SGD or RMSprop"
+        )
+    for option in ("amsgrad", "centered", "nesterov", "maximize"):
+        if group.get(option):
+            raise ConfigError(f"optimizer {type(optimizer).__name__}: {option} has no rule yet")
+    if kind == "rmsprop" and group.get("momentum"):
+        raise ConfigError("optimizer RMSprop: momentum has no rule yet")
+    name = kind
+    if kind == "sgd" and group.get("momentum"):
+        name += "+momentum"
+    if decays and kind != "adamw":
+        name += "+decay"
+    return name
+
 
 _ONE_AT_A_TIME = threading.Lock()
+
+
 _CUBLAS_BYTES = 32 * 2**20
+
+
 """Workspace that torch gives cuBLAS on GPUs since Hopper (8 MiB before)."""
+
+
 _LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 """Types of autocast, by precision."""
 
 

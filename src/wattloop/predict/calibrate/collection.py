@@ -1,0 +1,238 @@
+"""Run the calibration suite within a budget of time; an interrupted collection loses nothing."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.predict.calibrate.case import SECTIONS, Case
+from wattloop.predict.calibrate.device import Bench
+from wattloop.predict.calibrate.families.builder import build
+from wattloop.predict.calibrate.host import host_seconds
+from wattloop.predict.calibrate.machine import machine_record
+from wattloop.predict.calibrate.sample_file import SampleFile
+from wattloop.predict.calibrate.sensor import Sensor
+from wattloop.predict.calibrate.suite import SHARES, cases
+from wattloop.predict.calibrate.timing import Timer, hold
+
+
+class Taken(NamedTuple):
+    """What became of a section's cases."""
+
+    taken: int
+    failed: int
+    kept: int
+    cases: int
+    last_error: str = ""
+
+
+Progress = Callable[[str, int, int, float], None]
+
+
+"""Section, cases done, cases of the section, seconds of its budget left."""
+
+
+RECORDS = {"kernels": "kernel", "host": "host", "power": "power", "steps": "step",
+           "waiting": "step", "profile": "profile"}  # fmt: skip
+
+
+class Collection:
+    """Takes cases one by one and writes what they gave.
+
+    Args:
+        bench, sensor, file: where they run, what reads the energy, where they are written.
+        hold_s: settling time and window of a power run.
+        step_s: warm-up and window of a training step; one of several rounds takes half of it.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        sensor: Sensor,
+        file: SampleFile,
+        *,
+        hold_s: tuple[float, float] = (0.7, 1.5),
+        step_s: tuple[float, float] = (1.1, 2.0),
+    ) -> None:
+        self._bench = bench
+        self._sensor = sensor
+        self._file = file
+        self._timer = Timer(bench)
+        self._hold_s = hold_s
+        self._step_s = step_s
+
+    def take(
+        self,
+        section: str,
+        cases: Sequence[Case],
+        budget_s: float,
+        progress: Progress = lambda *_: None,
+    ) -> Taken:
+        """Take the cases that the file lacks until the budget is spent.
+
+        Raises:
+            WattloopError: a case broke the GPU for this process, so that all others would fail.
+        """
+        end_s = time.monotonic() + budget_s
+        taken = failed = kept = 0
+        last_error = ""
+        for number, case in enumerate(cases):
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                break
+            progress(section, number, len(cases), left_s)
+            if case.key in self._file.done:
+                kept += 1
+                continue
+            record = self._record(case)
+            self._file.write(record)
+            self._file.done.add(case.key)
+            taken += 1
+            if record["error"] is not None:
+                failed, last_error = failed + 1, f"{case.key}: {record['error']}"
+                self._recover(last_error)
+        progress(section, taken + kept, len(cases), 0.0)
+        return Taken(taken, failed, kept, len(cases), last_error)
+
+    def _record(self, case: Case) -> Mapping[str, object]:
+        head = {"record": RECORDS[case.section], "case": case.key, "family": case.family}
+        try:
+            return {**head, "params": dict(case.params), **self._measured(case), "error": None}
+        except Exception as error:  # noqa: BLE001 - one case that fails must not end the collection
+            reason = f"{type(error).__name__}: {error}"[:300]
+            return {**head, "params": dict(case.params), "error": reason}
+        finally:
+            self._clean(case)
+
+    def _measured(self, case: Case) -> Mapping[str, object]:
+        bench = self._bench
+        if case.section == "host":
+            return host_seconds(bench, case.family, case.params)
+        if case.section == "power":
+            return self._held(case)
+        if case.section == "kernels":
+            return self._timed(case)
+        from wattloop.predict.calibrate.steps import measure_step, profile_step
+
+        if case.section == "profile":
+            return profile_step(bench, case.params)
+        warm_up_s, window_s = self._step_s
+        if case.section == "waiting":
+            warm_up_s, window_s = warm_up_s / 2, window_s / 2
+        return measure_step(
+            bench, case.params, self._sensor, warm_up_s=warm_up_s, window_s=window_s
+        )
+
+    def _timed(self, case: Case) -> Mapping[str, object]:
+        work = build(case.family, case.params, self._bench)
+        timed = self._timer.time(work.calls)
+        seconds, host_s = timed.seconds, timed.host_s
+        if work.less:
+            less = self._timer.time(work.less)
+            seconds, host_s = seconds - less.seconds, host_s - less.host_s
+        return {
+            "seconds": seconds,
+            "spread": round(timed.spread, 4),
+            "repeats": timed.repeats,
+            "sets": len(work.calls),
+            "host_s": host_s,
+            "clock_mhz": self._sensor.clock_mhz(),
+            "power_w": None,
+            "window_s": seconds * timed.repeats * timed.rounds,
+            "workspace_bytes": self._bench.workspace_bytes(work.calls[0]),
+            **work.note,
+        }
+
+    def _held(self, case: Case) -> Mapping[str, object]:
+        duty = float(str(case.params.get("duty", 1.0)))
+        calls: Sequence[Callable[[], Any]] = ()
+        if case.family != "idle":
+            calls = build(case.family, case.params, self._bench).calls
+        settle_s, window_s = self._hold_s
+        return hold(
+            self._bench, calls, self._sensor, duty=duty, settle_s=settle_s, window_s=window_s
+        )
+
+    def _recover(self, last_error: str) -> None:
+        """Memory of what failed is given back. A fault of the GPU itself stays in its context."""
+        gc.collect()
+        try:
+            self._bench.synchronize()
+            self._bench.free()
+        except RuntimeError:
+            raise WattloopError(
+                f"the GPU stopped at {last_error}; nothing more can run on it in this process. "
+                f"Go on after that case with 'wattloop calibrate collect -o {self._file.path} "
+                "--resume', and if it happens again see 'dmesg | grep -i xid'"
+            ) from None
+
+    def _clean(self, case: Case) -> None:
+        """Graphs of autograd hold large tensors in cycles; a model's memory is given back."""
+        if case.section in ("steps", "waiting", "profile"):
+            gc.collect()
+            self._bench.free()
+
+
+def collect(
+    bench: Bench,
+    sensor: Sensor,
+    file: SampleFile,
+    *,
+    sections: Sequence[str] = SECTIONS,
+    budget_s: float,
+    progress: Progress = lambda *_: None,
+) -> Mapping[str, Taken]:
+    """Take what the file lacks of `sections` within `budget_s`; returns what became of each.
+
+    Raises:
+        ConfigError: the file is of another GPU.
+    """
+    end_s = time.monotonic() + budget_s
+    machine = machine_record(bench, sensor)
+    if file.gpu is not None and file.gpu != machine["gpu"]:
+        raise ConfigError(
+            f"{file.path}: field 'gpu' says {file.gpu}, but this is {machine['gpu']}; "
+            "name another file with -o"
+        )
+    file.write(machine)
+    tiny = not bench.on_gpu
+    # On the CPU the suite only tries the program: seconds of settling would show nothing.
+    collection = (
+        Collection(bench, sensor, file, hold_s=(0.02, 0.05), step_s=(0.01, 0.02))
+        if tiny
+        else Collection(bench, sensor, file)
+    )
+    results: dict[str, Taken] = {}
+    left = list(sections)
+    while left:
+        section = left[0]
+        share = SHARES[section] / sum(SHARES[name] for name in left)
+        section_s = max(0.0, end_s - time.monotonic()) * share
+        wanted = possible(cases(section, tiny=tiny), bench.precisions)
+        results[section] = collection.take(section, wanted, section_s, progress)
+        left.pop(0)
+    return results
+
+
+def possible(wanted: Sequence[Case], precisions: Set[str]) -> list[Case]:
+    """Without the cases in a precision that the GPU lacks."""
+
+    def has(case: Case) -> bool:
+        named = {case.params.get(name) for name in ("dtype", "to", "precision")} - {None}
+        return named <= precisions
+
+    return [case for case in wanted if has(case)]
+
+
+def chosen_sections(text: str) -> list[str]:
+    """Sections named in a list such as `kernels,power`, in the order of the suite.
+
+    Raises:
+        ConfigError: there is no such section.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in SECTIONS:
+            raise ConfigError(f"--sections {name}: known are {', '.join(SECTIONS)}")
+    return [name for name in SECTIONS if name in names] if names else list(SECTIONS)

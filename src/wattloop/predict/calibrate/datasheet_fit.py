@@ -1,0 +1,79 @@
+"""Fit of what serves GPUs without a calibration, to measured steps of several GPUs."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.constants import KernelConstants
+from wattloop.predict.models.kernels.datasheet import FITTED, SpecRules, spec_constants
+from wattloop.predict.models.kernels.fit import minimise
+from wattloop.predict.models.kernels.operation_table import Floats
+from wattloop.predict.models.kernels.step import Prepared, all_pairs, profile_of, step_results
+from wattloop.predict.models.model import Point
+
+ROWS_OF_A_GPU = 1.0
+
+
+"""Steps on one GPU err together: however many there are, they count as so many."""
+
+
+SOFT = 0.1
+
+
+ROUNDS = 15
+
+
+def fitted_rules(
+    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, start: SpecRules
+) -> SpecRules:
+    """`start` with what `FITTED` names fitted to the times of `points`."""
+    measured = np.log([point.step_s for point in points])
+    rows = Counter(point.placement.gpu.name for point in points)
+    prepared = [Prepared.of(point.workload) for point in points]
+    weight = np.sqrt([ROWS_OF_A_GPU / rows[point.placement.gpu.name] for point in points])
+
+    def rules_at(x: Floats) -> SpecRules:
+        return start.changed(
+            **{
+                name: getattr(start, name) * float(np.exp(at))
+                for name, at in zip(FITTED, x, strict=True)
+            }
+        )
+
+    def residuals(x: Floats) -> Floats:
+        seconds = _seconds(points, prepared, reference, calibrated, rules_at(x))
+        return np.asarray(weight * (np.log(seconds) - measured), dtype=np.float64)
+
+    prior = np.array(list(FITTED.values()))
+    found = minimise(residuals, np.zeros(len(FITTED)), prior, soft=SOFT, rounds=ROUNDS)
+    return rules_at(found)
+
+
+def spec_seconds(
+    points: Sequence[Point], reference: KernelConstants, calibrated: Gpu, rules: SpecRules
+) -> Floats:
+    """Predicted step times of `points`, their own measurements unseen."""
+    prepared = [Prepared.of(point.workload) for point in points]
+    return _seconds(points, prepared, reference, calibrated, rules)
+
+
+def _seconds(
+    points: Sequence[Point],
+    prepared: Sequence[Prepared],
+    reference: KernelConstants,
+    calibrated: Gpu,
+    rules: SpecRules,
+) -> Floats:
+    constants: dict[str, KernelConstants] = {}
+    seconds = []
+    for point, step in zip(points, prepared, strict=True):
+        gpu = point.placement.gpu
+        if gpu.name not in constants:
+            constants[gpu.name] = spec_constants(gpu, reference, calibrated, rules)
+        values = constants[gpu.name].values
+        profile = profile_of(step, gpu, values, constants[gpu.name].residuals)
+        steps = all_pairs([profile], [point.placement])
+        seconds.append(float(step_results(steps, values).step_s[0]))
+    return np.array(seconds)

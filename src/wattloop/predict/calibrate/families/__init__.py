@@ -1,0 +1,1 @@
+"""Operation families of the suite: the cases to measure and the calls that run them."""

@@ -1,1 +1,0 @@
-"""What the suite measures: lists of cases, one module per family."""

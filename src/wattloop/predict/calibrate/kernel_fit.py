@@ -1,0 +1,510 @@
+"""Constants of kernels from microbenchmarks: formulas first, then their residuals."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.constants import (
+    KernelConstants,
+    ResidualGroup,
+    Residuals,
+    Values,
+    nearness,
+)
+from wattloop.predict.models.kernels.fit import minimise
+from wattloop.predict.models.kernels.kernel_time import calculated_times
+from wattloop.predict.models.kernels.operation_table import (
+    Floats,
+    OperationTable,
+    class_of,
+    family_of,
+)
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.operation import Operation
+
+REACHES = (0.7, 1.2, 2.0, 3.3, 5.5, 9.0)
+
+
+NOISES = (0.03, 0.08, 0.2, 0.4, 0.8)
+
+
+"""Noise of a residual, as a share of how much residuals differ."""
+
+
+SHAPES = (0.6, 1.7)
+
+
+SHORTEST, LONGEST = 0.2, 60.0
+
+
+ROUNDS = 2
+
+
+class _Trial(NamedTuple):
+    loss: float
+    noise: float
+    errors: Floats
+
+
+def fitted_group(places: Floats, residuals: Floats) -> tuple[ResidualGroup | None, Floats]:
+    """The process whose lengths predict left-out samples best, and its errors on them.
+
+    No process (None) when it does not predict better than nothing.
+    """
+    best, lengths = None, np.ones(places.shape[1])
+    for reach in REACHES:
+        even = np.full(places.shape[1], reach)
+        trial = _tried(places / even, residuals)
+        if best is None or trial.loss < best.loss:
+            best, lengths = trial, even
+    if best is None or best.loss > 0.98 * _loss(residuals):
+        return None, residuals
+    for _ in range(ROUNDS):
+        before = best.loss
+        for feature in range(places.shape[1]):
+            if np.ptp(places[:, feature]) > 0:
+                best, lengths = _stretched(places, residuals, best, lengths, feature)
+        if best.loss > 0.995 * before:
+            break
+    kernel = nearness(places / lengths, places / lengths)
+    weights = np.asarray(
+        np.linalg.solve(kernel + best.noise**2 * np.eye(len(places)), residuals), dtype=np.float64
+    )
+    return ResidualGroup(places, weights, lengths), best.errors
+
+
+def left_out_errors(places: Floats, residuals: Floats, noise: float) -> Floats:
+    """Residual of each sample less what all others say of it (closed form)."""
+    inverse = np.linalg.inv(nearness(places, places) + noise**2 * np.eye(len(places)))
+    errors: Floats = (inverse @ residuals) / np.diag(inverse)
+    return errors
+
+
+def _stretched(
+    places: Floats, residuals: Floats, best: _Trial, lengths: Floats, feature: int
+) -> tuple[_Trial, Floats]:
+    """The length of one feature, shorter or longer as long as that helps."""
+    for shape in SHAPES:
+        while True:
+            tried = lengths.copy()
+            tried[feature] *= shape
+            if not SHORTEST < tried[feature] < LONGEST:
+                break
+            trial = _tried(places / tried, residuals)
+            if trial.loss >= 0.998 * best.loss:
+                break
+            best, lengths = trial, tried
+    return best, lengths
+
+
+def _tried(places: Floats, residuals: Floats) -> _Trial:
+    """The best noise for these places: one decomposition serves them all."""
+    values, vectors = np.linalg.eigh(nearness(places, places))
+    turned, squared = vectors.T @ residuals, vectors**2
+    trials = []
+    for noise in NOISES:
+        inverse = 1 / (np.maximum(values, 0.0) + noise**2)
+        errors = (vectors @ (inverse * turned)) / (squared @ inverse)
+        trials.append(_Trial(_loss(errors), noise, errors))
+    return min(trials, key=lambda trial: trial.loss)
+
+
+def _loss(errors: Floats) -> float:
+    """Between mean and square: large errors count, a few outliers do not rule."""
+    return float(np.mean(np.sqrt(0.05**2 + errors**2)))
+
+
+Params = Mapping[str, object]
+
+
+def operations_of(family: str, params: Params) -> tuple[Operation, ...]:
+    """Operations of one call of the case; none when the family is not known."""
+    make = _FAMILIES.get(family)
+    return make(params) if make else ()
+
+
+def _gemm(p: Params) -> tuple[Operation, ...]:
+    b, m, n, k = (_int(p, name) for name in "bmnk")
+    layout = str(p["layout"])
+    return (costs.gemm(b, m, n, k, dtype=_dtype(p), layout=layout, bias=bool(p.get("bias"))),)
+
+
+def _conv(p: Params) -> tuple[Operation, ...]:
+    side = _int(p, "side")
+    made = costs.conv(
+        str(p["direction"]),
+        _int(p, "n"),
+        _int(p, "c_in"),
+        (side,) if p.get("line") else (side, side),
+        _int(p, "c_out"),
+        _int(p, "k"),
+        stride=_int(p, "stride"),
+        padding=_int(p, "padding"),
+        groups=_int(p, "groups"),
+        dtype=_dtype(p),
+        channels_last=bool(p.get("channels_last")),
+        transposed=bool(p.get("transposed")),
+    )
+    return (made,)
+
+
+def _attention(p: Params) -> tuple[Operation, ...]:
+    dtype, masked = _dtype(p), bool(p.get("masked"))
+    fused = "flash" if dtype in ("bf16", "fp16") and not masked else "efficient"
+    made = costs.attention(
+        str(p["direction"]),
+        _int(p, "batch"),
+        _int(p, "heads"),
+        _int(p, "kv_heads", _int(p, "heads")),
+        _int(p, "q_len"),
+        _int(p, "kv_len"),
+        _int(p, "head_dim"),
+        causal=bool(p.get("causal")),
+        masked=masked,
+        dtype=dtype,
+        algorithm=str(p.get("algorithm", fused)),
+    )
+    return (made,)
+
+
+def _rnn(p: Params) -> tuple[Operation, ...]:
+    made = costs.rnn(
+        str(p["direction"]),
+        str(p["cell"]),
+        _int(p, "layers"),
+        _int(p, "input"),
+        _int(p, "hidden"),
+        _int(p, "batch"),
+        _int(p, "seq"),
+        bool(p.get("bidirectional")),
+        _dtype(p),
+    )
+    return (made,)
+
+
+def _elementwise(p: Params) -> tuple[Operation, ...]:
+    function, elements, dtype = str(p["function"]), _int(p, "elements"), _dtype(p)
+    if function == "dropout":
+        return (costs.random(elements, dtype, tensors_read=1.0),)
+    op, reads, flops = _FUNCTIONS[function]
+    made = costs.elementwise(elements, reads, 1.0, dtype, flops_per_element=flops, op=f"aten.{op}")
+    return (made,)
+
+
+def _copy(p: Params) -> tuple[Operation, ...]:
+    layout = str(p["layout"])
+    sizes = p.get("sizes")
+    elements = math.prod(sizes) if isinstance(sizes, (list, tuple)) else _int(p, "elements")
+    if layout in ("cat", "pad", "slice", "roll", "transpose"):
+        return ()  # traces name them by themselves; whole matrices are hardly ever turned
+    return (costs.copy(elements, _dtype(p), str(p["to"]), strided=layout != "same"),)
+
+
+def _norm(p: Params) -> tuple[Operation, ...]:
+    norm = str(p["norm"])
+    if norm in ("layer", "rms"):
+        rows, columns = _int(p, "rows"), _int(p, "columns")
+    else:
+        area = _int(p, "side") ** 2
+        n, channels = _int(p, "n"), _int(p, "channels")
+        groups = _int(p, "groups", 1)
+        rows, columns = (n * area, channels) if norm == "batch" else (
+            n * groups, channels // groups * area
+        )  # fmt: skip
+    return (costs.norm(str(p["direction"]), norm, rows, columns, dtype=_dtype(p)),)
+
+
+def _softmax(p: Params) -> tuple[Operation, ...]:
+    rows, columns = _int(p, "rows"), _int(p, "columns")
+    return (costs.softmax(str(p["direction"]), rows, columns, dtype=_dtype(p)),)
+
+
+def _loss_fit_cases(p: Params) -> tuple[Operation, ...]:
+    rows, columns = _int(p, "rows"), _int(p, "columns")
+    direction, dtype = str(p["direction"]), _dtype(p)
+    if p["loss"] == "mse":
+        return ()
+    alone = costs.loss(direction, rows, columns, dtype=dtype)
+    if p["loss"] == "nll":
+        return (alone,)
+    return (costs.softmax(direction, rows, columns, dtype=dtype), alone)
+
+
+def _reduction(p: Params) -> tuple[Operation, ...]:
+    rows, columns, over = _int(p, "rows"), _int(p, "columns"), str(p["over"])
+    results = {"rows": columns, "all": 1, "norm": 1, "channels": rows // _int(p, "n", 1)}
+    op = {"mean_last": "mean", "max_last": "amax", "norm": "linalg_vector_norm"}.get(over, "sum")
+    made = costs.reduction(rows * columns, results.get(over, rows), _dtype(p), op=f"aten.{op}")
+    return (made,)
+
+
+def _embedding(p: Params) -> tuple[Operation, ...]:
+    rows, columns, table = (_int(p, name) for name in ("rows", "columns", "table_rows"))
+    return (costs.embedding(str(p["direction"]), rows, columns, table, dtype=_dtype(p)),)
+
+
+def _pool(p: Params) -> tuple[Operation, ...]:
+    kind, window, stride, side = (
+        str(p["pool"]), _int(p, "window"), _int(p, "stride"), _int(p, "side")
+    )  # fmt: skip
+    planes = _int(p, "n") * _int(p, "channels")
+    padding = window // 2 if kind == "max" and window > 2 else 0
+    out = 1 if kind == "adaptive" else (side + 2 * padding - window) // stride + 1
+    if kind == "adaptive":
+        return ()  # a mean over the picture, in a trace as well
+    made = costs.pool(
+        str(p["direction"]), planes * side**2, planes * out**2, window=(window, window),
+        stride=(stride, stride), dtype=_dtype(p), indices=kind == "max",
+    )  # fmt: skip
+    return (made,)
+
+
+def _index(p: Params) -> tuple[Operation, ...]:
+    elements = _int(p, "rows") * _int(p, "columns")
+    return (costs.index(elements, _dtype(p), op=f"aten.{p['function']}"),)
+
+
+def _optimizer(p: Params) -> tuple[Operation, ...]:
+    tensors, elements = _int(p, "tensors"), _int(p, "elements")
+    sizes = [elements // tensors] * tensors
+    if "function" not in p:
+        return costs.optimizer_step(str(p["optimizer"]), sizes, style=str(p["style"]))
+    reads, writes = _LISTS[str(p["function"])]
+    made = costs.foreach(
+        "adamw", tensors, elements, fused=False, lists_read=reads, lists_written=writes,
+        sizes=sizes,
+    )  # fmt: skip
+    return (made,)
+
+
+_FAMILIES: Mapping[str, Callable[[Params], tuple[Operation, ...]]] = {
+    "gemm": _gemm,
+    "conv": _conv,
+    "attention": _attention,
+    "rnn": _rnn,
+    "elementwise": _elementwise,
+    "copy": _copy,
+    "norm": _norm,
+    "softmax": _softmax,
+    "loss": _loss_fit_cases,
+    "reduction": _reduction,
+    "embedding": _embedding,
+    "pool": _pool,
+    "index": _index,
+    "optimizer": _optimizer,
+}
+
+
+_FUNCTIONS: Mapping[str, tuple[str, float, float]] = {
+    **{name: (name, 1.0, 1.0) for name in ("relu", "neg")},
+    **{name: (name, 1.0, 4.0) for name in ("silu", "tanh", "sigmoid", "hardswish", "exp", "rsqrt")},
+    "gelu": ("gelu", 1.0, 8.0),
+    "gelu_tanh": ("gelu", 1.0, 8.0),
+    "relu6": ("hardtanh", 1.0, 1.0),
+    "pow2": ("pow", 1.0, 1.0),
+    "scale": ("mul", 1.0, 1.0),
+    **{name: (name, 2.0, 1.0) for name in ("add", "sub", "mul", "div")},
+    "addcmul": ("addcmul", 2.0, 2.0),
+    "where": ("where", 2.25, 1.0),
+    "fill": ("zeros", 0.0, 0.0),
+    "accumulate": ("add", 2.0, 1.0),
+    "bias": ("add", 1.0, 1.0),
+    "column": ("add", 1.0, 1.0),
+    "relu_backward": ("threshold_backward", 2.0, 1.0),
+    "relu6_backward": ("hardtanh_backward", 2.0, 1.0),
+    "gelu_tanh_backward": ("gelu_backward", 2.0, 16.0),
+    "dropout_backward": ("native_dropout_backward", 1.25, 2.0),
+    **{f"{name}_backward": (f"{name}_backward", 2.0, 8.0)
+       for name in ("gelu", "silu", "tanh", "sigmoid", "hardswish")},
+}  # fmt: skip
+
+
+"""Function of the suite -> the operator's name, tensors read, FLOPs of an element."""
+
+
+_LISTS: Mapping[str, tuple[int, int]] = {
+    "mul_scalar": (1, 1), "add_scalar": (1, 1), "sqrt": (1, 1), "zero": (0, 1), "add_list": (2, 1),
+    "lerp": (2, 1), "div_list": (2, 1), "addcmul": (3, 1), "addcdiv": (3, 1),
+}  # fmt: skip
+
+
+"""List operation -> lists read and written."""
+
+
+def _int(p: Params, name: str, missing: int | None = None) -> int:
+    value = p.get(name, missing)
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"'{name}' is {value!r}, not a number")
+    return int(value)
+
+
+def _dtype(p: Params) -> str:
+    return str(p.get("dtype", "fp32"))
+
+
+# Constants of kernels from microbenchmarks: formulas first, then what they leave over.
+#
+# Each class of operations has a few constants of its own (an efficiency, a fixed time, a penalty),
+# found by robust least squares on the logarithm of its times. What remains is kept as a Gaussian
+# process over the place of an operation among its like, as far as leaving samples out shows that
+# it predicts.
+
+FEWEST = 4
+
+
+"""A class needs so many samples for constants of its own."""
+
+
+OWN: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("product.efficiency", "product.tile_s", "product.l2_share", "product.misaligned"),
+    "conv": ("product.efficiency", "product.tile_s", "product.layout_passes"),
+    "grouped": ("product.efficiency", "product.tile_s"),
+    "depthwise": ("depthwise.efficiency", "depthwise.start_s"),
+    "attention": ("attention.efficiency", "attention.block_s"),
+    "rnn": ("rnn.efficiency", "rnn.step_s"),
+}
+
+
+BY_FUNCTION = ("elementwise.", "reduction.", "index.", "pool.", "random.")
+
+
+"""Kinds whose classes are functions: one that was not measured is like the others together."""
+
+
+STREAM = ("stream.efficiency", "stream.start_s")
+
+
+PRIOR = 1.0
+
+
+"""Standard deviation, in logarithms, of a constant around its default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One microbenchmark: an operation, the seconds it took, whether its data were in L2."""
+
+    operation: Operation
+    seconds: float
+    resident: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """Constants, and by class the error (in logarithms) of each sample by all others."""
+
+    constants: KernelConstants
+    left_out: Mapping[str, Floats]
+
+
+def fitted_to_samples(constants: KernelConstants, samples: Sequence[Sample], gpu: Gpu) -> KernelFit:
+    """`constants` with every measured class's own, and the residuals of all."""
+    cold = [sample for sample in samples if not sample.resident]
+    # Inputs of samples are rotated so that L2 holds none of them, unless they are `resident`.
+    values = _with_minimum(constants.values.with_changes({"stream.l2_use": 0.0}), cold)
+    classes: dict[str, list[Sample]] = defaultdict(list)
+    for sample in cold:
+        classes[class_of(sample.operation)].append(sample)
+    for name, members in classes.items():
+        if len(members) >= FEWEST:
+            values = _with_best_split(values, name, members, gpu)
+    fits: dict[str, tuple[ResidualGroup | None, Floats]] = {}
+    families: dict[str, list[str]] = defaultdict(list)
+    left: dict[str, tuple[Floats, Floats]] = {}
+    for name, members in classes.items():
+        left[name] = _left_over(values, members, gpu)
+        families[family_of(name)].append(name)
+        if len(members) >= FEWEST:
+            fits[name] = fitted_group(*left[name])
+    for family, names in families.items():
+        if len(names) > 1 and family.startswith(BY_FUNCTION):
+            places = np.concatenate([left[name][0] for name in names])
+            fits[family] = fitted_group(places, np.concatenate([left[name][1] for name in names]))
+    groups = {name: group for name, (group, _) in fits.items() if group is not None}
+    values = _with_cache(values, Residuals(groups), samples, gpu)
+    values = values.with_changes({"stream.l2_use": constants.values["stream.l2_use"]})
+    made = {**constants.made, "microbenchmarks": len(samples)}
+    found = replace(constants, gpu=gpu.name, values=values, residuals=Residuals(groups), made=made)
+    return KernelFit(found, {name: errors for name, (_, errors) in fits.items()})
+
+
+def _with_cache(
+    values: Values, residuals: Residuals, samples: Sequence[Sample], gpu: Gpu
+) -> Values:
+    """How much quicker L2 is and how much of it counts, from samples whose data were in it."""
+    resident = [sample for sample in samples if sample.resident]
+    if len(resident) < FEWEST:
+        return values
+    table = table_of(resident)
+    factors = residuals.factors(table)
+    measured = np.log([sample.seconds for sample in resident])
+    names = ("stream.l2_speed", "stream.l2_share")
+    start = np.log([values[name] for name in names])
+    used = values.with_changes({"stream.l2_use": 1.0})
+
+    def off(x: Floats) -> Floats:
+        tried = used.with_changes(dict(zip(names, np.exp(x).tolist(), strict=True)))
+        seconds = calculated_times(table, tried, gpu).seconds * factors
+        return np.asarray(np.log(seconds) - measured, dtype=np.float64)
+
+    found = np.exp(minimise(off, start, np.full(len(names), PRIOR)))
+    return values.with_changes(dict(zip(names, found.tolist(), strict=True)))
+
+
+def _left_over(values: Values, members: Sequence[Sample], gpu: Gpu) -> tuple[Floats, Floats]:
+    """Places of the samples, and the logarithm of measured over calculated time."""
+    table = table_of(members)
+    measured = np.array([sample.seconds for sample in members])
+    residuals: Floats = np.log(measured / calculated_times(table, values, gpu).seconds)
+    return np.array(table.places), residuals
+
+
+def _with_minimum(values: Values, samples: Sequence[Sample]) -> Values:
+    """The time of a kernel that has nothing to do: the quickest tenth of the single ones."""
+    single = [sample.seconds for sample in samples if sample.operation.kernels == 1]
+    if len(single) < FEWEST:
+        return values
+    shortest = float(np.quantile(single, 0.02))
+    return values.with_changes({"kernel.minimum_s": min(max(shortest, 5e-7), 1e-5)})
+
+
+def _with_best_split(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
+    """The class's constants, with or without kernels that cut the sum over K into parts."""
+    whole = values.with_changes({f"product.splits.{name}": 1.0})
+    trials = [values, whole] if name.startswith(("gemm", "conv", "grouped")) else [values]
+    found = [_with_class(trial, name, members, gpu) for trial in trials]
+    wrong = [float(np.abs(_left_over(trial, members, gpu)[1]).mean()) for trial in found]
+    return found[wrong.index(min(wrong))]
+
+
+def _with_class(values: Values, name: str, members: Sequence[Sample], gpu: Gpu) -> Values:
+    """`values` with the constants of one class fitted to its samples."""
+    family, _, rest = name.partition(".")
+    own = OWN.get(family, STREAM)
+    scope = rest if family in ("depthwise", "attention", "rnn") else name
+    names = [f"{constant}.{scope}" for constant in own]
+    table = table_of(members)
+    measured = np.log([sample.seconds for sample in members])
+    start = np.log([max(values.look(constant, scope), 1e-3 * _unit(constant)) for constant in own])
+
+    def residuals(x: Floats) -> Floats:
+        tried = values.with_changes(dict(zip(names, np.exp(x).tolist(), strict=True)))
+        return np.asarray(np.log(calculated_times(table, tried, gpu).seconds) - measured)
+
+    found = minimise(residuals, start, np.full(len(start), PRIOR), soft=0.2, rounds=25)
+    return values.with_changes(dict(zip(names, np.exp(found).tolist(), strict=True)))
+
+
+def table_of(samples: Sequence[Sample]) -> OperationTable:
+    """A row for each sample: repeated ones are not merged."""
+    return OperationTable.of([sample.operation for sample in samples], merge=False)
+
+
+def _unit(constant: str) -> float:
+    """What is small for a constant, so that its logarithm exists when its default is zero."""
+    return 1e-4 if constant.endswith("_s") else 1.0

@@ -1,0 +1,374 @@
+"""GPU time of each operation: products by tiles and waves, attention, recurrent layers, streams."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.models.kernels.constants import Residuals, Values
+from wattloop.predict.models.kernels.operation_table import (
+    Floats,
+    OperationTable,
+    halvings_short,
+    is_apart,
+    size_of,
+    unit_of,
+)
+from wattloop.predict.workload.costs.fused import GATES
+from wattloop.predict.workload.operation import Kind, Operation
+
+# Time of memory-bound operations: bytes over the bandwidth they reach.
+#
+#     time = bytes x ((1 - h) / (e B) + h / (s e B)),   h = share of the bytes found in L2
+#
+# B is the data sheet's bandwidth, e the class's efficiency, s how much quicker L2 is.
+
+_OTHERS = ("gemm", "conv", "grouped", "attention", "rnn", "depthwise")
+
+
+def stream_times(
+    table: OperationTable, values: Values, gpu: Gpu
+) -> tuple[NDArray[np.intp], Floats]:
+    """Rows of memory-bound operations and the seconds of one call of each."""
+    rows = np.array(
+        [i for i, name in enumerate(table.classes) if name.split(".")[0] not in _OTHERS],
+        dtype=np.intp,
+    )
+    names = [table.classes[i] for i in rows]
+    seconds = bandwidth_seconds(table.bytes_moved[rows], values, gpu, names)
+    return rows, seconds + values.column("stream.start_s", names)
+
+
+def bandwidth_seconds(moved: Floats, values: Values, gpu: Gpu, names: Sequence[str]) -> Floats:
+    """Seconds to move so many bytes, with what L2 keeps of them."""
+    speed = gpu.memory_bytes_s * values.column("stream.efficiency", names)
+    room = gpu.l2_bytes * values["stream.l2_share"]
+    hit = values["stream.l2_use"] * np.clip(1 - moved / (2 * room), 0.0, 1.0)
+    return moved * ((1 - hit) + hit / values["stream.l2_speed"]) / speed
+
+
+# Matrix products as tiles over the GPU's multiprocessors.
+#
+#     time = waves x (K-loop of one tile + prologue and epilogue),  waves = ceil(tiles / SMs)
+#
+# The library picks a tile shape (and a split of K when there are too few tiles); we take the
+# quickest of a few, which is what its heuristics aim at.
+
+TILES = np.array(
+    [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64),
+     (32, 64), (64, 32), (32, 32)],
+    dtype=np.float64,
+)  # fmt: skip
+
+
+"""Rows and columns of the result that one multiprocessor makes at a time."""
+
+
+SPLITS = np.array([1, 2, 4, 8, 16, 32], dtype=np.float64)
+
+
+"""Into how many parts the K-loop may be cut, each by another multiprocessor."""
+
+
+SMALLEST_K = 64.0
+
+
+"""A K-loop is not cut into parts shorter than this."""
+
+
+SMALLEST_FILLING, SMALLEST_FILLING_K = 64.0, 256.0
+
+
+"""Libraries do not take smaller tiles or shorter sums only to keep more multiprocessors busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductUnits:
+    """What a product runs on, one value per row.
+
+    Attributes:
+        flops_s: peak times efficiency of the whole GPU.
+        l2_bytes_s: L2 to the multiprocessors, all together.
+        memory_bytes_s: achieved bandwidth of memory.
+        tile_s: prologue and epilogue of a tile.
+        splits: into how many parts K may be cut at most.
+        sms: multiprocessors.
+    """
+
+    flops_s: Floats
+    l2_bytes_s: Floats
+    memory_bytes_s: float
+    tile_s: Floats
+    splits: Floats
+    sms: int
+
+
+def product_seconds(dims: Floats, element_bytes: Floats, units: ProductUnits) -> Floats:
+    """Seconds of each product of `dims` (B, M, N, K), without the minimum of a kernel."""
+    if not len(dims):
+        return np.zeros(0)
+    b, m, n, k = (dims[:, i, None, None] for i in range(4))
+    tile_m, tile_n = TILES[None, :, 0, None], TILES[None, :, 1, None]
+    split = SPLITS[None, None, :]
+    k_part = np.ceil(k / split)
+    tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * split
+    sms = float(units.sms)
+    waves = np.ceil(tiles / sms)
+    size = element_bytes[:, None, None]
+    arithmetic = 2 * tile_m * tile_n * k_part / (units.flops_s[:, None, None] / sms)
+    # Fewer tiles than multiprocessors share the whole of L2's bandwidth.
+    active = np.minimum(tiles, sms)
+    loading = (tile_m + tile_n) * k_part * size / (units.l2_bytes_s[:, None, None] / active)
+    partial_sums = np.where(split > 1, 2 * 4 * b * m * n * split, 0.0) / units.memory_bytes_s
+    seconds = waves * (np.maximum(arithmetic, loading) + units.tile_s[:, None, None]) + partial_sums
+    forbidden = (k_part < SMALLEST_K) | (split > units.splits[:, None, None])
+    seconds = np.where((split > 1) & forbidden, np.inf, seconds)
+    quickest: Floats = seconds.min(axis=(1, 2))
+    return quickest
+
+
+def filled_share(dims: Floats, sms: int) -> Floats:
+    """Largest share of the multiprocessors that a tile and a split keep busy, for (B, M, N, K)."""
+    b, m, n, k = (dims[:, i, None, None] for i in range(4))
+    large = TILES[TILES.min(axis=1) >= SMALLEST_FILLING]
+    split = SPLITS[None, None, :]
+    tiles = b * np.ceil(m / large[None, :, 0, None]) * np.ceil(n / large[None, :, 1, None]) * split
+    shares = tiles / (np.ceil(tiles / sms) * sms)
+    shares = np.where((split > 1) & (k / split < SMALLEST_FILLING_K), 0.0, shares)
+    best: Floats = shares.max(axis=(1, 2))
+    return best
+
+
+SUM_BYTES = 4.0
+
+
+"""Of one element of a sum."""
+
+
+def product_times(
+    table: OperationTable, values: Values, gpu: Gpu
+) -> tuple[NDArray[np.intp], Floats]:
+    """Rows of products and dense convolutions, and the seconds of one call of each."""
+    rows = np.array(
+        [i for i, name in enumerate(table.classes) if name.split(".")[0] in _FAMILIES],
+        dtype=np.intp,
+    )
+    names = [table.classes[i] for i in rows]
+    dims = table.dims(rows)
+    convs = table.kinds[rows] == str(Kind.CONV)
+    directions = table.directions[rows]
+    dims = np.where(convs[:, None], conv_dims(dims, directions), dims)
+    peaks = peak_flops(gpu, table.dtypes[rows])
+    units = ProductUnits(
+        flops_s=peaks * values.column("product.efficiency", names),
+        l2_bytes_s=gpu.memory_bytes_s * values.column("product.l2_share", names),
+        memory_bytes_s=gpu.memory_bytes_s * values["stream.efficiency"],
+        tile_s=values.column("product.tile_s", names),
+        splits=values.column("product.splits", names),
+        sms=gpu.sms,
+    )
+    size = table.element_bytes[rows]
+    seconds = product_seconds(dims, size, units)
+    # The penalty is for the worst case, rows that start at any element; half of it for every other.
+    short = np.array([halvings_short(table.operations[i]) for i in rows]) / 3
+    seconds *= np.where(convs, 1.0, values.column("product.misaligned", names) ** short)
+    moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["product"] * len(rows))
+    seconds = np.maximum(seconds, moved)
+    channels_last = table.detail(rows, "channels_last", 0.0) > 0
+    passes = values.column("product.layout_passes", names)
+    seconds += np.where(convs & ~channels_last, passes * 2 * moved, 0.0)
+    apart = np.array([is_apart(table.operations[i]) for i in rows], dtype=np.bool_)
+    if apart.any():
+        sums = np.prod([table.detail(rows, key) for key in ("n", "c_in", "c_out")], axis=0)
+        twice = bandwidth_seconds(2 * SUM_BYTES * sums, values, gpu, ["product"] * len(rows))
+        seconds += np.where(apart, twice, 0.0)  # written, then read to be added
+    return rows, seconds
+
+
+_FAMILIES = ("gemm", "conv", "grouped")
+
+
+def conv_dims(dims: Floats, directions: NDArray[np.str_]) -> Floats:
+    """(B, M, N, K) of the product that a pass of a convolution really is.
+
+    `dims` are those of forward: (groups, pixels, C_out, C_in k_h k_w). The gradient of the input
+    sums over C_out and the window, the gradient of the weight over the pixels.
+    """
+    b, m, n, k = dims.T
+    data = np.stack([b, m, k, n], axis=1)
+    weight = np.stack([b, n, k, m], axis=1)
+    backward = (directions == "data")[:, None]
+    return np.where(backward, data, np.where((directions == "weight")[:, None], weight, dims))
+
+
+def peak_flops(gpu: Gpu, dtypes: NDArray[np.str_]) -> Floats:
+    """Peak of the units that a product of each dtype runs on."""
+    peaks = {dtype: _peak(gpu, dtype) for dtype in set(dtypes.tolist())}
+    return np.array([peaks[dtype] for dtype in dtypes.tolist()], dtype=np.float64)
+
+
+def _peak(gpu: Gpu, dtype: str) -> float:
+    vector = gpu.vector_flops.get("fp32", 1e12)
+    if dtype in gpu.matrix_flops:  # fp32 is among them on AMD only
+        return gpu.matrix_flops[dtype]
+    # Without matrix units for it, tf32 falls back to fp32 and bf16 is emulated at its rate.
+    return gpu.vector_flops.get(dtype, vector)
+
+
+BLOCK = 128.0
+
+
+"""Queries (forward) or keys (backward) that one multiprocessor works on at a time."""
+
+
+def attention_times(
+    table: OperationTable, values: Values, gpu: Gpu
+) -> tuple[NDArray[np.intp], Floats]:
+    """Rows of attention and the seconds of one call of each."""
+    rows = table.rows_of(Kind.ATTENTION)
+    if not len(rows):
+        return rows, np.zeros(0)
+    names = [table.classes[i].removeprefix("attention.") for i in rows]
+    backward = table.directions[rows] == "backward"
+    queries, keys = table.detail(rows, "q_len"), table.detail(rows, "kv_len")
+    length = np.where(backward, keys, queries)
+    blocks = table.detail(rows, "batch") * table.detail(rows, "heads") * np.ceil(length / BLOCK)
+    waves = np.ceil(blocks / gpu.sms)
+    # A block padded to full size does the work of a full one.
+    full = table.flops[rows] * (np.ceil(length / BLOCK) * BLOCK / length)
+    units = np.array([unit_of(table.operations[i]) for i in rows], dtype=np.str_)
+    speed = peak_flops(gpu, units) * values.column("attention.efficiency", names)
+    seconds = waves * (
+        full / blocks / (speed / gpu.sms) + values.column("attention.block_s", names)
+    )
+    moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["attention"] * len(rows))
+    return rows, np.maximum(seconds, moved)
+
+
+# Time of recurrent layers as cuDNN runs them.
+#
+#     time = steps x product of one time step + products over all steps together
+#
+# A step multiplies the state (batch x hidden) with the gates' weights and has to wait for the step
+# before; inputs, and in backward the gradients of weights and inputs, are products over the whole
+# sequence.
+
+
+def recurrent_times(
+    table: OperationTable, values: Values, gpu: Gpu
+) -> tuple[NDArray[np.intp], Floats]:
+    """Rows of recurrent layers and the seconds of one call of each."""
+    rows = table.rows_of(Kind.RNN)
+    if not len(rows):
+        return rows, np.zeros(0)
+    names = [table.classes[i].removeprefix("rnn.") for i in rows]
+    speed = peak_flops(gpu, table.dtypes[rows]) * values.column("rnn.efficiency", names)
+    step_s = values.column("rnn.step_s", names)
+    batch, hidden, seq = (table.detail(rows, key) for key in ("batch", "hidden", "seq"))
+    ways = 1 + table.detail(rows, "bidirectional", 0.0)
+    stacks = table.detail(rows, "layers") * ways
+    cells = [str(table.operations[i].detail.get("cell", "lstm")) for i in rows]
+    wide = np.array([GATES.get(cell, 4) for cell in cells]) * hidden
+    backward = table.directions[rows] == "backward"
+    # Forward: state times weights; backward: gradient of the gates times weights turned around.
+    n, k = np.where(backward, hidden, wide), np.where(backward, wide, hidden)
+    dims = np.stack([np.ones(len(rows)), batch, n, k], axis=1)
+    units = ProductUnits(
+        flops_s=speed,
+        l2_bytes_s=gpu.memory_bytes_s * values.column("product.l2_share", names),
+        memory_bytes_s=gpu.memory_bytes_s * values["stream.efficiency"],
+        tile_s=step_s,
+        splits=np.full(len(rows), 4.0),
+        sms=gpu.sms,
+    )
+    each = product_seconds(dims, table.element_bytes[rows], units)
+    steps = seq * stacks
+    alone = 2 * batch * wide * hidden * steps
+    together = np.maximum(table.flops[rows] - alone, 0.0) / speed
+    moved = bandwidth_seconds(table.bytes_moved[rows], values, gpu, ["rnn"] * len(rows))
+    return rows, np.maximum(steps * each + together, moved)
+
+
+def depthwise_times(
+    table: OperationTable, values: Values, gpu: Gpu
+) -> tuple[NDArray[np.intp], Floats]:
+    """Rows of depthwise convolutions and the seconds of one call of each."""
+    rows = np.array(
+        [i for i, name in enumerate(table.classes) if name.startswith("depthwise.")], dtype=np.intp
+    )
+    names = [table.classes[i].removeprefix("depthwise.") for i in rows]
+    speed = gpu.memory_bytes_s * values.column("depthwise.efficiency", names)
+    start_s = values.column("depthwise.start_s", names)
+    return rows, table.bytes_moved[rows] / speed + start_s
+
+
+TINY_SIDE = 4.0
+
+
+"""Results of a convolution narrower than this, of this many pictures or more, are not like those
+measured."""
+
+
+MANY_PICTURES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one call of each row.
+
+    Attributes:
+        seconds: GPU time.
+        compute: where it is not memory that bounds it.
+        far: how far the nearest microbenchmark is: 0 right there, 1 out of reach.
+    """
+
+    seconds: Floats
+    compute: NDArray[np.bool_]
+    far: Floats
+
+
+def operation_times(table: OperationTable, values: Values, residuals: Residuals, gpu: Gpu) -> Times:
+    """Calculated times, corrected by what microbenchmarks of this GPU said of such operations."""
+    times = calculated_times(table, values, gpu)
+    factors, far = residuals.told(table)
+    scale = np.exp(values.column("scale", scale_scopes(table)))
+    floor = values["kernel.minimum_s"] * np.minimum(table.kernels, 1.0)
+    return Times(np.maximum(times.seconds * factors * scale, floor), times.compute, far)
+
+
+def calculated_times(table: OperationTable, values: Values, gpu: Gpu) -> Times:
+    """Times by formula alone; each further kernel of a call takes at least the minimum."""
+    seconds = np.zeros(len(table))
+    compute = np.zeros(len(table), dtype=np.bool_)
+    for part in (product_times, attention_times, recurrent_times, depthwise_times):
+        rows, part_seconds = part(table, values, gpu)
+        seconds[rows] = part_seconds
+        names = ["product"] * len(rows)
+        compute[rows] = part_seconds > 1.2 * bandwidth_seconds(
+            table.bytes_moved[rows], values, gpu, names
+        )
+    rows, part_seconds = stream_times(table, values, gpu)
+    seconds[rows] = part_seconds
+    seconds += values["kernel.minimum_s"] * table.kernels
+    return Times(seconds, compute, np.ones(len(table)))
+
+
+def scale_scopes(table: OperationTable) -> list[str]:
+    """Family and precision of each row, which training steps may give a factor: `conv.bf16`."""
+    return [
+        f"{'tiny' if is_tiny(op) else name.split('.')[0]}.{op.dtype}"
+        for name, op in zip(table.classes, table.operations, strict=True)
+    ]
+
+
+def is_tiny(op: Operation) -> bool:
+    """Windows over many pictures hardly larger than them: cuDNN's kernels are made for others."""
+    if op.kind is not Kind.CONV or size_of(op.detail, "k_h") <= 1:
+        return False
+    if size_of(op.detail, "n") < MANY_PICTURES:
+        return False
+    side = size_of(op.detail, "h") / math.sqrt(size_of(op.detail, "stride"))
+    return side < TINY_SIDE

@@ -1,0 +1,318 @@
+"""A prediction request, and the workload it asks about: loaded, cached or traced."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from numbers import Real
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.user_path import user_path
+from wattloop.hardware.gpus import Gpu
+from wattloop.predict.prediction import Placement
+from wattloop.predict.workload.workload import Workload
+from wattloop.version import __version__
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+"""float32 throughout, float32 with TF32 products, autocast to bfloat16 or float16."""
+
+
+SLOWEST, QUICKEST = 0.05, 20.0
+
+
+"""Of hosts: beyond that it is a slip of the pen."""
+
+
+FIELDS = {"cap": "cap_w", "clock": "clock_mhz"}
+
+
+"""What people vary -> field, where they differ."""
+
+
+QUANTITIES = {
+    **FIELDS,
+    "samples-per-second": "samples_s",
+    "network": "network_bytes_s",
+    "host-speed": "host_speed",
+}
+
+
+"""What is a number, with or without a fraction -> field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What trains, and where. None stands for what is usual, or for what a saved workload says.
+
+    Attributes:
+        model: `hf:gpt2`, `torch:package.module:factory`, `file.py:factory`, `FILE.json`, a module
+            of torch, or a `Workload`.
+        gpu: name of the GPU, or a file that describes one.
+        gpus: how many train together.
+        batch, seq, image: samples of one pass on one GPU, tokens and pixels of a sample.
+        precision: one of `PRECISIONS`.
+        optimizer, style: such as `adamw`, and `loop`, `foreach` or `fused`.
+        accumulate: passes per optimizer step.
+        training: False predicts forward only.
+        cap_w, clock_mhz: power limit and locked SM clock of each GPU.
+        samples_s: samples a second that the data loader brings to each GPU.
+        network_bytes_s: between nodes, where more GPUs train than a node has.
+        host_speed: how quick the host dispatches; 1 is the calibrated one's, which is usual.
+        head: of a model of Transformers, such as `causal-lm`.
+        stated: inputs as `x=float32[B,3,224,224]`.
+        inputs, loss: of a module.
+        estimator, calibration: which model answers, and its file of constants.
+    """
+
+    model: Any
+    gpu: str = "h200"
+    gpus: int = 1
+    batch: int | None = None
+    seq: int | None = None
+    image: int | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    style: str | None = None
+    accumulate: int | None = None
+    training: bool = True
+    cap_w: float | None = None
+    clock_mhz: float | None = None
+    samples_s: float | None = None
+    network_bytes_s: float | None = None
+    host_speed: float | None = None
+    head: str | None = None
+    stated: tuple[str, ...] = ()
+    inputs: Any = None
+    loss: Callable[..., Any] | None = None
+    estimator: str = "kernels"
+    calibration: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision {self.precision}: unknown; choose one of {', '.join(PRECISIONS)}"
+            )
+        if not isinstance(self.gpu, str):
+            raise ConfigError(
+                f"gpu {self.gpu!r}: must be a name such as 'h200', or the path of a file that "
+                "describes one, as text"
+            )
+        _check_optimizer(self.optimizer, self.style)
+        for name in ("gpus", "batch", "seq", "image", "accumulate"):
+            value = getattr(self, name)
+            if value is not None and (not is_number(value) or value < 1 or value % 1):
+                shown = value if is_number(value) else repr(value)
+                raise ConfigError(f"{name} {shown}: must be a whole number of at least 1")
+            if value is not None:  # 8.0 and what numpy counts: neither is a size for torch or JSON
+                object.__setattr__(self, name, int(value))
+        for name, field in QUANTITIES.items():
+            value = getattr(self, field)
+            if value is not None and not is_number(value):
+                raise ConfigError(f"{name} {value!r}: must be a number")
+        if self.samples_s is not None and not self.samples_s > 0:
+            raise ConfigError(f"samples-per-second {self.samples_s:g}: must be above 0")
+        if self.network_bytes_s is not None and not self.network_bytes_s > 0:
+            raise ConfigError(f"network {8e-9 * self.network_bytes_s:g} Gbit/s: must be above 0")
+        if self.host_speed is not None and not SLOWEST <= self.host_speed <= QUICKEST:
+            raise ConfigError(
+                f"host-speed {self.host_speed:g}: 1 is the calibrated host's, and this is not "
+                f"between {SLOWEST:g} and {QUICKEST:g}; 'wattloop calibrate host' measures it"
+            )
+
+    def varied(self, name: str, value: Any) -> "Question":
+        """The same with another batch, cap, GPU or whatever `name` says."""
+        changes: dict[str, Any] = {FIELDS.get(name, name): value}
+        return replace(self, **changes)
+
+    def placement(self, gpu: Gpu) -> Placement:
+        """Where it runs, when the GPU allows that.
+
+        Raises:
+            ConfigError: a cap or clock that this GPU cannot be set to.
+        """
+        if self.cap_w is not None and not gpu.cap_min_w <= self.cap_w <= gpu.cap_max_w:
+            raise ConfigError(
+                f"cap {self.cap_w:g}: the {gpu.product} can be set to {gpu.cap_min_w:g} to "
+                f"{gpu.cap_max_w:g} W; choose a cap in that range"
+            )
+        if self.clock_mhz is not None and not 0 < self.clock_mhz <= gpu.boost_clock_mhz:
+            raise ConfigError(
+                f"clock {self.clock_mhz:g}: the {gpu.product} runs at up to "
+                f"{gpu.boost_clock_mhz:g} MHz; choose a clock up to that"
+            )
+        return Placement(
+            gpu=gpu,
+            gpus=self.gpus,
+            cap_w=self.cap_w,
+            clock_mhz=self.clock_mhz,
+            samples_s=self.samples_s,
+            network_bytes_s=self.network_bytes_s,
+            host_speed=1.0 if self.host_speed is None else self.host_speed,
+        )
+
+
+def is_number(value: object) -> bool:
+    """Of any library, but not a text that reads like one."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_optimizer(optimizer: str | None, style: str | None) -> None:
+    from wattloop.predict.workload.costs.optimizer import OPTIMIZERS, STYLES
+
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise ConfigError(f"optimizer {optimizer}: unknown; choose one of {', '.join(OPTIMIZERS)}")
+    if style is not None and style not in STYLES:
+        raise ConfigError(f"style {style}: unknown; choose one of {', '.join(STYLES)}")
+
+
+LIBRARIES = ("torch", "transformers")
+
+
+ASKED = ("model", "batch", "seq", "image", "precision", "optimizer", "style", "head", "training")
+
+
+def trace_key(question: Question) -> list[str] | None:
+    """Parts of the key; None for what cannot be told without running code of the user's."""
+    model = question.model
+    if not isinstance(model, str) or not model.startswith("hf:") or question.stated:
+        return None
+    from wattloop.predict.sources.huggingface import configuration_named
+
+    entry, notes = configuration_named(model.removeprefix("hf:"))
+    try:
+        libraries = [version(name) for name in LIBRARIES]
+    except PackageNotFoundError:  # tracing says how to install it
+        return None
+    asked = [str(getattr(question, name)) for name in ASKED]
+    # a saved workload is of so many passes; one and several differ in what a pass does
+    passes = str(question.accumulate or 1)
+    facts = json.dumps(entry, sort_keys=True, default=str)
+    return ["hf", __version__, *libraries, *_code(), facts, *notes, *asked, passes]
+
+
+def _code() -> list[str]:
+    """Of which day the tracing code is: a clone changes without a new version."""
+    folders = [Path(__file__).with_name(name) for name in ("workload", "sources")]
+    files = sorted(path for folder in folders for path in folder.rglob("*.*") if path.is_file())
+    return [
+        f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}"
+        for path, stat in ((path, path.stat()) for path in files)
+        if path.suffix in (".py", ".yaml")
+    ]
+
+
+_one_at_a_time = Lock()
+
+
+"""Tracing sets torch's default device for a moment: two threads would disturb each other."""
+
+
+def asked_workload(question: Question, *, cache: bool = False) -> Workload:
+    """The operations of one step of what `question` names.
+
+    Args:
+        question: what runs; where does not matter here.
+        cache: take a trace of `hf:NAME` from the user's cache folder, or keep it there.
+
+    Raises:
+        ConfigError: it cannot be found, read or traced; the message says why.
+    """
+    from wattloop.predict.sources.model_name import is_saved_workload
+
+    model = question.model
+    if isinstance(model, Workload):
+        return _as_asked(model, question, model.name)
+    if isinstance(model, str) and is_saved_workload(model):
+        from wattloop.predict.workload.files import load_workload
+
+        path = user_path(model)
+        if not path.is_file():
+            raise ConfigError(
+                f"model {model}: no such file; write a workload with --save-workload {model}"
+            )
+        workload = load_workload(path)
+        if workload.precision not in PRECISIONS:
+            raise ConfigError(
+                f"model {model}: field 'precision' is '{workload.precision}', none of "
+                f"{', '.join(PRECISIONS)}; trace the model again"
+            )
+        return _as_asked(workload, question, model)
+    if not cache:
+        return _traced(question)
+    from wattloop.predict.workload.cache import kept_or_made
+
+    return kept_or_made(trace_key(question), lambda: _traced(question))
+
+
+def _traced(question: Question) -> Workload:
+    from wattloop.predict.sources.model_name import find_source
+    from wattloop.predict.sources.source import Sizes, quiet_libraries
+    from wattloop.predict.workload.trace import trace
+
+    sizes = Sizes(question.batch, question.seq, question.image)
+    training = question.training
+    if isinstance(question.model, str):
+        source = find_source(
+            question.model, sizes, head=question.head, stated=question.stated, training=training
+        )
+    else:
+        from wattloop.predict.sources.torch_factory import module_source
+
+        source = module_source(
+            type(question.model).__name__,
+            question.model,
+            sizes,
+            inputs=question.inputs,
+            loss=question.loss,
+            stated=question.stated,
+            training=training,
+        )
+    try:
+        with _one_at_a_time, quiet_libraries():
+            workload = trace(
+                source.module,
+                source.inputs,
+                loss=source.loss,
+                precision=question.precision or "fp32",
+                optimizer=question.optimizer or "adamw",
+                style=question.style or "foreach",
+                training=training,
+                accumulate=question.accumulate or 1,
+                name=source.name,
+            )
+    except ConfigError as error:
+        raise ConfigError(f"model {source.name}: {error}") from None
+    said = (*source.notes, getattr(source.loss, "note", ""), *workload.notes)
+    return replace(workload, batch=source.batch, notes=tuple(filter(None, said)))
+
+
+def _as_asked(workload: Workload, question: Question, name: str) -> Workload:
+    """A workload that was traced before cannot be of another batch or precision."""
+    for field in ("batch", "precision", "optimizer", "style"):
+        own = "optimizer_style" if field == "style" else field
+        wanted, saved = getattr(question, field), getattr(workload, own)
+        if wanted is not None and wanted != saved:
+            raise ConfigError(
+                f"{field} {wanted}: {name} was traced with {field} {saved}; leave it out, or "
+                "trace the model itself"
+            )
+    for field in ("seq", "image", "head"):
+        if getattr(question, field) is not None:
+            raise ConfigError(
+                f"{field} {getattr(question, field)}: {name} is traced already; trace the model "
+                "itself to change it"
+            )
+    if question.stated or question.inputs is not None:
+        raise ConfigError(f"input: {name} is traced already; trace the model itself to change it")
+    if question.training != workload.training:
+        # what forward alone would keep cannot be told from what it keeps for backward
+        was, option = ("training", "with") if workload.training else ("inference", "without")
+        raise ConfigError(
+            f"inference: {name} was traced for {was}; trace the model itself {option} --inference"
+        )
+    return workload

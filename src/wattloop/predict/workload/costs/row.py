@@ -1,0 +1,157 @@
+"""Operations over rows: norms, softmax, losses, pooling, embeddings."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Unpack
+
+from wattloop.predict.workload.costs.context import OpContext, element_bytes, operation, start
+from wattloop.predict.workload.operation import Kind, Operation
+
+
+def norm(
+    direction: str,
+    norm: str,
+    rows: int,
+    columns: int,
+    *,
+    dtype: str,
+    affine: bool = True,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Normalisation, `batch`, `layer`, `group` or `rms`.
+
+    Rows of `columns` elements are normalised each by itself; only `batch` normalises columns:
+    its rows are N*H*W and its columns the channels. Statistics and weights are fp32.
+    """
+    size = element_bytes(dtype)
+    elements = rows * columns
+    statistics = 4.0 * (2 * columns if norm == "batch" else (1 if norm == "rms" else 2) * rows)
+    weights = 4.0 * (1 if norm == "rms" else 2) * columns if affine else 0.0
+    forward = direction == "forward"
+    made = replace(
+        start(Kind.NORM, f"aten.native_{norm}_norm" + _suffix(direction), dtype, direction),
+        flops=(7.0 if forward else 11.0) * elements,
+        bytes_read=float(size) * elements * (1 if forward else 2)
+        + weights
+        + (0 if forward else statistics),
+        bytes_written=float(size) * elements + (statistics if forward else weights),
+        kernels=_NORM_KERNELS[norm][0 if forward else 1],
+    )
+    return operation(
+        made, place, {"direction": direction, "norm": norm, "rows": rows, "columns": columns}
+    )
+
+
+def softmax(
+    direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
+) -> Operation:
+    """Softmax or its logarithm over rows of `columns` elements."""
+    size = element_bytes(dtype)
+    elements = rows * columns
+    forward = direction == "forward"
+    made = replace(
+        start(Kind.SOFTMAX, "aten._softmax" + _suffix(direction, "_data"), dtype, direction),
+        flops=(5.0 if forward else 4.0) * elements,
+        bytes_read=float(size) * elements * (1 if forward else 2),
+        bytes_written=float(size) * elements,
+    )
+    return operation(made, place, {"direction": direction, "rows": rows, "columns": columns})
+
+
+def loss(
+    direction: str, rows: int, columns: int, *, dtype: str, **place: Unpack[OpContext]
+) -> Operation:
+    """The negative log likelihood of `rows` log-probabilities over `columns` classes.
+
+    Forward looks up one element a row. Backward fills the gradient with zeros and then writes
+    one element a row. The logarithm of the softmax before it is a `softmax` of its own.
+    """
+    size = element_bytes(dtype)
+    forward = direction == "forward"
+    made = replace(
+        start(Kind.LOSS, "aten.nll_loss" + _suffix(direction, "_forward"), dtype, direction),
+        flops=float(rows) * (2 if forward else 1),
+        bytes_read=(size + 8.0) * rows if forward else 8.0 * rows,
+        bytes_written=float(size) * (2 if forward else rows * columns + rows),
+        kernels=1 if forward else 2,
+    )
+    return operation(made, place, {"direction": direction, "rows": rows, "columns": columns})
+
+
+def pool(
+    direction: str,
+    elements_in: int,
+    elements_out: int,
+    *,
+    window: Sequence[int],
+    stride: Sequence[int],
+    dtype: str,
+    indices: bool = True,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Pooling of windows; a maximum also keeps where it was found (`indices`)."""
+    size = element_bytes(dtype)
+    kept = 8 if indices else 0
+    forward = direction == "forward"
+    op = "aten.max_pool2d_with_indices" if indices else "aten.avg_pool2d"
+    made = replace(
+        start(Kind.POOL, op + _suffix(direction), dtype, direction),
+        flops=float(elements_out) * prod(window),
+        bytes_read=float(size) * elements_in if forward else float(size + kept) * elements_out,
+        bytes_written=float(size + kept) * elements_out if forward else float(size) * elements_in,
+    )
+    detail = {"direction": direction, "window": tuple(window), "stride": tuple(stride)}
+    return operation(made, place, detail)
+
+
+def embedding(
+    direction: str,
+    rows: int,
+    columns: int,
+    table_rows: int,
+    *,
+    dtype: str,
+    **place: Unpack[OpContext],
+) -> Operation:
+    """Look `rows` rows of `columns` elements up in a table.
+
+    The gradient is as large as the table: it is filled with zeros and then rows are added to it
+    in the order of their indices, which are sorted first.
+    """
+    size = element_bytes(dtype)
+    elements = rows * columns
+    forward = direction == "forward"
+    made = replace(
+        start(
+            Kind.EMBEDDING,
+            "aten.embedding" + ("" if forward else "_dense_backward"),
+            dtype,
+            direction,
+        ),
+        flops=0.0 if forward else float(elements),
+        bytes_read=float(size) * elements + 8.0 * rows,
+        bytes_written=float(size) * (elements if forward else table_rows * columns + elements),
+        # Fill, sort (four radix passes and their preparation), then sums by segment.
+        kernels=1 if forward else 10,
+    )
+    detail = {
+        "direction": direction,
+        "rows": rows,
+        "columns": columns,
+        "table_rows": table_rows,
+    }
+    return operation(made, place, detail)
+
+
+_NORM_KERNELS = {"batch": (1, 1), "layer": (1, 2), "group": (2, 3), "rms": (1, 2)}
+
+
+"""Norm -> kernels forward and backward (cuDNN does the batch norm's in one call)."""
+
+
+def _suffix(direction: str, forward: str = "") -> str:
+    # The names of aten: `nll_loss_forward`, `_softmax_backward_data`.
+    if direction == "forward":
+        return forward if forward == "_forward" else ""
+    return "_backward" + (forward if forward != "_forward" else "")

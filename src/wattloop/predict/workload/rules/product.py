@@ -1,0 +1,75 @@
+"""Matrix products of aten."""
+
+from collections.abc import Callable
+from typing import Any
+
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.context import OpContext
+from wattloop.predict.workload.operation import Operation
+from wattloop.predict.workload.rules.call import Call
+
+
+def _mm(call: Call) -> Operation:
+    return _product(call, call.args[0], call.args[1], bias=False)
+
+
+def _addmm(call: Call) -> Operation:
+    return _product(call, call.args[1], call.args[2], bias=True)
+
+
+def _mv(call: Call) -> Operation:
+    matrix, vector = call.args[-2:]
+    return _product(call, matrix, vector.unsqueeze(-1), bias=len(call.args) > 2)
+
+
+def _dot(call: Call) -> Operation:
+    return _product(call, call.args[0].unsqueeze(0), call.args[1].unsqueeze(-1), bias=False)
+
+
+def _grouped(call: Call) -> Operation:
+    """A product for each group of rows (experts); half precision does all in one kernel."""
+    first, second = call.args[:2]
+    offsets = call.arg(2, "offs")
+    groups = offsets.numel() if offsets is not None else first.shape[0]
+    m, k, n = first.shape[-2], first.shape[-1], second.shape[-1]
+    if first.dim() == 2 and second.dim() == 2:
+        k //= groups
+    elif first.dim() == 2:
+        m //= groups
+    elif second.dim() == 2:
+        n //= groups
+    kernels = 1 if call.dtype in {"bf16", "fp16"} else groups
+    layout = _read(first) + _read(second)
+    place = call.place | OpContext(kernels=kernels)
+    return costs.gemm(groups, m, n, k, dtype=call.product_dtype, layout=layout, **place)
+
+
+def _product(call: Call, first: Any, second: Any, *, bias: bool) -> Operation:
+    b = first.shape[0] if first.dim() == 3 else 1
+    m, k = first.shape[-2:]
+    n = second.shape[-1]
+    layout = _read(first) + _read(second)
+    return costs.gemm(b, m, n, k, dtype=call.product_dtype, layout=layout, bias=bias, **call.place)
+
+
+def _read(matrix: Any) -> str:
+    """`t` when consecutive elements lie along columns, as in a transposed view."""
+    rows, columns = matrix.stride()[-2:]
+    return "t" if rows == 1 and columns != 1 and matrix.shape[-2] > 1 else "n"
+
+
+RULES: dict[str, Callable[[Call], Operation]] = {
+    "aten.mm": _mm,
+    "aten.bmm": _mm,
+    "aten.matmul": _mm,
+    "aten.addmm": _addmm,
+    "aten.addmm_": _addmm,
+    "aten.baddbmm": _addmm,
+    "aten.baddbmm_": _addmm,
+    "aten._addmm_activation": _addmm,
+    "aten._grouped_mm": _grouped,
+    "aten.mv": _mv,
+    "aten.addmv": _mv,
+    "aten.dot": _dot,
+    "aten.vdot": _dot,
+}

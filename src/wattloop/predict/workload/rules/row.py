@@ -1,0 +1,210 @@
+"""Norms, softmax, losses, pooling and embeddings of aten."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from wattloop.predict.workload import costs
+from wattloop.predict.workload.costs.context import OpContext
+from wattloop.predict.workload.operation import Operation
+from wattloop.predict.workload.rules.call import Call
+
+
+def _layer_norm(call: Call) -> Operation:
+    backward = _backward(call)
+    x, shape = (call.args[1], call.args[2]) if backward else call.args[:2]
+    columns = prod(shape)
+    return costs.norm(
+        _direction(call),
+        "layer",
+        x.numel() // max(columns, 1),
+        columns,
+        dtype=call.dtype,
+        **call.place,
+    )
+
+
+def _group_norm(call: Call) -> Operation:
+    if _backward(call):
+        n, c, hxw, groups = call.args[5:9]
+    else:
+        n, c, hxw, groups = call.args[3:7]
+    return costs.norm(
+        _direction(call), "group", n * groups, c // groups * hxw, dtype=call.dtype, **call.place
+    )
+
+
+def _batch_norm(call: Call) -> Operation:
+    backward = _backward(call)
+    x = call.args[1] if backward else call.args[0]
+    channels = x.shape[1]
+    place = call.place
+    # cuDNN normalises fp32 and fp16 pictures in one kernel; bf16 has torch's own three.
+    library = call.dtype != "bf16" and x.dim() >= 3
+    name = "aten.cudnn_batch_norm" if library else "aten.native_batch_norm"
+    kernels = (1 if backward or library else 3) if _trains(call) else 1
+    return costs.norm(
+        _direction(call),
+        "batch",
+        x.numel() // max(channels, 1),
+        channels,
+        dtype=call.dtype,
+        **(place | OpContext(op=name + ("_backward" if backward else ""), kernels=kernels)),
+    )
+
+
+def _trains(call: Call) -> bool:
+    """Whether a batch norm uses the statistics of its batch."""
+    if _backward(call):
+        return bool(call.arg(7, "train", True))
+    return bool(call.arg(5, "training", True)) if "no_stats" not in str(call.func) else True
+
+
+def _softmax(call: Call) -> Operation:
+    if _backward(call):
+        x, dim = call.args[1], call.args[2]
+    else:
+        x, dim = call.args[:2]
+    columns = x.shape[dim] if x.dim() else 1
+    return costs.softmax(
+        _direction(call), x.numel() // max(columns, 1), columns, dtype=call.dtype, **call.place
+    )
+
+
+def _nll_loss(call: Call) -> Operation:
+    # Backward gets the gradient first; what has the classes is the next argument.
+    x = call.args[1] if _backward(call) else call.args[0]
+    classes = x.shape[1] if x.dim() > 1 else x.shape[0]
+    place = call.place
+    for key in ("bytes_read", "bytes_written"):
+        # Only one class of each row is looked up: the rule knows better than the tensors.
+        place.pop(key)  # type: ignore[misc]  # a key that the type allows to be absent
+    return costs.loss(
+        _direction(call), x.numel() // max(classes, 1), classes, dtype=call.dtype, **place
+    )
+
+
+def _pair_loss(call: Call) -> Operation:
+    """A loss of two alike tensors: computed element by element, then reduced."""
+    if _backward(call):
+        return costs.loss(
+            "backward", call.elements, 1, dtype=call.dtype, **(call.place | OpContext(kernels=1))
+        )
+    reduced = call.result.dim() == 0
+    x = call.args[0]
+    between = float(x.numel() * x.element_size()) if reduced else 0.0
+    place = call.place
+    place["bytes_read"] = place.get("bytes_read", 0.0) + between
+    place["bytes_written"] = place.get("bytes_written", 0.0) + between
+    place["kernels"] = 2 if reduced else 1
+    place["flops"] = 3.0 * x.numel()
+    return costs.loss("forward", x.numel(), 1, dtype=call.dtype, **place)
+
+
+def _pool(call: Call) -> Operation:
+    backward = _backward(call)
+    x = call.args[1] if backward else call.args[0]
+    adaptive = "adaptive" in call.name
+    if adaptive:
+        y = call.args[0] if backward else call.outputs[0]
+        axes = range(-(y.dim() - 2), 0)
+        window = tuple(-(-x.shape[axis] // y.shape[axis]) for axis in axes)
+        stride: Sequence[int] = window
+    else:
+        window = _lengths(call.args[2 if backward else 1])
+        stride = _lengths(call.arg(3 if backward else 2, "stride", ())) or window
+    y = call.args[0] if backward else call.outputs[0]
+    return costs.pool(
+        _direction(call),
+        x.numel(),
+        y.numel(),
+        window=window,
+        stride=stride,
+        dtype=call.dtype,
+        indices="max" in call.name,
+        **call.place,
+    )
+
+
+def _embedding(call: Call) -> Operation:
+    place = call.place
+    for key in ("bytes_read", "bytes_written"):
+        # Rows that are looked up, not the whole table.
+        place.pop(key)  # type: ignore[misc]  # a key that the type allows to be absent
+    if _backward(call):
+        grad, indices, table_rows = call.args[:3]
+        if indices.numel() <= _UNSORTED_INDICES:
+            place["kernels"] = 2
+        return costs.embedding(
+            "backward",
+            indices.numel(),
+            grad.shape[-1],
+            table_rows,
+            dtype=call.dtype,
+            **place,
+        )
+    table, indices = call.args[:2]
+    return costs.embedding(
+        "forward", indices.numel(), table.shape[-1], table.shape[0], dtype=call.dtype, **place
+    )
+
+
+_UNSORTED_INDICES = 3072
+
+
+"""Up to so many rows CUDA adds gradients of an embedding without sorting the indices."""
+
+
+def _backward(call: Call) -> bool:
+    return "backward" in call.name
+
+
+def _direction(call: Call) -> str:
+    return "backward" if _backward(call) else "forward"
+
+
+def _lengths(value: Any) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _with_backward(
+    rule: Callable[[Call], Operation], *names: str
+) -> dict[str, Callable[[Call], Operation]]:
+    return {f"aten.{name}{end}": rule for name in names for end in ("", "_backward")}
+
+
+RULES: dict[str, Callable[[Call], Operation]] = {
+    **_with_backward(_layer_norm, "native_layer_norm"),
+    **_with_backward(_group_norm, "native_group_norm"),
+    **_with_backward(
+        _batch_norm, "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"
+    ),
+    "aten._native_batch_norm_legit_no_training": _batch_norm,
+    "aten._softmax": _softmax,
+    "aten._log_softmax": _softmax,
+    "aten._safe_softmax": _softmax,
+    "aten._softmax_backward_data": _softmax,
+    "aten._log_softmax_backward_data": _softmax,
+    "aten.nll_loss_forward": _nll_loss,
+    "aten.nll_loss_backward": _nll_loss,
+    "aten.nll_loss2d_forward": _nll_loss,
+    "aten.nll_loss2d_backward": _nll_loss,
+    **_with_backward(
+        _pair_loss, "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"
+    ),
+    "aten.binary_cross_entropy_with_logits": _pair_loss,
+    **_with_backward(
+        _pool,
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool3d",
+    ),
+    "aten.embedding": _embedding,
+    "aten.embedding_dense_backward": _embedding,
+}
