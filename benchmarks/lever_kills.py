@@ -181,7 +181,7 @@ def guardians_of(pid: int) -> list[int]:
         children = (PROC / f"{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [int(child) for child in children if b"wattloop.control.guardian" in command(child)]
+    return [int(child) for child in children if b"wattloop.control.watchdog" in command(child)]
 
 
 def command(pid: str) -> bytes:

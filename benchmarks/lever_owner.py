@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattloop.cli.main import main
-from wattloop.control.hold import hold
 from wattloop.control.lever import LeverState, Setting
 from wattloop.control.registry import find_levers, lever_named
+from wattloop.control.session import lever_session
 from wattloop.hardware.host import Host
 
 __all__ = ["cycle", "forked", "sweep", "warm_up"]
@@ -57,7 +57,7 @@ def cycle(levers: Sequence[str], seed: int) -> int:
     chosen = [lever_named(found, name) for name in levers]
     states = {lever.name: lever.state() for lever in chosen}
     while True:
-        with hold(chosen) as held:
+        with lever_session(chosen) as held:
             for _ in range(rng.randrange(1, 12)):
                 held.set({x.name: x.accepted(another(states[x.name], rng)) for x in chosen})
                 time.sleep(rng.uniform(0, 0.01))

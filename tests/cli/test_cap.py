@@ -13,8 +13,8 @@ from tests.characterize.virtual_caps import SRC, machine, settle, virtual_curve
 from wattloop.characterize.cap_run import ProgressLines
 from wattloop.characterize.cap_table import COLUMNS
 from wattloop.cli.main import main
-from wattloop.control.hold import hold
 from wattloop.control.registry import find_levers, levers_named
+from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.store.database import open_store
@@ -250,7 +250,9 @@ def test_the_job_s_gpus_are_those_it_can_see(monkeypatch, capsys):
 
 def test_gpus_that_somebody_holds_are_named_with_the_holder(capsys, caplog):
     """Promise: two searches never fight over one card, in both ways, and say so once."""
-    with hold(levers_named(find_levers(settings=Settings(virtual_gpus=2)), "gpu/power_limit")):
+    with lever_session(
+        levers_named(find_levers(settings=Settings(virtual_gpus=2)), "gpu/power_limit")
+    ):
         for way in ([], ["--progress", "x"]):
             assert main(["cap", "find", *way, "--", "true"]) == 2
             assert "held by this process" in capsys.readouterr().err

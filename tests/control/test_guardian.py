@@ -9,9 +9,9 @@ import pytest
 
 from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
-from wattloop.control.hold import hold
-from wattloop.control.recorded import read_journal
+from wattloop.control.journal import read_journal
 from wattloop.control.restore import restore
+from wattloop.control.session import lever_session
 
 FORKING = f"""
 held = hold([lever("{LIMIT}")]).__enter__()
@@ -69,7 +69,7 @@ def test_kill_9_of_both_is_put_right_by_the_next_hold(
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
     owner.wait()
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         assert held.previous == {LIMIT: 150.0}
         assert rig.cpufreq.all("scaling_governor") == ["schedutil", "schedutil"], "not its device"
         assert f"restored {LIMIT} to 150 W, left by process {owner.pid}" in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_kill_9_of_both_is_put_right_by_the_next_hold(
 
 def test_killed_guardian_harms_nobody(rig: Rig) -> None:
     """The owner goes on and restores by itself."""
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 90.0})
         assert held.guardian_pid is not None
         os.kill(held.guardian_pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_killed_guardian_harms_nobody(rig: Rig) -> None:
 
 def test_guardian_ends_with_the_hold(rig: Rig) -> None:
     """No process stays behind after the block, though the program goes on."""
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         pid = held.guardian_pid
         assert pid is not None
         assert not gone(pid)
@@ -100,7 +100,7 @@ def test_guardian_ends_with_the_hold(rig: Rig) -> None:
 
 def test_guardian_has_nothing_of_the_users_open(rig: Rig) -> None:
     """Its own session, no terminal, no pipe of the owner's, not its directory."""
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         process = Path(f"/proc/{held.guardian_pid}")
         assert os.getsid(int(process.name)) == int(process.name)
         streams = [str((process / f"fd/{number}").readlink()) for number in range(3)]
@@ -122,7 +122,7 @@ def test_output_pipe_closes_with_the_program(rig: Rig) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_guardian_survives_what_ends_its_owner(rig: Rig, number: signal.Signals) -> None:
     """Sent to it directly, a stop does not stop it before its owner has ended."""
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         assert held.guardian_pid is not None
         ignored = f"/proc/{held.guardian_pid}/status"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig, eventually
-from wattloop.control.hold import applied, hold
+from wattloop.control.journal import read_journal
 from wattloop.control.lever import Lever, Setting
-from wattloop.control.recorded import read_journal
+from wattloop.control.session import applied, lever_session
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError
 from wattloop.testing.nvml_stub import Call, StubNvml
 
@@ -32,7 +32,7 @@ def is_back(rig: Rig) -> bool:
 
 def test_set_inside_and_back_outside(rig: Rig) -> None:
     """The value is set inside the block; afterwards the previous one is back, and no journal."""
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 100.0})
         assert rig.limit_w() == 100
         assert held.previous == {LIMIT: 150.0}
@@ -45,9 +45,9 @@ def test_set_inside_and_back_outside(rig: Rig) -> None:
 
 def test_nothing_to_set_is_nothing(rig: Rig) -> None:
     """No levers, or no settings: no journal line, no error."""
-    with hold([]) as held:
+    with lever_session([]) as held:
         held.set({})
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         size = rig.journals()[0].stat().st_size
         held.set({})
         assert rig.journals()[0].stat().st_size == size
@@ -64,7 +64,7 @@ def test_exception_restores(rig: Rig) -> None:
 def test_each_policy_gets_its_own_value_back(rig: Rig) -> None:
     """Policies that differed before differ again in the same way."""
     names = ["cpu/governor", "cpu/min_frequency", "cpu/max_frequency"]
-    with hold([rig.lever(name) for name in names]) as held:
+    with lever_session([rig.lever(name) for name in names]) as held:
         held.set(dict(zip(names, ["schedutil", 2000.0, 2500.0], strict=True)))
         assert rig.cpufreq.all("scaling_min_freq") == ["2000000", "2000000"]
         assert rig.cpufreq.all("scaling_max_freq") == ["2500000", "2500000"]
@@ -75,10 +75,10 @@ def test_each_policy_gets_its_own_value_back(rig: Rig) -> None:
 
 def test_lower_bound_never_passes_the_upper(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both bounds move up, and down again at the end, without min > max at any moment."""
-    from wattloop.control import cpufreq_policies
+    from wattloop.control import cpufreq
 
     passed: list[str] = []
-    write = cpufreq_policies.write_file
+    write = cpufreq.write_file
 
     def watched(name: str, path: Path, text: str) -> None:
         write(name, path, text)
@@ -86,9 +86,9 @@ def test_lower_bound_never_passes_the_upper(rig: Rig, monkeypatch: pytest.Monkey
         if low > high:
             passed.append(f"{path}: {low} > {high}")
 
-    monkeypatch.setattr(cpufreq_policies, "write_file", watched)
+    monkeypatch.setattr(cpufreq, "write_file", watched)
     names = ["cpu/min_frequency", "cpu/max_frequency"]
-    with hold([rig.lever(name) for name in names]) as held:
+    with lever_session([rig.lever(name) for name in names]) as held:
         held.set({names[0]: 3200.0, names[1]: 3400.0})
         held.set({names[1]: 900.0, names[0]: 850.0})
     assert passed == []
@@ -97,7 +97,7 @@ def test_lower_bound_never_passes_the_upper(rig: Rig, monkeypatch: pytest.Monkey
 
 def test_bounds_that_cross_are_refused(rig: Rig) -> None:
     """A lower bound above the upper one is refused before anything is written."""
-    with hold([rig.lever("cpu/min_frequency")]) as held:
+    with lever_session([rig.lever("cpu/min_frequency")]) as held:
         with pytest.raises(ConfigError, match="would pass cpu/max_frequency=1200 MHz of policy1"):
             held.set({"cpu/min_frequency": 2000.0})
         assert rig.cpufreq.all("scaling_min_freq") == ["800000", "1000000"]
@@ -105,7 +105,7 @@ def test_bounds_that_cross_are_refused(rig: Rig) -> None:
 
 def test_value_outside_limits_reaches_nothing(rig: Rig) -> None:
     """Every value is checked before the first is written: a bad second one stops the first."""
-    with hold([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
+    with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
         with pytest.raises(ConfigError, match="outside the device's limits, 0 to 200 W"):
             held.set({"cpu/governor": "schedutil", LIMIT: 201.0})
         with pytest.raises(ConfigError, match="not among the levers held"):
@@ -137,7 +137,7 @@ def test_journal_is_on_disk_before_the_device_is_touched(
     real_write = file_lever.write_file
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(file_lever, "write_file", write)
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         held.set({LIMIT: 90.0})
         # of each of the two files: its header, its folder, its record
         assert seen == [({"": 150.0}, {"": [90.0]}, True, 6)]
@@ -148,7 +148,7 @@ def test_full_disk_sets_nothing(rig: Rig) -> None:
     owner = rig.start(
         f"""
 import resource
-from wattloop.control.recorded import read_journal
+from wattloop.control.journal import read_journal
 from wattloop.core.errors import LeverError
 with hold([lever("{LIMIT}")], guardian=False) as held:
     held.set({{"{LIMIT}": 90.0}})
@@ -184,7 +184,7 @@ class Stubborn(Lever):
 def test_value_that_did_not_take_is_an_error(rig: Rig) -> None:
     """What is read back is compared; a device that ignores the write is found out."""
     stubborn = Stubborn(rig.lever(LIMIT))
-    with hold([stubborn]) as held, pytest.raises(LeverError, match="did not take 90 W"):
+    with lever_session([stubborn]) as held, pytest.raises(LeverError, match="did not take 90 W"):
         held.set({LIMIT: 90.0})
     assert rig.journals() == []
 
@@ -194,7 +194,7 @@ def test_value_that_does_not_go_back_is_reported(rig: Rig) -> None:
     lever = rig.lever(LIMIT)
     with (
         pytest.raises(LeverError, match="did not go back to 150 W: it shows 90 W"),
-        hold([lever], guardian=False) as held,
+        lever_session([lever], guardian=False) as held,
     ):
         held.set({LIMIT: 90.0})
         lever.write = lambda value: None  # type: ignore[method-assign]  # the device ignores us
@@ -211,7 +211,7 @@ def test_rounding_by_the_device_is_no_error(rig: Rig, monkeypatch: pytest.Monkey
         write(name, path, str(int(text) // 125_000 * 125_000))
 
     monkeypatch.setattr(file_lever, "write_file", rounding)
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         held.set({LIMIT: 99.99})
         assert rig.limit_w() == 99.875
         with pytest.raises(LeverError, match="did not take"):
@@ -231,7 +231,10 @@ def test_value_near_the_previous_one_is_restored_too(rig: Rig) -> None:
 def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
     """A lever that could not be put back, since it stands outside its limits, is not touched."""
     rig.put_limit_w(4095)
-    with pytest.raises(LeverError, match="it could not be put back"), hold([rig.lever(LIMIT)]):
+    with (
+        pytest.raises(LeverError, match="it could not be put back"),
+        lever_session([rig.lever(LIMIT)]),
+    ):
         pass
     assert rig.limit_w() == 4095
 
@@ -239,7 +242,7 @@ def test_previous_value_outside_limits_is_refused(rig: Rig) -> None:
 def test_without_stated_maximum_nothing_above_the_present_value(rig: Rig) -> None:
     """Where the kernel states no maximum the present value is the highest; it comes back too."""
     (rig.package / "constraint_0_max_power_uw").unlink()
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         held.set({LIMIT: 100.0})
         held.set({LIMIT: 140.0})
         with pytest.raises(ConfigError, match="outside"):
@@ -251,7 +254,7 @@ def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
     """One lever's files disappear: the other is restored, the failure said, the journal kept."""
     with (
         pytest.raises(LeverError, match=r"not restored: .*is gone.*'wattloop restore --forget'"),
-        hold([rig.lever(LIMIT), rig.lever("gpu:0/power_limit")]) as held,
+        lever_session([rig.lever(LIMIT), rig.lever("gpu:0/power_limit")]) as held,
     ):
         held.set({LIMIT: 90.0, "gpu:0/power_limit": 200.0})
         (rig.card.hwmon / "power1_cap").unlink()
@@ -370,7 +373,7 @@ def test_ctrl_c_while_restoring_waits_for_the_end(rig: Rig) -> None:
             raise KeyboardInterrupt
         real(part, value)
 
-    with pytest.raises(KeyboardInterrupt), hold([governor, limit]) as held:
+    with pytest.raises(KeyboardInterrupt), lever_session([governor, limit]) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
         governor.write_part = interrupted  # type: ignore[method-assign]  # the interruption
     assert is_back(rig)
@@ -379,7 +382,7 @@ def test_ctrl_c_while_restoring_waits_for_the_end(rig: Rig) -> None:
 
 def test_dry_run_writes_nothing_and_shows_everything(rig: Rig) -> None:
     """Every write is listed, the restoring ones too; no file, lock or journal is touched."""
-    with hold([rig.lever(LIMIT), rig.lever("cpu/governor")], dry_run=True) as held:
+    with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")], dry_run=True) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
         with pytest.raises(ConfigError):
             held.set({LIMIT: 500.0})
@@ -400,7 +403,7 @@ def test_dry_run_writes_nothing_and_shows_everything(rig: Rig) -> None:
 
 def test_put_back_and_go_on(rig: Rig) -> None:
     """A sweep returns to the previous values between points without letting go of the device."""
-    with hold([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
+    with lever_session([rig.lever(LIMIT), rig.lever("cpu/governor")]) as held:
         held.set({LIMIT: 90.0, "cpu/governor": "schedutil"})
         held.put_back(LIMIT)
         assert rig.limit_w() == 150
@@ -415,12 +418,12 @@ def test_put_back_and_go_on(rig: Rig) -> None:
 def test_two_holds_of_one_device(rig: Rig) -> None:
     """The second one is refused at once, and told that this very process holds it."""
     with (
-        hold([rig.lever("cpu/governor")]),
+        lever_session([rig.lever("cpu/governor")]),
         pytest.raises(DeviceBusy, match="already held by this process"),
-        hold([rig.lever("cpu/max_frequency")]),
+        lever_session([rig.lever("cpu/max_frequency")]),
     ):
         pass
-    with hold([rig.lever("cpu/governor")]), hold([rig.lever(LIMIT)]):
+    with lever_session([rig.lever("cpu/governor")]), lever_session([rig.lever(LIMIT)]):
         pass
 
 
@@ -453,7 +456,7 @@ def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
         go_on.wait(120)
         write(value)
 
-    with hold([limit], guardian=False) as held:
+    with lever_session([limit], guardian=False) as held:
         limit.write = slow  # type: ignore[method-assign]  # a driver that takes its time
         thread = threading.Thread(target=held.set, args=({LIMIT: 90.0},))
         thread.start()
@@ -471,7 +474,7 @@ def test_child_forked_while_another_thread_sets_does_not_wait(rig: Rig) -> None:
 
 def test_hold_entered_twice_is_refused_and_harms_nothing(rig: Rig) -> None:
     """The second `with` fails; what the first has set is put back when the first ends."""
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         held.set({LIMIT: 90.0})
         with pytest.raises(LeverError, match="entered once"), held:
             pass
@@ -482,7 +485,7 @@ def test_hold_entered_twice_is_refused_and_harms_nothing(rig: Rig) -> None:
 def test_nvidia_levers_are_held_together(rig: Rig, stub: StubNvml) -> None:
     """Power limit and both clocks of a card, beside a file lever; all back afterwards."""
     names = ["gpu:0/power_limit", "gpu:0/sm_clock", "gpu:0/memory_clock", "gpu:1/power_limit"]
-    with hold([rig.lever(name) for name in [*names, LIMIT]]) as held:
+    with lever_session([rig.lever(name) for name in [*names, LIMIT]]) as held:
         held.set({names[0]: 300.0, names[1]: 1000.0, names[3]: 250.0, LIMIT: 90.0})
         assert [rig.lever(name).read() for name in (names[0], names[3])] == [300.0, 250.0]
         assert "nvmlDeviceSetGpuLockedClocks(gpu:0, 1005 MHz, 1005 MHz)" in held.writes
@@ -495,14 +498,14 @@ def test_lost_gpu_does_not_stop_the_others(rig: Rig, stub: StubNvml) -> None:
     names = ["gpu:0/power_limit", "gpu:1/power_limit"]
     with (
         pytest.raises(LeverError, match="fallen off the bus"),
-        hold([rig.lever(name) for name in names]) as held,
+        lever_session([rig.lever(name) for name in names]) as held,
     ):
         held.set(dict.fromkeys(names, 300.0))
         stub.inject(0, "lost")
     assert rig.lever(names[1]).read() == 700.0
     assert len(rig.journals()) == 1
     stub.inject(0, "heal")
-    with hold([rig.lever(names[0])]) as again:
+    with lever_session([rig.lever(names[0])]) as again:
         assert again.previous == {names[0]: 700.0}, "the leftover is restored before the snapshot"
     assert rig.journals() == []
 
@@ -512,7 +515,7 @@ def test_permission_denied_by_the_driver(rig: Rig, stub: StubNvml) -> None:
     stub.inject(0, "forbidden", calls=Call.SET)
     name = "gpu:0/power_limit"
     refusal = "permission denied; run as root, or let an administrator set it with .*nvidia-smi -pl"
-    with pytest.raises(LeverError, match=refusal), hold([rig.lever(name)]) as held:
+    with pytest.raises(LeverError, match=refusal), lever_session([rig.lever(name)]) as held:
         held.set({name: 300.0})
     assert eventually(lambda: rig.journals() == [])
 
@@ -524,5 +527,5 @@ def test_no_permission_is_said_before_anything_is_locked(
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LeverError, match=r"cannot be set: .*writable by root only; run as root"):
-        hold([rig.lever(LIMIT)]).__enter__()
+        lever_session([rig.lever(LIMIT)]).__enter__()
     assert not rig.state.exists()

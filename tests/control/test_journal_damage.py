@@ -16,12 +16,10 @@ import pytest
 
 from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
-from wattloop.control.hold import hold
-from wattloop.control.journal import Journal
-from wattloop.control.owner import Owner
-from wattloop.control.putting_back import Fate
-from wattloop.control.recorded import Entry, journal_files, read_journal
-from wattloop.control.restore import restore
+from wattloop.control.journal import Journal, JournalEntry, journal_files, read_journal
+from wattloop.control.lock import Owner
+from wattloop.control.restore import RestoreStatus, restore
+from wattloop.control.session import lever_session
 from wattloop.core.errors import LeverError
 
 DEAD = Owner(2**22 + 1, 1, Owner.this_process().boot_id, "sweep", "root", 0.0)
@@ -35,7 +33,7 @@ def leftover(rig: Rig) -> list[Path]:
     """Both files of a journal: 150 W before, then 90 W, back, and 80 W when it was killed."""
     lever = rig.lever(LIMIT)
     rig.state.mkdir()
-    entry = Entry(LIMIT, lever.device, "W", {"": 150.0})
+    entry = JournalEntry(LIMIT, lever.device, "W", {"": 150.0})
     journal = Journal.create(rig.state, DEAD, {lever: entry}, lever.where())
     journal.about_to_set({LIMIT: {"": 90.0}})
     journal.done(LIMIT, "")
@@ -98,7 +96,7 @@ def test_damaged_lines_of_one_file_are_restored_from_the_other(
             put(file, data)
         put(leftover[damaged], change)
         rig.put_limit_w(80)
-        assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED], change
+        assert [result.fate for result in restore(rig.state)] == [RestoreStatus.RESTORED], change
         assert rig.limit_w() == 150
         assert journal_files(leftover[0]) == []
 
@@ -128,13 +126,13 @@ def test_damage_of_both_files_is_restored_or_said(rig: Rig, leftover: list[Path]
         assert results, (one, other)
         fates |= {result.fate for result in results}
         if rig.limit_w() == 80:
-            assert all(result.fate is Fate.FAILED and result.message for result in results)
+            assert all(result.fate is RestoreStatus.FAILED and result.message for result in results)
         else:
             assert rig.limit_w() == 150
-            assert [result.fate for result in results] == [Fate.RESTORED]
+            assert [result.fate for result in results] == [RestoreStatus.RESTORED]
         for file in leftover:
             file.unlink(missing_ok=True)
-    assert fates == {Fate.FAILED, Fate.RESTORED}
+    assert fates == {RestoreStatus.FAILED, RestoreStatus.RESTORED}
 
 
 def test_doubt_stops_the_next_hold_until_it_is_decided(rig: Rig, leftover: list[Path]) -> None:
@@ -144,11 +142,11 @@ def test_doubt_stops_the_next_hold_until_it_is_decided(rig: Rig, leftover: list[
     with pytest.raises(
         LeverError, match=r"stands at 80 W, and its journal has lost a record.* 150"
     ):
-        hold([rig.lever(LIMIT)], guardian=False).__enter__()
+        lever_session([rig.lever(LIMIT)], guardian=False).__enter__()
     assert rig.limit_w() == 80
-    assert [result.fate for result in restore(rig.state, force=True)] == [Fate.RESTORED]
+    assert [result.fate for result in restore(rig.state, force=True)] == [RestoreStatus.RESTORED]
     assert rig.limit_w() == 150
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         assert held.previous == {LIMIT: 150.0}
 
 
@@ -175,7 +173,7 @@ def test_journal_of_an_earlier_version_is_restored(rig: Rig) -> None:
     rig.state.mkdir()
     put(rig.state / "1-1-00000000.journal", b"".join(old_journal(rig)))
     rig.put_limit_w(80)
-    assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED]
+    assert [result.fate for result in restore(rig.state)] == [RestoreStatus.RESTORED]
     assert rig.limit_w() == 150
     assert rig.journals() == []
 
@@ -202,16 +200,18 @@ def test_deleted_during_a_hold_and_killed(rig: Rig, deleted: str, guardian: str)
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN=guardian)
     (journal,) = rig.journals()
     files = journal_files(journal)
-    assert {result.fate for result in restore(rig.state)} == {Fate.IN_USE}
+    assert {result.fate for result in restore(rig.state)} == {RestoreStatus.IN_USE}
     if deleted == "folder":
         shutil.rmtree(rig.state)
     else:
         files[deleted == "copy"].unlink()
-    assert {result.fate for result in restore(rig.state)} == {Fate.IN_USE}, "its owner lives"
+    assert {result.fate for result in restore(rig.state)} == {RestoreStatus.IN_USE}, (
+        "its owner lives"
+    )
     owner.kill()
     owner.wait()
     if guardian == "0":
-        assert {result.fate for result in restore(rig.state)} == {Fate.RESTORED}
+        assert {result.fate for result in restore(rig.state)} == {RestoreStatus.RESTORED}
     assert eventually(lambda: is_back(rig))
     assert eventually(lambda: journal_files(journal) == [])
 
@@ -225,7 +225,7 @@ def test_place_for_copies_that_cannot_be_used_is_said(
     monkeypatch.setenv("WATTLOOP_STATE_COPY_DIR", str(blocked))
     said: list[str] = []
     for _ in range(2):
-        with hold([rig.lever(LIMIT)], guardian=False, report=said.append) as held:
+        with lever_session([rig.lever(LIMIT)], guardian=False, report=said.append) as held:
             held.set({LIMIT: 90.0})
             assert len(journal_files(rig.journals()[0])) == 1
     assert rig.limit_w() == 150
@@ -236,13 +236,13 @@ def test_place_for_copies_that_cannot_be_used_is_said(
 
 def test_folder_for_copies_is_for_this_user_only(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one that others may write to, they could remove the copy or put another in its place."""
-    with hold([rig.lever(LIMIT)], guardian=False):
+    with lever_session([rig.lever(LIMIT)], guardian=False):
         copy = journal_files(rig.journals()[0])[1]
         assert copy.parent.stat().st_mode & 0o077 == 0
         assert copy.parent.stat().st_uid == os.geteuid()
     assert not copy.parent.exists(), "nothing is left behind"
     rig.copies.chmod(0o777)
     said: list[str] = []
-    with hold([rig.lever(LIMIT)], guardian=False, report=said.append):
+    with lever_session([rig.lever(LIMIT)], guardian=False, report=said.append):
         assert len(journal_files(rig.journals()[0])) == 1
     assert "other users may write" in said[0] or "cannot be used" in said[0]

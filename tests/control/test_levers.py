@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig
-from wattloop.control.hold import hold
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.restore import restore
+from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.testing.lever_contract import check_lever
 from wattloop.testing.nvml_stub import Call, StubNvml
@@ -53,7 +53,7 @@ def test_nvidia_levers_keep_the_contract(
 def test_each_policy_is_kept_within_its_own_limits(rig: Rig) -> None:
     """On a hybrid processor a value only some cores reach is clipped for the others."""
     rig.cpufreq.add_policy(bounds_mhz=(800, 2000), limits_mhz=(800, 2000))
-    with hold([rig.lever("cpu/max_frequency")]) as held:
+    with lever_session([rig.lever("cpu/max_frequency")]) as held:
         held.set({"cpu/max_frequency": 3400.0})
         assert rig.cpufreq.all("scaling_max_freq") == ["3400000", "3400000", "2000000"]
     assert rig.cpufreq.all("scaling_max_freq") == ["3000000", "1200000", "2000000"]
@@ -63,7 +63,7 @@ def test_both_bounds_on_a_processor_with_different_cores(rig: Rig) -> None:
     """Bounds above what some cores reach are clipped together, and do not cross there."""
     rig.cpufreq.add_policy(bounds_mhz=(800, 2000), limits_mhz=(800, 2000))
     names = ["cpu/min_frequency", "cpu/max_frequency"]
-    with hold([rig.lever(name) for name in names]) as held:
+    with lever_session([rig.lever(name) for name in names]) as held:
         held.set(dict(zip(names, (2500.0, 3400.0), strict=True)))
         assert rig.cpufreq.all("scaling_min_freq") == ["2500000", "2500000", "2000000"]
         assert rig.cpufreq.all("scaling_max_freq") == ["3400000", "3400000", "2000000"]
@@ -81,7 +81,7 @@ def test_governor_only_of_what_all_policies_have(rig: Rig) -> None:
 def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
     """Levels need mode `manual`; afterwards the mode is what it was and all levels are allowed."""
     rig.card.put(MODE, "high")
-    with hold([rig.lever("gpu:0/sm_clock"), rig.lever("gpu:0/memory_clock")]) as held:
+    with lever_session([rig.lever("gpu:0/sm_clock"), rig.lever("gpu:0/memory_clock")]) as held:
         held.set({"gpu:0/sm_clock": 1150.0})
         assert rig.card.read(MODE) == "manual"
         assert rig.card.read("pp_dpm_sclk") == "2", "the level of 1100 MHz"
@@ -95,7 +95,7 @@ def test_amd_clocks_set_the_mode_first_and_restore_both(rig: Rig) -> None:
 def test_amd_clock_that_is_put_back_leaves_the_other_locked(rig: Rig) -> None:
     """Any mode but `manual` lets go of both clocks: it comes back with the last of them."""
     sm, memory = "gpu:0/sm_clock", "gpu:0/memory_clock"
-    with hold([rig.lever(sm), rig.lever(memory)]) as held:
+    with lever_session([rig.lever(sm), rig.lever(memory)]) as held:
         held.set({sm: 1100.0, memory: 900.0})
         held.put_back(sm)
         assert rig.card.read("pp_dpm_sclk") == "0 1 2 3 4 5"
@@ -137,10 +137,10 @@ def test_amd_levels_are_only_written_in_manual_mode(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver refuses levels in other modes, also while we restore."""
-    from wattloop.control import amd_levers
+    from wattloop.control import amd
 
     refused: list[str] = []
-    write = amd_levers.write_file
+    write = amd.write_file
 
     def driver(name: str, path: Path, text: str) -> None:
         if path.name == "pp_dpm_sclk" and "manual" not in rig.card.read(MODE):
@@ -148,8 +148,8 @@ def test_amd_levels_are_only_written_in_manual_mode(
         write(name, path, text)
         rig.card.render()
 
-    monkeypatch.setattr(amd_levers, "write_file", driver)
-    with hold([rig.lever("gpu:0/sm_clock")]) as held:
+    monkeypatch.setattr(amd, "write_file", driver)
+    with lever_session([rig.lever("gpu:0/sm_clock")]) as held:
         held.set({"gpu:0/sm_clock": 800.0})
         rig.card.put(MODE, "low")  # somebody else
     assert refused == []
@@ -161,7 +161,7 @@ def test_locked_clock_is_snapped_and_unlocked(rig: Rig, stub: StubNvml) -> None:
     lever = rig.lever("gpu:0/sm_clock")
     assert lever.accepted(1000.0) == 1005.0
     assert "whether it is locked cannot be read" in lever.state().note
-    with hold([lever]) as held:
+    with lever_session([lever]) as held:
         held.set({lever.name: 1000.0})
         assert held.previous == {lever.name: None}
         assert stub.settings(0).sm_clock_mhz == (1005.0, 1005.0)

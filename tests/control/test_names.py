@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.conftest import Rig
-from wattloop.control.names import lever_named, levers_named
+from wattloop.control.inventory import lever_named, levers_named
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.hardware.host import Host

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.control import place
-from wattloop.control.lock import DeviceLock, holder, lock_path
-from wattloop.control.owner import Owner
+from wattloop.control import state_dir
+from wattloop.control.lock import DeviceLock, Owner, holder, lock_path
 from wattloop.core.errors import LeverError
 
 
@@ -20,8 +19,8 @@ def mode(path: Path) -> int:
 def default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The machine's place, somewhere else."""
     path = tmp_path / "control"
-    monkeypatch.setattr(place, "DEFAULT_PLACE", path)
-    monkeypatch.delenv(place.STATE_VARIABLE, raising=False)
+    monkeypatch.setattr(state_dir, "DEFAULT_PLACE", path)
+    monkeypatch.delenv(state_dir.STATE_VARIABLE, raising=False)
     return path
 
 
@@ -29,7 +28,7 @@ def test_machines_place_is_for_everybody(default: Path) -> None:
     """Whatever the umask: every user may lock there, with files that are only theirs."""
     before = os.umask(0o077)
     try:
-        assert place.state_directory() == default
+        assert state_dir.state_directory() == default
         lock = DeviceLock.take("cpu", default, Owner.this_process())
     finally:
         os.umask(before)
@@ -43,7 +42,7 @@ def test_root_takes_the_place_over(default: Path) -> None:
     """A user who made it first cannot remove what root keeps there."""
     default.mkdir()
     os.chown(default, 12345, 12345)
-    place.state_directory()
+    state_dir.state_directory()
     assert default.stat().st_uid == 0
 
 
@@ -52,7 +51,7 @@ def test_link_is_not_followed(default: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     default.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LeverError, match="so nothing is set"):
-        place.state_directory()
+        state_dir.state_directory()
 
 
 def test_place_that_cannot_be_made_is_said(
@@ -60,9 +59,9 @@ def test_place_that_cannot_be_made_is_said(
 ) -> None:
     """With the variable that names another one."""
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(place.STATE_VARIABLE, str(tmp_path / "file" / "state"))
+    monkeypatch.setenv(state_dir.STATE_VARIABLE, str(tmp_path / "file" / "state"))
     with pytest.raises(LeverError, match="name a writable directory with WATTLOOP_STATE_DIR"):
-        place.state_directory()
+        state_dir.state_directory()
 
 
 def test_owner_of_a_lock_can_be_read_by_others(tmp_path: Path) -> None:

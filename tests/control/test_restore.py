@@ -7,12 +7,10 @@ import pytest
 
 from tests.control.conftest import Rig
 from tests.control.test_hold import LIMIT, SLEEPER, is_back
-from wattloop.control.hold import hold
-from wattloop.control.journal import Journal
-from wattloop.control.owner import Owner
-from wattloop.control.putting_back import Fate
-from wattloop.control.recorded import Entry, journal_files, read_journal
-from wattloop.control.restore import restore
+from wattloop.control.journal import Journal, JournalEntry, journal_files, read_journal
+from wattloop.control.lock import Owner
+from wattloop.control.restore import RestoreStatus, restore
+from wattloop.control.session import lever_session
 from wattloop.core.errors import DeviceBusy
 
 
@@ -22,7 +20,7 @@ def dead_owner(rig: Rig, previous: float = 150.0, ours: float = 90.0, boot: str 
     owner = Owner(2**22 + 1, 1, boot or me.boot_id, "sweep", "root", 0.0)
     lever = rig.lever(LIMIT)
     rig.state.mkdir(exist_ok=True)
-    entry = Entry(LIMIT, lever.device, "W", {"": previous})
+    entry = JournalEntry(LIMIT, lever.device, "W", {"": previous})
     journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
     journal.about_to_set({LIMIT: {"": ours}})
     journal.close()
@@ -39,11 +37,11 @@ def test_living_owner_is_left_alone(rig: Rig) -> None:
     """Its levers stay as they are, and it is named; nobody else can hold its device."""
     owner = rig.start(SLEEPER)
     results = restore(rig.state)
-    assert {result.fate for result in results} == {Fate.IN_USE}
+    assert {result.fate for result in results} == {RestoreStatus.IN_USE}
     assert f"process {owner.pid}" in results[0].message
     assert rig.limit_w() == 90
     with pytest.raises(DeviceBusy, match=rf"held by process {owner.pid} \(-c\) of"):
-        hold([rig.lever(LIMIT)]).__enter__()
+        lever_session([rig.lever(LIMIT)]).__enter__()
 
 
 def test_somebody_elses_value_is_left_unless_forced(rig: Rig) -> None:
@@ -51,12 +49,12 @@ def test_somebody_elses_value_is_left_unless_forced(rig: Rig) -> None:
     dead_owner(rig)
     rig.put_limit_w(111)
     (result,) = restore(rig.state)
-    assert result.fate is Fate.CHANGED
+    assert result.fate is RestoreStatus.CHANGED
     assert "stands at 111 W" in result.message
     assert rig.limit_w() == 111
     assert len(rig.journals()) == 1
     (result,) = restore(rig.state, force=True)
-    assert result.fate is Fate.RESTORED
+    assert result.fate is RestoreStatus.RESTORED
     assert rig.limit_w() == 150
     assert rig.journals() == []
 
@@ -66,7 +64,7 @@ def test_forget_keeps_the_present_value(rig: Rig) -> None:
     dead_owner(rig)
     rig.put_limit_w(111)
     (result,) = restore(rig.state, forget=True)
-    assert result.fate is Fate.FORGOTTEN
+    assert result.fate is RestoreStatus.FORGOTTEN
     assert rig.limit_w() == 111
     assert rig.journals() == []
 
@@ -75,7 +73,7 @@ def test_next_hold_takes_somebody_elses_value_as_the_previous_one(rig: Rig) -> N
     """Who changed it last has the last word: the next hold restores to that."""
     dead_owner(rig)
     rig.put_limit_w(111)
-    with hold([rig.lever(LIMIT)]) as held:
+    with lever_session([rig.lever(LIMIT)]) as held:
         assert held.previous == {LIMIT: 111.0}
         held.set({LIMIT: 90.0})
     assert rig.limit_w() == 111
@@ -84,10 +82,14 @@ def test_next_hold_takes_somebody_elses_value_as_the_previous_one(rig: Rig) -> N
 
 @pytest.mark.parametrize(
     ("present_w", "fate", "after_w"),
-    [(90, Fate.RESTORED, 150), (150, Fate.ALREADY, 150), (200, Fate.REBOOTED, 200)],
+    [
+        (90, RestoreStatus.RESTORED, 150),
+        (150, RestoreStatus.ALREADY, 150),
+        (200, RestoreStatus.REBOOTED, 200),
+    ],
 )
 def test_after_a_reboot_only_our_own_value_is_replaced(
-    rig: Rig, present_w: float, fate: Fate, after_w: float
+    rig: Rig, present_w: float, fate: RestoreStatus, after_w: float
 ) -> None:
     """What the machine came up with is not overwritten, since our settings went with the boot."""
     dead_owner(rig, boot="another-boot")
@@ -105,12 +107,12 @@ def test_a_device_that_is_not_there_yet_after_a_reboot_is_kept(rig: Rig) -> None
     limit = rig.package / "constraint_0_power_limit_uw"
     limit.rename(limit.with_name("away"))
     (result,) = restore(rig.state)
-    assert result.fate is Fate.ABSENT
+    assert result.fate is RestoreStatus.ABSENT
     assert "is its driver loaded?" in result.message
     assert len(rig.journals()) == 1
     limit.with_name("away").rename(limit)
     (result,) = restore(rig.state)
-    assert result.fate is Fate.RESTORED
+    assert result.fate is RestoreStatus.RESTORED
     assert rig.limit_w() == 150
     assert rig.journals() == []
 
@@ -119,8 +121,8 @@ def test_a_device_that_never_comes_back_can_be_forgotten(rig: Rig) -> None:
     """A card that was taken out of the machine is not asked for for ever."""
     dead_owner(rig, boot="another-boot")
     (rig.package / "constraint_0_power_limit_uw").unlink()
-    assert [result.fate for result in restore(rig.state)] == [Fate.ABSENT]
-    assert [result.fate for result in restore(rig.state, forget=True)] == [Fate.FORGOTTEN]
+    assert [result.fate for result in restore(rig.state)] == [RestoreStatus.ABSENT]
+    assert [result.fate for result in restore(rig.state, forget=True)] == [RestoreStatus.FORGOTTEN]
     assert rig.journals() == []
 
 
@@ -129,7 +131,7 @@ def test_previous_value_outside_limits_never_reaches_the_device(rig: Rig) -> Non
     dead_owner(rig, previous=900.0)
     rig.put_limit_w(90)
     (result,) = restore(rig.state, force=True)
-    assert result.fate is Fate.FAILED
+    assert result.fate is RestoreStatus.FAILED
     assert "outside the device's limits" in result.message
     assert rig.limit_w() == 90
     assert len(rig.journals()) == 1
@@ -143,10 +145,10 @@ def test_vanished_device_does_not_stop_the_others(rig: Rig) -> None:
     limit = rig.package / "constraint_0_power_limit_uw"
     limit.rename(limit.with_name("away"))
     fates = {r.lever: r.fate for r in restore(rig.state)}
-    assert fates == {LIMIT: Fate.FAILED, "cpu/governor": Fate.RESTORED}
+    assert fates == {LIMIT: RestoreStatus.FAILED, "cpu/governor": RestoreStatus.RESTORED}
     limit.with_name("away").rename(limit)
     (result,) = restore(rig.state)
-    assert result.fate is Fate.RESTORED
+    assert result.fate is RestoreStatus.RESTORED
     assert is_back(rig)
 
 
@@ -155,7 +157,7 @@ def test_dry_run_shows_and_writes_nothing(rig: Rig) -> None:
     dead_owner(rig)
     rig.put_limit_w(90)
     (result,) = restore(rig.state, dry_run=True)
-    assert result.fate is Fate.PLANNED
+    assert result.fate is RestoreStatus.PLANNED
     assert result.message.startswith("write 150000000 to ")
     assert rig.limit_w() == 90
     assert len(rig.journals()) == 1
@@ -167,7 +169,7 @@ def test_damaged_journal_is_said_and_kept(rig: Rig) -> None:
     for file in journal_files(path):
         file.write_bytes(file.read_bytes().replace(b"150.0", b"151.0"))
     (result,) = restore(rig.state)
-    assert result.fate is Fate.FAILED
+    assert result.fate is RestoreStatus.FAILED
     assert str(path) in result.message
     assert path.exists()
     restore(rig.state, forget=True)
@@ -193,12 +195,12 @@ def test_the_same_card_is_found_by_its_device(rig: Rig) -> None:
     lever = rig.lever("gpu:0/power_limit")
     owner = Owner(2**22 + 1, 1, Owner.this_process().boot_id, "sweep", "root", 0.0)
     rig.state.mkdir()
-    entry = Entry("gpu:7/power_limit", lever.device, "W", {"": 300.0})
+    entry = JournalEntry("gpu:7/power_limit", lever.device, "W", {"": 300.0})
     journal = Journal.create(rig.state, owner, {lever: entry}, lever.where())
     journal.about_to_set({"gpu:7/power_limit": {"": 200.0}})
     journal.close()
     rig.card.put("power1_cap", 200_000_000)
-    assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
+    assert [r.fate for r in restore(rig.state)] == [RestoreStatus.RESTORED]
     assert rig.card.read("power1_cap") == "300000000"
 
 
@@ -209,7 +211,7 @@ def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
     owner.wait()
     rig.cpufreq.policies[1].put("scaling_governor", "")
     fates = {(r.lever, r.part): r.fate for r in restore(rig.state)}
-    assert set(fates.values()) == {Fate.RESTORED}, "garbage is not somebody else's choice"
+    assert set(fates.values()) == {RestoreStatus.RESTORED}, "garbage is not somebody else's choice"
     assert is_back(rig)
     owner = rig.start(SLEEPER, WATTLOOP_GUARDIAN="0")
     owner.kill()
@@ -217,10 +219,10 @@ def test_each_policy_is_restored_on_its_own(rig: Rig) -> None:
     policy = rig.cpufreq.policies[0].directory
     policy.rename(policy.with_name("offline"))
     fates = {(r.lever, r.part): r.fate for r in restore(rig.state)}
-    assert fates[("cpu/governor", "policy0")] is Fate.FAILED
+    assert fates[("cpu/governor", "policy0")] is RestoreStatus.FAILED
     assert rig.cpufreq.policies[1].read("scaling_governor") == "performance"
     policy.with_name("offline").rename(policy)
-    assert [r.fate for r in restore(rig.state)] == [Fate.RESTORED]
+    assert [r.fate for r in restore(rig.state)] == [RestoreStatus.RESTORED]
     assert is_back(rig)
 
 
@@ -228,7 +230,7 @@ def test_value_rounded_by_the_device_is_known_again(rig: Rig) -> None:
     """Killed between write and read-back: the journal has 99.99 W, the register shows 99.875 W."""
     dead_owner(rig, ours=99.99)
     rig.put_limit_w(99.875)
-    assert [result.fate for result in restore(rig.state)] == [Fate.RESTORED]
+    assert [result.fate for result in restore(rig.state)] == [RestoreStatus.RESTORED]
     assert rig.limit_w() == 150
 
 
@@ -253,7 +255,7 @@ def test_record_after_a_torn_one_is_read(rig: Rig) -> None:
 
 def test_journal_says_how_its_devices_are_found(rig: Rig) -> None:
     """A program that names its sysfs in code is restored by one that does not know of it."""
-    with hold([rig.lever(LIMIT)]):
+    with lever_session([rig.lever(LIMIT)]):
         (path,) = rig.journals()
         found = read_journal(path).environment["WATTLOOP_SYSFS_ROOT"]
     assert "WATTLOOP_SYSFS_ROOT" not in os.environ

@@ -20,12 +20,9 @@ from tests.control.conftest import Rig, eventually
 from tests.control.test_hold import LIMIT, SLEEPER
 from tests.control.test_restore import dead_owner
 from wattloop.cli.lever_report import fate_text
-from wattloop.control.descriptors import try_lock
-from wattloop.control.hold import hold
-from wattloop.control.lock import DeviceLock, lock_path
-from wattloop.control.owner import Owner
-from wattloop.control.putting_back import Fate
-from wattloop.control.restore import restore
+from wattloop.control.lock import DeviceLock, Owner, lock_path, try_lock
+from wattloop.control.restore import RestoreStatus, restore
+from wattloop.control.session import lever_session
 from wattloop.core.errors import DeviceBusy, LeverError
 
 NOBODY = 65534
@@ -75,10 +72,10 @@ def test_journal_of_a_stranger_is_not_believed(rig: Rig, leftover: Path) -> None
     """Another user's journal would let them choose what root writes; it takes --force."""
     os.chown(leftover, 12345, 12345)
     (result,) = restore(rig.state)
-    assert result.fate is Fate.FOREIGN
+    assert result.fate is RestoreStatus.FOREIGN
     assert "was left by user 12345" in result.message
     assert rig.limit_w() == 90
-    assert restore(rig.state, force=True)[0].fate is Fate.RESTORED
+    assert restore(rig.state, force=True)[0].fate is RestoreStatus.RESTORED
     assert rig.limit_w() == 150
 
 
@@ -90,7 +87,7 @@ def test_lock_file_under_a_second_name_is_not_believed(rig: Rig, leftover: Path)
     leftover.unlink()
     os.link(lock, rig.state / "1-1-00000000.journal")
     (result,) = restore(rig.state)
-    assert result.fate is Fate.FOREIGN
+    assert result.fate is RestoreStatus.FOREIGN
     assert "may have been written by any user" in result.message
     assert rig.limit_w() == 90
 
@@ -103,7 +100,7 @@ def test_strangers_journal_names_no_files(
     os.chown(leftover, 12345, 12345)
     monkeypatch.setenv("WATTLOOP_SYSFS_ROOT", str(rig.folder / "nothing"))
     (result,) = restore(rig.state, force=True)
-    assert result.fate is Fate.FAILED
+    assert result.fate is RestoreStatus.FAILED
     assert "is not there any more" in result.message
     assert rig.limit_w() == 90
 
@@ -114,7 +111,7 @@ def test_strangers_journal_does_not_stop_a_hold(
 ) -> None:
     """It is said and kept; what is found is restored, so that its own restore still finds it."""
     os.chown(leftover, 12345, 12345)
-    with hold([rig.lever(LIMIT)], guardian=False) as held:
+    with lever_session([rig.lever(LIMIT)], guardian=False) as held:
         assert held.previous == {LIMIT: 90.0}
         held.set({LIMIT: 80.0})
     assert "was left by user 12345" in capsys.readouterr().err
@@ -126,7 +123,7 @@ def test_strangers_journal_does_not_stop_a_hold(
 def test_root_can_forget_what_a_stranger_left(rig: Rig, leftover: Path) -> None:
     """A user who is gone cannot come back to restore; nothing is written."""
     os.chown(leftover, 12345, 12345)
-    assert [result.fate for result in restore(rig.state, forget=True)] == [Fate.FORGOTTEN]
+    assert [result.fate for result in restore(rig.state, forget=True)] == [RestoreStatus.FORGOTTEN]
     assert rig.limit_w() == 90
     assert rig.journals() == []
 
@@ -169,10 +166,10 @@ def test_garbage_of_a_stranger_stops_nobody(rig: Rig, leftover: Path, content: b
     os.chown(strange, 12345, 12345)
     (rig.state / "\x1b[2J.journal").write_bytes(content)
     results = restore(rig.state)
-    assert {result.fate for result in results} == {Fate.FOREIGN, Fate.RESTORED}
+    assert {result.fate for result in results} == {RestoreStatus.FOREIGN, RestoreStatus.RESTORED}
     assert all(fate_text(result).isprintable() for result in results)
     assert rig.limit_w() == 150
-    with hold([rig.lever(LIMIT)], guardian=False):
+    with lever_session([rig.lever(LIMIT)], guardian=False):
         pass
 
 
@@ -188,7 +185,7 @@ def test_what_is_no_file_is_no_journal(rig: Rig, leftover: Path) -> None:
         results = restore(rig.state)
     finally:
         signal.alarm(0)
-    assert {result.fate for result in results} == {Fate.FAILED, Fate.RESTORED}
+    assert {result.fate for result in results} == {RestoreStatus.FAILED, RestoreStatus.RESTORED}
     assert rig.limit_w() == 150
 
 
@@ -214,7 +211,7 @@ def test_link_for_a_lock_stops_no_restore(rig: Rig) -> None:
     lock.unlink()
     lock.symlink_to("/etc/passwd")
     before = Path("/etc/passwd").stat()
-    assert {result.fate for result in restore(rig.state)} == {Fate.RESTORED}
+    assert {result.fate for result in restore(rig.state)} == {RestoreStatus.RESTORED}
     assert rig.limit_w() == 150
     assert Path("/etc/passwd").stat() == before
 
@@ -233,7 +230,7 @@ def test_journal_that_another_has_locked_is_not_used(
         return try_lock(descriptor)
 
     monkeypatch.setattr(journal, "try_lock", too_late)
-    with pytest.raises(LeverError, match="so nothing is set"), hold([rig.lever(LIMIT)]):
+    with pytest.raises(LeverError, match="so nothing is set"), lever_session([rig.lever(LIMIT)]):
         pass
     os.close(theirs[0])
     assert rig.journals() == []
@@ -254,7 +251,7 @@ def test_journal_has_no_secrets(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> No
     """Everybody can read it: it names what finds the devices, and no password."""
     monkeypatch.setenv("WATTLOOP_REDFISH_PASSWORD", "hunter2")
     monkeypatch.setenv("WATTLOOP_STORE", "postgresql://me:hunter2@host/runs")
-    with hold([rig.lever(LIMIT)], guardian=False):
+    with lever_session([rig.lever(LIMIT)], guardian=False):
         (journal,) = rig.journals()
         assert "hunter2" not in journal.read_text()
 
@@ -314,22 +311,22 @@ def test_owner_in_another_container_is_left_alone(rig: Rig) -> None:
     if not process.stdout.readline():
         pytest.skip(f"no namespaces here: {process.communicate()[1]}")
     results = restore(rig.state, patience_s=0.1)
-    assert {result.fate for result in results} == {Fate.IN_USE}
+    assert {result.fate for result in results} == {RestoreStatus.IN_USE}
     assert "in another container" in results[0].message
     with pytest.raises(
         DeviceBusy, match=r"held by process \d+ \(.*\) of .* runs for .*; wait until it has ended"
     ):
-        hold([rig.lever(LIMIT)]).__enter__()
+        lever_session([rig.lever(LIMIT)]).__enter__()
     process.kill()
     process.wait()
     fates = {result.fate for result in restore(rig.state)}
-    assert fates <= {Fate.RESTORED}, "nothing where the guardian was quicker"
+    assert fates <= {RestoreStatus.RESTORED}, "nothing where the guardian was quicker"
     assert rig.limit_w() == 150
 
 
 SLEEPER_IN_CONTAINER = f"""
 import time
-from wattloop.control.hold import hold
+from wattloop.control.session import hold
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.hardware.host import Host
 levers = find_levers(Host.from_environment())
@@ -396,11 +393,11 @@ def test_user_without_rights_cannot_hold_a_device(
     monkeypatch.setenv("WATTLOOP_STATE_DIR", str(place))
     lever = rig.lever(LIMIT)
     if first == "root":
-        with hold([lever], guardian=False):
+        with lever_session([lever], guardian=False):
             pass
     _, answer = lockers(STRANGER, *lock_names(lever.device, place))
     assert answer == ("PermissionError locked\n" if first == "root" else "locked\n")
-    with hold([lever], guardian=False) as held:
+    with lever_session([lever], guardian=False) as held:
         held.set({LIMIT: 90.0})
         assert rig.limit_w() == 90
         with pytest.raises(DeviceBusy, match="already held by this process"):
@@ -436,14 +433,14 @@ def test_user_who_may_set_the_device_is_named_by_the_kernel(
     os.chown(rig.package / "constraint_0_power_limit_uw", STRANGER, STRANGER)
     process, _ = lockers(STRANGER, lock_path(lever.device, place, STRANGER))
     with pytest.raises(DeviceBusy) as refused:
-        hold([lever], guardian=False).__enter__()
+        lever_session([lever], guardian=False).__enter__()
     said = str(refused.value)
     assert f"is held by process {process.pid} (" in said
     assert "which runs for" in said
     assert f"'sudo kill {process.pid}'" in said
     process.kill()
     process.wait()
-    with hold([lever], guardian=False):
+    with lever_session([lever], guardian=False):
         pass
 
 
@@ -470,7 +467,7 @@ def test_stranger_who_locks_a_leftover_journal_does_not_stop_its_restore(
     (journal,) = place.glob("*.journal")
     _, answer = lockers(STRANGER, journal)
     assert answer == "locked\n"
-    assert {result.fate for result in restore(place, patience_s=0.1)} == {Fate.RESTORED}
+    assert {result.fate for result in restore(place, patience_s=0.1)} == {RestoreStatus.RESTORED}
     assert rig.limit_w() == 150
     assert list(place.glob("*.journal")) == []
 
@@ -481,5 +478,5 @@ def test_removed_lock_file_does_not_give_a_device_away(rig: Rig) -> None:
     for lock in rig.state.glob("*.lock"):
         lock.unlink()
     with pytest.raises(LeverError, match=f"held by process {owner.pid}"):
-        hold([rig.lever(LIMIT)], guardian=False).__enter__()
+        lever_session([rig.lever(LIMIT)], guardian=False).__enter__()
     assert rig.limit_w() == 90

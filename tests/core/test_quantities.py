@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from wattloop.check.limits import limit
-from wattloop.control.daemon.ranges import amount
+from wattloop.control.daemon.rules import amount
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
 from wattloop.schedule.amounts import bytes_per_second, seconds, watts

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from wattloop.control.hold import hold
+from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -71,7 +71,7 @@ def test_virtual_levers_keep_the_contract(context, index, good, bad):
 def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch):
     """The safety of real levers covers virtual ones: restore finds them again by their device."""
     code = (
-        "import os, sys; from pathlib import Path; from wattloop.control.hold import hold\n"
+        "import os, sys; from pathlib import Path; from wattloop.control.session import hold\n"
         "from wattloop.measure.meter import Context; from wattloop.core.settings import Settings\n"
         "from wattloop.virtual.lever import detect\n"
         "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
@@ -86,7 +86,9 @@ def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch
     environment = {**os.environ, "WATTLOOP_VIRTUAL_GPUS": "2"}
     subprocess.run([sys.executable, "-c", code, str(directory)], env=environment, check=False)
     assert levers[POWER].read() == 250
-    with hold(list(levers.values()), directory=directory, guardian=False, report=lambda _: None):
+    with lever_session(
+        list(levers.values()), directory=directory, guardian=False, report=lambda _: None
+    ):
         assert levers[POWER].read() == 700
         assert levers["gpu:1/sm_clock"].read() is None
 
@@ -221,7 +223,7 @@ def test_a_state_file_that_is_not_ours_is_a_reason_not_a_crash(levers, tmp_path)
 
 INTERRUPTED = """
 import os, signal, sys
-from wattloop.control.hold import hold
+from wattloop.control.session import hold
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context

@@ -30,8 +30,8 @@ from wattloop.characterize.cap_pilot import CapPilot, PilotRules, State
 from wattloop.characterize.cap_prior import physical_curves
 from wattloop.characterize.cap_slices import Step
 from wattloop.characterize.cap_visible import job_gpus
-from wattloop.control.hold import Hold, hold
 from wattloop.control.registry import find_levers
+from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.settings import Settings
 from wattloop.integrations.hook import TrainingMeter
@@ -91,7 +91,7 @@ class CapTuner:
         finder: CapFinder | None = None,
         longest_s: float | None = None,
         session: Session | None = None,
-        held: Hold | None = None,
+        held: LeverSession | None = None,
     ) -> None:
         CapFinder([1.0, 2.0], metric, k, most_probes=most_probes)  # refuses wrong options
         self._options: dict[str, Any] = {"metric": metric, "k": k, "most_probes": most_probes}
@@ -218,7 +218,7 @@ class CapTuner:
         self._session = session
         self.provenance = metered(session, plan.devices)
         if self._given_hold is None:
-            self._hold = self._stack.enter_context(hold(plan.levers, report=self._report))
+            self._hold = self._stack.enter_context(lever_session(plan.levers, report=self._report))
         else:
             self._stack.callback(self._given_hold.put_back, *(x.name for x in plan.levers))
         self.pilot = CapPilot(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattloop.characterize.quantities import expanded
+from wattloop.control.inventory import levers_named
 from wattloop.control.lever import Lever
-from wattloop.control.names import levers_named
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError
 

@@ -50,9 +50,9 @@ def control_daemon(
 
     read = read_rules(user_path(rules))
     if check:
-        from wattloop.control.daemon.rules_check import checked
+        from wattloop.control.daemon.rules import describe_rules
 
-        lines = checked(read)
+        lines = describe_rules(read)
         if json_file is not None:
             write_json(
                 {"rules": str(read.path), "socket": str(read.socket), "lines": lines}, json_file
@@ -86,7 +86,7 @@ def log(
     json_file: JsonFile = None,
 ) -> None:
     """Show changes and refusals, the newest last."""
-    from wattloop.control.daemon.change_log import REFUSALS, read_log
+    from wattloop.control.daemon.audit_log import REFUSALS, read_log
 
     check_target(json_file, "--json")
     records = [

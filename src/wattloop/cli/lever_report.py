@@ -4,15 +4,14 @@ from collections.abc import Iterable
 
 from wattloop.cli.output import say
 from wattloop.control.lever import shown
-from wattloop.control.putting_back import Fate, Restored
-from wattloop.control.restore import restore
+from wattloop.control.restore import RestoreResult, RestoreStatus, restore
 
 __all__ = ["fate_text", "restore_leftovers", "unsettled"]
 
-SILENT = (Fate.ALREADY, Fate.REBOOTED, Fate.ABSENT, Fate.IN_USE)
+SILENT = (RestoreStatus.ALREADY, RestoreStatus.REBOOTED, RestoreStatus.ABSENT, RestoreStatus.IN_USE)
 
 
-def restore_leftovers() -> list[Restored]:
+def restore_leftovers() -> list[RestoreResult]:
     """Put back what dead owners left, before anything is set; said on standard error."""
     results = restore()
     for result in results:
@@ -21,25 +20,30 @@ def restore_leftovers() -> list[Restored]:
     return results
 
 
-def fate_text(result: Restored) -> str:
+def fate_text(result: RestoreResult) -> str:
     """One line for people."""
     name = f"{result.lever} ({result.part})" if result.part else result.lever
     match result.fate:
-        case Fate.RESTORED:
+        case RestoreStatus.RESTORED:
             return f"{name} restored to {shown(result.previous)}"
-        case Fate.ALREADY:
+        case RestoreStatus.ALREADY:
             return f"{name} was back at {shown(result.previous)}"
-        case Fate.REBOOTED:
+        case RestoreStatus.REBOOTED:
             return f"{name}: the machine was restarted since; left at {shown(result.found)}"
-        case Fate.FORGOTTEN:
+        case RestoreStatus.FORGOTTEN:
             return f"{name}: forgotten; it was {shown(result.previous)}"
-        case Fate.PLANNED:
+        case RestoreStatus.PLANNED:
             return f"{name}: {result.message}"
         case _:
             return result.message if name in result.message else f"{name}: {result.message}"
 
 
-def unsettled(results: Iterable[Restored]) -> bool:
+def unsettled(results: Iterable[RestoreResult]) -> bool:
     """Whether something is still not what it was, though its owner is dead."""
-    left = (Fate.FAILED, Fate.CHANGED, Fate.FOREIGN, Fate.ABSENT)
+    left = (
+        RestoreStatus.FAILED,
+        RestoreStatus.CHANGED,
+        RestoreStatus.FOREIGN,
+        RestoreStatus.ABSENT,
+    )
     return any(result.fate in left for result in results)

@@ -11,9 +11,9 @@ from wattloop.cli.chosen import settings_of
 from wattloop.cli.lever_report import restore_leftovers
 from wattloop.cli.options import Config, JsonFile
 from wattloop.cli.output import check_target, say, write_json
-from wattloop.control.hold import Hold, hold
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.registry import find_levers, levers_named
+from wattloop.control.session import LeverSession, lever_session
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import SENSORS
@@ -71,7 +71,7 @@ def set_levers(
         restore_leftovers()
     levers = find_levers(Context(Host.from_environment(), settings_of(config, needs=SENSORS)))
     chosen = _chosen(levers, pairs)
-    held = hold([lever for lever, _ in chosen], dry_run=dry_run, guardian=guardian)
+    held = lever_session([lever for lever, _ in chosen], dry_run=dry_run, guardian=guardian)
     values = {lever.name: value for lever, value in chosen}
     code = _shown(held, values) if dry_run else _run(held, values, command)
     if json_file is not None:
@@ -106,7 +106,7 @@ def _chosen(
     return list(chosen.values())
 
 
-def _shown(held: Hold, values: dict[str, Setting]) -> int:
+def _shown(held: LeverSession, values: dict[str, Setting]) -> int:
     with held:
         held.set(values)
     for line in held.writes:
@@ -114,7 +114,7 @@ def _shown(held: Hold, values: dict[str, Setting]) -> int:
     return 0
 
 
-def _run(held: Hold, values: dict[str, Setting], command: Sequence[str]) -> int:
+def _run(held: LeverSession, values: dict[str, Setting], command: Sequence[str]) -> int:
     outcome = None
     with Supervisor() as supervisor:
         try:
@@ -130,7 +130,7 @@ def _run(held: Hold, values: dict[str, Setting], command: Sequence[str]) -> int:
     return outcome.exit_code
 
 
-def _report(held: Hold, values: dict[str, Setting], code: int) -> dict[str, Any]:
+def _report(held: LeverSession, values: dict[str, Setting], code: int) -> dict[str, Any]:
     return {
         "set": values,
         "previous": held.previous,

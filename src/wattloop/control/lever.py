@@ -7,13 +7,13 @@ from typing import Any
 
 from wattloop.core.errors import LeverError
 
-__all__ = ["Lever", "LeverState", "Setting", "WaitsForAnother", "shown"]
+__all__ = ["Lever", "LeverState", "Setting", "WriteOrderError", "shown"]
 
 Setting = float | str | None
 """Watts or MHz, the name of a choice, or None: left to the device (a clock that is not locked)."""
 
 
-class WaitsForAnother(LeverError):
+class WriteOrderError(LeverError):
     """Cannot be written before another lever is: a lower bound that would pass the upper one."""
 
 

@@ -1,10 +1,4 @@
-"""One process at a time sets a device.
-
-Each user has a lock file of their own per device, which no other user can open: opening is all
-that it takes to lock. Before a lock counts, the lock files of the other users are looked at. Root's
-counts for everyone; that of another user only if that user may set the device. So a user without
-rights on a device cannot keep others from setting it.
-"""
+"""Device locks: one process at a time sets a device, and others can see which one."""
 
 import fcntl
 import hashlib
@@ -12,24 +6,303 @@ import json
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from wattloop.control.descriptors import close_private, is_locked, keep_private, try_lock
 from wattloop.control.lever import Lever
-from wattloop.control.lock_holder import LockHolder, lock_holder
-from wattloop.control.owner import Owner, group_ids
 from wattloop.core.errors import DeviceBusy, LeverError
+from wattloop.core.units import format_duration
+from wattloop.hardware.host import Host
 
-__all__ = ["DeviceLock", "may_set"]
+_private: set[int] = set()
+
+
+def keep_private(descriptor: int) -> int:
+    """From now on this descriptor is closed in children, whether they fork or execute."""
+    os.set_inheritable(descriptor, False)
+    _private.add(descriptor)
+    return descriptor
+
+
+def close_private(descriptor: int) -> None:
+    """Close it, unless a fork already has."""
+    if descriptor in _private:
+        _private.discard(descriptor)
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, wait_s: float = 0.0) -> bool:
+    """Take the exclusive `flock`, waiting at most so long; the kernel drops it when we die."""
+    return _locked(descriptor, fcntl.LOCK_EX, wait_s)
+
+
+def is_locked(path: Path, wait_s: float = 0.0) -> bool:
+    """Whether somebody has the lock of a file and keeps it for so long; no if the file is gone.
+
+    Whoever may read the file may ask.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH, wait_s)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, how: int, wait_s: float) -> bool:
+    give_up_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= give_up_s:
+                return False
+            time.sleep(0.005)
+
+
+def _close_in_child() -> None:
+    # Closing is not unlocking: the parent's own descriptor keeps the lock.
+    for descriptor in list(_private):
+        os.close(descriptor)
+    _private.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+PROC = Path("/proc")
+
+
+"""Process numbers are those of our own namespace, whatever WATTLOOP_PROCFS_ROOT says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, told apart from a later one with the same number by its start.
+
+    Attributes:
+        pid: its number.
+        started: clock ticks after boot at which it started.
+        boot_id: the boot it belongs to.
+        command: its command line, shortened.
+        user: who runs it.
+        since: seconds since 1970 at which it took hold.
+        namespace: of its number; in another container the same number is somebody else.
+    """
+
+    pid: int
+    started: int
+    boot_id: str
+    command: str
+    user: str
+    since: float
+    namespace: str = ""
+
+    @classmethod
+    def this_process(cls) -> "Owner":
+        """Us."""
+        pid = os.getpid()
+        command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])[:120]
+        user = user_name(os.geteuid())
+        return cls(pid, _started(pid), Host().boot_id, command, user, time.time(), _namespace())
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Owner | None":
+        """What `to_dict` gave; None for anything else."""
+        try:
+            return cls(
+                int(data["pid"]),
+                int(data["started"]),
+                str(data["boot_id"]),
+                _printable(data["command"]),
+                _printable(data["user"]),
+                float(data["since"]),
+                str(data.get("namespace", "")),
+            )
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs. A zombie does not: its locks are gone.
+
+        One of another container may, as far as we can see: whether it holds its lock decides.
+        """
+        if self.boot_id != Host().boot_id:
+            return False
+        return self._elsewhere or _started(self.pid) == self.started
+
+    def __str__(self) -> str:
+        where = " in another container" if self._elsewhere else ""
+        return f"process {self.pid} ({self.command}) of {self.user}{where}, since {self._since()}"
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self.namespace not in ("", _namespace())
+
+    def _since(self) -> str:
+        try:
+            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        except (OverflowError, OSError, ValueError):
+            return "an unknown time"
+
+
+def _started(pid: int) -> int:
+    """0 when there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _namespace() -> str:
+    """Of process numbers; empty where the kernel does not say."""
+    try:
+        return str((PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _printable(text: Any) -> str:
+    """Anybody can write a lock file, and what is in it reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))[:200]
+
+
+def user_name(uid: int) -> str:
+    """As people know it."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def group_ids(uid: int) -> frozenset[int]:
+    """Groups of a user; empty for an unknown one."""
+    import pwd
+
+    try:
+        user = pwd.getpwuid(uid)
+        return frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
+    except (KeyError, OSError):
+        return frozenset()
+
+
+class LockHolder(NamedTuple):
+    """A process that has a file locked.
+
+    Attributes:
+        pid: its number.
+        user: who runs it.
+        uid: number of that user.
+        command: its command line, shortened.
+        for_s: how long it has been running; it has the lock for no longer.
+    """
+
+    pid: int
+    user: str
+    uid: int
+    command: str
+    for_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} ({self.command}) of {self.user}, which runs for "
+            f"{format_duration(self.for_s)}"
+        )
+
+
+def lock_holder(path: Path) -> LockHolder | None:
+    """Who has the `flock` of a file; None when nobody does, or in a container we cannot look into.
+
+    Linux lists in /proc/locks: `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`.
+    """
+    try:
+        file = path.stat()
+        lines = (PROC / "locks").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        words = line.split()
+        # a line with an arrow is of somebody who waits for it
+        if len(words) < 6 or words[1] != "FLOCK" or not words[4].isdigit():
+            continue
+        if words[5].rpartition(":")[2] == str(file.st_ino):
+            found = _process(int(words[4]), path)
+            if found is not None:
+                return found
+    return None
+
+
+def _process(pid: int, path: Path) -> LockHolder | None:
+    """The process, if it is there and has this very file open, as far as we may look."""
+    place = PROC / str(pid)
+    try:
+        uid = place.stat().st_uid
+        words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        ticks = float((place / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    if not _has_open(place, path):
+        return None
+    command = " ".join([Path(words[0]).name, *words[1:]]).strip()[:120] or "?"
+    shown = "".join(c if c.isprintable() else "?" for c in command)
+    for_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return LockHolder(pid, user_name(uid), uid, shown, max(for_s, 0.0))
+
+
+def _has_open(place: Path, path: Path) -> bool:
+    """No where it certainly has not: an inode number is unique on one file system only."""
+    try:
+        return any(_same(link, path) for link in (place / "fd").iterdir())
+    except OSError:
+        return True  # another user's process: we may not look
+
+
+def _same(link: Path, path: Path) -> bool:
+    try:
+        return link.samefile(path)
+    except OSError:
+        return False
+
+
+# One process at a time sets a device.
+#
+# Each user has a lock file of their own per device, which no other user can open: opening is all
+# that it takes to lock. Before a lock counts, the lock files of the other users are looked at.
+# Root's
+# counts for everyone; that of another user only if that user may set the device. So a user without
+# rights on a device cannot keep others from setting it.
 
 SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
 MOST_B = 4_096
+
+
 """An owner is described in less."""
+
+
 NAMES = 32
+
+
 """Names to try for a lock file of ours, where other users have taken the first ones."""
+
 
 Counts = Callable[[int], bool]
 

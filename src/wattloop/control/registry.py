@@ -4,10 +4,9 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
-from wattloop.control.daemon.offered import with_daemon
+from wattloop.control.daemon.client import daemon_levers
+from wattloop.control.inventory import FoundLevers, LeverInventory, lever_named, levers_named
 from wattloop.control.lever import Lever, LeverState
-from wattloop.control.lever_inventory import FoundLevers, LeverInventory
-from wattloop.control.names import lever_named, levers_named
 from wattloop.core.entry_points import entry_points, loaded
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.settings import SENSORS, Settings
@@ -20,10 +19,10 @@ __all__ = ["LeverInventory", "find_levers", "inventory", "lever_named", "levers_
 ENTRY_POINT_GROUP = "wattloop.levers"
 
 LEVERS: dict[str, str] = {
-    "rapl": "wattloop.control.rapl_levers:detect",
-    "cpu": "wattloop.control.cpufreq_levers:detect",
-    "nvidia": "wattloop.control.nvidia_levers:detect",
-    "amd": "wattloop.control.amd_levers:detect",
+    "rapl": "wattloop.control.rapl:detect",
+    "cpu": "wattloop.control.cpufreq:detect",
+    "nvidia": "wattloop.control.nvidia:detect",
+    "amd": "wattloop.control.amd:detect",
 }
 """Kind of device (its name up to the first colon) -> who finds its levers."""
 
@@ -95,7 +94,7 @@ def inventory(
             if lever.name not in names:  # the first one wins, as among meters
                 names.add(lever.name)
                 found.levers.append(lever)
-    return with_daemon(found, context.host) if remote and kinds is None else found
+    return daemon_levers(found, context.host) if remote and kinds is None else found
 
 
 def _context(where: Context | Host | None, settings: Settings | None) -> Context:

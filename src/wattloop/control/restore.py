@@ -1,37 +1,212 @@
-"""Put back what dead owners left: after `kill -9`, a crash of the machine, or a lost device."""
+"""Restore levers to their previous values: at the end of a session, after `kill -9` or a crash."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from wattloop.control.journal import Journal
-from wattloop.control.lever import Lever
-from wattloop.control.lock import DeviceLock
-from wattloop.control.owner import Owner
-from wattloop.control.place import state_directory
-from wattloop.control.putting_back import Fate, Restored, put_back
-from wattloop.control.recorded import (
-    Entry,
-    Recorded,
-    doubt,
+from wattloop.control.journal import (
+    Journal,
+    JournalContent,
+    JournalEntry,
     is_held,
     journal_files,
     journals,
     read_journal,
+    untrusted_reason,
 )
+from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
+from wattloop.control.lock import DeviceLock, Owner
 from wattloop.control.registry import inventory
-from wattloop.core.errors import DeviceBusy, LeverError, WattloopError
+from wattloop.control.state_dir import state_directory
+from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
 from wattloop.measure.meter import Context
 
-__all__ = ["Restored", "restore"]
+
+class RestoreStatus(StrEnum):
+    """What became of one part of a lever."""
+
+    RESTORED = "restored"
+    ALREADY = "already"
+    """It stood at its previous value."""
+    REBOOTED = "rebooted"
+    """The machine was restarted since, and what we set went with it."""
+    ABSENT = "absent"
+    """The machine was restarted and the device is not there, or not yet; kept for later."""
+    CHANGED = "changed"
+    """Somebody else has set it since; left alone."""
+    FAILED = "failed"
+    IN_USE = "in use"
+    """Its owner is alive."""
+    PLANNED = "planned"
+    """A dry run: what would be written."""
+    FORGOTTEN = "forgotten"
+    FOREIGN = "foreign"
+    """Another user wrote, or can have written, the journal: not believed."""
+
+    @property
+    def settled(self) -> bool:
+        """Nothing left to do."""
+        return self in (
+            RestoreStatus.RESTORED,
+            RestoreStatus.ALREADY,
+            RestoreStatus.REBOOTED,
+            RestoreStatus.FORGOTTEN,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """One part of one lever, and what became of it."""
+
+    lever: str
+    part: str
+    fate: RestoreStatus
+    previous: Setting = None
+    found: Setting = None
+    message: str = ""
+    owner: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def restore_levers(
+    pairs: Sequence[tuple[JournalEntry, Lever | None]],
+    *,
+    same_boot: bool = True,
+    force: bool = False,
+    dry_run: bool = False,
+    on_settled: Callable[[RestoreResult], None] = lambda result: None,
+) -> list[RestoreResult]:
+    """Restore every pending part. Never raises.
+
+    Args:
+        pairs: what is known of each lever, and the lever, or None where it is not found any more.
+        same_boot: whether the machine runs since the values were set. After a reboot only what
+            still shows one of our values is written.
+        force: also overwrite what somebody else has set since.
+        dry_run: write nothing.
+        on_settled: called at once for each part that is settled.
+    """
+    waiting = [(entry, lever, part) for entry, lever in pairs for part in entry.pending()]
+    results: list[RestoreResult] = []
+    while waiting:
+        put_off: list[tuple[JournalEntry, Lever | None, str]] = []
+        reasons: list[RestoreResult] = []
+        for entry, lever, part in waiting:
+            try:
+                result = _one(entry, lever, part, same_boot, force, dry_run)
+            except WriteOrderError as reason:
+                put_off.append((entry, lever, part))
+                reasons.append(_result(entry, part, RestoreStatus.FAILED, message=str(reason)))
+                continue
+            except Exception as error:  # noqa: BLE001 - one device must not stop the others
+                known = isinstance(error, ConfigError | LeverError)
+                message = str(error) if known else f"{type(error).__name__}: {error}"
+                result = _result(entry, part, RestoreStatus.FAILED, message=message)
+            results.append(result)
+            if result.fate.settled and not dry_run:
+                on_settled(result)
+        if len(put_off) == len(waiting):
+            results += reasons  # each waits for another that is not going to move
+            break
+        waiting = put_off
+    return results
+
+
+def _one(
+    entry: JournalEntry, lever: Lever | None, part: str, same_boot: bool, force: bool, dry_run: bool
+) -> RestoreResult:
+    previous = entry.previous[part]
+    if lever is None:
+        if not same_boot:
+            return _absent(entry, part)
+        raise LeverError(f"{entry.name}: the device {entry.device} is not there any more")
+    found, readable = _found(lever, part)
+    if lever.reads_back and not readable and not same_boot:
+        return _absent(entry, part)
+    if readable and lever.same(found, previous):
+        return _result(entry, part, RestoreStatus.ALREADY, found)
+    ours = readable and any(lever.took(value, found) for value in entry.ours.get(part, ()))
+    if not same_boot and not (ours or force):
+        return _result(entry, part, RestoreStatus.REBOOTED, found)
+    known = ours if readable else bool(entry.ours.get(part))
+    if entry.incomplete and not known and not force:
+        stands = shown(found, entry.unit) if readable else "a value that cannot be read"
+        raise LeverError(
+            f"{_label(entry, part)} stands at {stands}, and its journal has lost a record: whether "
+            f"Wattloop or another program set that is unknown. It was "
+            f"{shown(previous, entry.unit)} before; 'wattloop restore --force' writes that, "
+            "'wattloop restore --forget' leaves it as it is"
+        )
+    if readable and not ours and not force:
+        message = (
+            f"{_label(entry, part)} stands at {shown(found, entry.unit)}, which somebody else has "
+            f"set since; it was {shown(previous, entry.unit)}. 'wattloop restore --force' writes "
+            "that, 'wattloop restore --forget' leaves it"
+        )
+        return _result(entry, part, RestoreStatus.CHANGED, found, message)
+    lever.check_part(part, previous)
+    if dry_run:
+        text = lever.write_part_text(part, previous)
+        return _result(entry, part, RestoreStatus.PLANNED, found, text)
+    lever.write_part(part, previous)
+    if lever.reads_back:
+        now = lever.read_part(part)
+        if not lever.took(previous, now):
+            raise LeverError(
+                f"{_label(entry, part)} did not go back to {shown(previous, entry.unit)}: "
+                f"it shows {shown(now, entry.unit)}"
+            )
+    return _result(entry, part, RestoreStatus.RESTORED, found)
+
+
+def _absent(entry: JournalEntry, part: str) -> RestoreResult:
+    """A driver may be loaded later than we are started."""
+    message = (
+        f"{_label(entry, part)}: the machine was restarted, and {entry.device} is not there; is "
+        "its driver loaded? It is looked at again by the next 'wattloop restore', and dropped by "
+        "'wattloop restore --forget'"
+    )
+    return _result(entry, part, RestoreStatus.ABSENT, message=message)
+
+
+def _found(lever: Lever, part: str) -> tuple[Setting, bool]:
+    """(present value, whether it could be read)."""
+    if not lever.reads_back:
+        return None, False
+    try:
+        return lever.read_part(part), True
+    except LeverError:
+        return None, False
+
+
+def _result(
+    entry: JournalEntry, part: str, fate: RestoreStatus, found: Setting = None, message: str = ""
+) -> RestoreResult:
+    return RestoreResult(entry.name, part, fate, entry.previous[part], found, message)
+
+
+def _label(entry: JournalEntry, part: str) -> str:
+    return f"{entry.name} of {part}" if part else entry.name
+
 
 PATIENCE_S = 10.0
+
+
 """How long to wait for another process that restores the same device at this moment."""
+
+
 DYING_S = 0.1
+
+
 """A process that has just been killed may hold its locks a moment longer."""
 
 
@@ -44,7 +219,7 @@ def restore(
     devices: Collection[str] | None = None,
     journal: Path | None = None,
     patience_s: float = PATIENCE_S,
-) -> list[Restored]:
+) -> list[RestoreResult]:
     """Restore what owners that are dead left behind; living ones are left alone.
 
     Each device is restored on its own: one that has vanished stops none of the others, and what
@@ -61,7 +236,7 @@ def restore(
         patience_s: how long to wait for another process that restores at this moment.
     """
     place = state_directory(directory, create=False)
-    results: list[Restored] = []
+    results: list[RestoreResult] = []
     for path in [journal] if journal else journals(place):
         try:
             work = Leftover(path, place, dry_run=dry_run, force=force, forget=forget)
@@ -69,7 +244,7 @@ def restore(
         except FileNotFoundError:
             continue  # another process was quicker
         except WattloopError as error:
-            results.append(Restored("", "", Fate.FAILED, message=str(error)))
+            results.append(RestoreResult("", "", RestoreStatus.FAILED, message=str(error)))
     return results
 
 
@@ -85,18 +260,22 @@ class Leftover:
         self._force = force
         self._forget = forget
 
-    def restore(self, held: Collection[str] | None, patience_s: float) -> list[Restored]:
+    def restore(self, held: Collection[str] | None, patience_s: float) -> list[RestoreResult]:
         """Locks first, in the order everybody takes them: devices, then the journal."""
         try:
             recorded = self._read()
         except LeverError as error:
-            reasons = [doubt(file.lstat()) for file in journal_files(self._path)]
+            reasons = [untrusted_reason(file.lstat()) for file in journal_files(self._path)]
             reason = reasons[0] if reasons else ""
             if not all(reasons) or not reason:
                 raise
             # anybody can leave anything there; that must not stop a hold
             message = f"{self._path} {reason}: {error}"
-            return [] if held is not None else [Restored("", "", Fate.FOREIGN, message=message)]
+            return (
+                []
+                if held is not None
+                else [RestoreResult("", "", RestoreStatus.FOREIGN, message=message)]
+            )
         if recorded is None:
             return []
         # alive but without the lock: it could not restore everything, and has let go
@@ -129,23 +308,25 @@ class Leftover:
                 lock.release()
 
     def _settle(
-        self, journal: Journal, recorded: Recorded, wanted: set[str], busy: Mapping[str, str]
-    ) -> list[Restored]:
+        self, journal: Journal, recorded: JournalContent, wanted: set[str], busy: Mapping[str, str]
+    ) -> list[RestoreResult]:
         mine = [e for e in recorded.pending() if e.device in wanted and e.device not in busy]
         results = [
-            Restored(e.name, part, Fate.FAILED, e.previous[part], message=busy[e.device])
+            RestoreResult(
+                e.name, part, RestoreStatus.FAILED, e.previous[part], message=busy[e.device]
+            )
             for e in recorded.pending()
             if e.device in busy
             for part in e.pending()
         ]
 
-        def settled(result: Restored) -> None:
+        def settled(result: RestoreResult) -> None:
             recorded.entries[result.lever].done.add(result.part)
             journal.done(result.lever, result.part)
 
         if self._forget:
             dropped = [
-                Restored(e.name, part, Fate.FORGOTTEN, e.previous[part])
+                RestoreResult(e.name, part, RestoreStatus.FORGOTTEN, e.previous[part])
                 for e in mine
                 for part in e.pending()
             ]
@@ -155,7 +336,7 @@ class Leftover:
         elif mine:
             # with those of another user we would load their library, or write where they say
             with _environment({} if recorded.doubt else recorded.environment):
-                results += put_back(
+                results += restore_levers(
                     _paired(mine),
                     same_boot=recorded.owner.boot_id == Host().boot_id,
                     force=self._force,
@@ -166,7 +347,7 @@ class Leftover:
             journal.remove()
         return results
 
-    def _read(self) -> Recorded | None:
+    def _read(self) -> JournalContent | None:
         try:
             return read_journal(self._path)
         except LeverError:
@@ -177,12 +358,12 @@ class Leftover:
                     return None
             raise
 
-    def _refused(self, recorded: Recorded, held: Collection[str] | None) -> bool:
+    def _refused(self, recorded: JournalContent, held: Collection[str] | None) -> bool:
         """A journal tells us what to write: we take it from ourselves and from root only."""
         asked_to_forget = self._forget and held is None
         return bool(recorded.doubt) and not (self._force or asked_to_forget)
 
-    def _foreign(self, recorded: Recorded, wanted: Collection[str]) -> list[Restored]:
+    def _foreign(self, recorded: JournalContent, wanted: Collection[str]) -> list[RestoreResult]:
         message = (
             f"{self._path} {recorded.doubt}; run 'wattloop restore' as the user who left it, or "
             "'wattloop restore --force' if you trust what it says they were before"
@@ -190,7 +371,9 @@ class Leftover:
         return _named(
             recorded,
             [
-                Restored(e.name, part, Fate.FOREIGN, e.previous[part], message=message)
+                RestoreResult(
+                    e.name, part, RestoreStatus.FOREIGN, e.previous[part], message=message
+                )
                 for e in recorded.pending()
                 if e.device in wanted
                 for part in e.pending()
@@ -211,7 +394,7 @@ class Leftover:
         return locks, busy
 
 
-def _paired(entries: list[Entry]) -> list[tuple[Entry, Lever | None]]:
+def _paired(entries: list[JournalEntry]) -> list[tuple[JournalEntry, Lever | None]]:
     """Each with the lever of the same device, whatever number the device has today."""
     kinds = {entry.device.partition(":")[0] for entry in entries}
     context = Context(Host.from_environment(), settings_from(os.environ, needs=()))
@@ -222,25 +405,25 @@ def _paired(entries: list[Entry]) -> list[tuple[Entry, Lever | None]]:
     return [(e, found.get((e.device, e.name.rpartition("/")[2]))) for e in entries]
 
 
-def _in_use(recorded: Recorded) -> list[Restored]:
+def _in_use(recorded: JournalContent) -> list[RestoreResult]:
     message = f"held by {recorded.owner}"
     return [
-        Restored(e.name, part, Fate.IN_USE, e.previous[part], message=message)
+        RestoreResult(e.name, part, RestoreStatus.IN_USE, e.previous[part], message=message)
         for e in recorded.entries.values()
         for part in e.previous
     ]
 
 
-def _taken(recorded: Recorded) -> list[Restored]:
+def _taken(recorded: JournalContent) -> list[RestoreResult]:
     message = "another process holds the journal; try again when it has ended"
     return [
-        Restored(e.name, part, Fate.FAILED, e.previous[part], message=message)
+        RestoreResult(e.name, part, RestoreStatus.FAILED, e.previous[part], message=message)
         for e in recorded.pending()
         for part in e.pending()
     ]
 
 
-def _named(recorded: Recorded, results: list[Restored]) -> list[Restored]:
+def _named(recorded: JournalContent, results: list[RestoreResult]) -> list[RestoreResult]:
     return [replace(result, owner=str(recorded.owner)) for result in results]
 
 

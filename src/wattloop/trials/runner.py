@@ -5,8 +5,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
-from wattloop.control.hold import Hold, hold
 from wattloop.control.lever import Lever
+from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.settings import Settings
 from wattloop.measure.closing import close_journal
@@ -53,7 +53,7 @@ class TrialRunner:
         self._levers = list(levers)
         self._state_directory = state_directory
         self._outputs = outputs
-        self._held: Hold | None = None
+        self._held: LeverSession | None = None
         self._stack = ExitStack()
         self._ended: dict[str, Outcome] = {}
 
@@ -65,7 +65,7 @@ class TrialRunner:
             with stops_deferred():
                 self._ended = self._known()
             if self._levers:
-                held = hold(self._levers, directory=self._state_directory)
+                held = lever_session(self._levers, directory=self._state_directory)
                 self._held = stack.enter_context(held)
             self._stack = stack.pop_all()
         return self

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from wattloop.characterize.cap_levers import CapPlan, cap_plan
 from wattloop.characterize.cap_visible import job_gpus
+from wattloop.control.inventory import levers_named
 from wattloop.control.lever import Lever, Setting
-from wattloop.control.names import levers_named
 from wattloop.control.registry import find_levers
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
@@ -18,7 +18,7 @@ from wattloop.tune.segment import CAP_LEVER, CapSearch
 from wattloop.tune.space import Space
 
 if TYPE_CHECKING:
-    from wattloop.control.hold import Hold
+    from wattloop.control.session import LeverSession
 
 __all__ = ["GPUS", "LeverBoard", "cannot_be_set", "gpu_variables"]
 
@@ -60,7 +60,7 @@ class LeverBoard:
         self._stack = ExitStack()
         self._levers: list[Lever] | None = None
         self._values: dict[str, Setting] = {}
-        self.held: Hold | None = None
+        self.held: LeverSession | None = None
 
     def set(self, wanted: Mapping[str, Setting]) -> None:
         """Give every hardware parameter its value, and put back what the last segment had set.
@@ -126,7 +126,7 @@ class LeverBoard:
                 name = f"gpu:{gpus}/{name.partition('/')[2]}"
         return levers_named(levers, name)
 
-    def _hold(self, names: Sequence[str]) -> "Hold":
+    def _hold(self, names: Sequence[str]) -> "LeverSession":
         """Levers of these names held, with all that the space may need."""
         if self.held is not None and all(name in self.held.levers for name in names):
             return self.held
@@ -136,10 +136,10 @@ class LeverBoard:
             wanted |= self.held.levers
         for group in [*groups, *([POWER_LIMIT] if self._caps else [])]:
             wanted |= {lever.name: lever for lever in self._group(group)}
-        from wattloop.control.hold import hold  # few searches set anything
+        from wattloop.control.session import lever_session  # few searches set anything
 
         self._stack.close()
-        taken = hold(list(wanted.values()), directory=self._directory)
+        taken = lever_session(list(wanted.values()), directory=self._directory)
         self.held = self._stack.enter_context(taken)
         self.held.set(self._values)
         return self.held

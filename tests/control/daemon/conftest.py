@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.control.conftest import eventually
-from wattloop.control.daemon.change_log import read_log
+from wattloop.control.daemon.audit_log import read_log
 from wattloop.control.daemon.client import Client, connect
-from wattloop.control.owner import user_name
+from wattloop.control.lock import user_name
 from wattloop.core.errors import WattloopError
 from wattloop.virtual.machine import shared_gpus
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.control.daemon.conftest import DaemonRig
-from wattloop.control.daemon.change_log import ChangeLog, read_log
-from wattloop.control.daemon.peer import Peer
+from wattloop.control.daemon.audit_log import AuditLog, read_log
+from wattloop.control.daemon.protocol import Peer
 from wattloop.core.errors import ConfigError
 
 STRANGER = Peer(8, 1001, frozenset(), "mallory", "sh")
@@ -17,7 +17,7 @@ PEER = Peer(7, 1000, frozenset(), "alice", "python train.py")
 
 def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
     """The newest lines are kept, the oldest go."""
-    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=1_000, kept=3)
+    log = AuditLog(tmp_path / "c.jsonl", turn_over_b=1_000, kept=3)
     for number in range(100):
         log.write("set", PEER, lever="gpu:0/power_limit", before=1.0, after=float(number), why="")
     log.close()
@@ -37,7 +37,7 @@ def test_full_files_are_turned_over_and_read_in_order(tmp_path: Path) -> None:
 
 def test_refusals_cannot_push_changes_out(tmp_path: Path) -> None:
     """They have files of their own, and one user's are summed up; none is lost uncounted."""
-    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=20_000, kept=2)
+    log = AuditLog(tmp_path / "c.jsonl", turn_over_b=20_000, kept=2)
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
     for number in range(10_000):
         log.write("refused", STRANGER, lever=f"gpu:{number}/power_limit", why="no rule")
@@ -52,7 +52,7 @@ def test_refusals_cannot_push_changes_out(tmp_path: Path) -> None:
 
 def test_masses_of_changes_cannot_push_out_those_of_others(tmp_path: Path) -> None:
     """Of a user who sets and releases without end the last change is listed, with the count."""
-    log = ChangeLog(tmp_path / "c.jsonl", turn_over_b=50_000, kept=2)
+    log = AuditLog(tmp_path / "c.jsonl", turn_over_b=50_000, kept=2)
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, why="")
     for number in range(5_000):
         log.write("set", STRANGER, lever="gpu:1/power_limit", before=1.0, after=float(number))
@@ -71,7 +71,7 @@ def test_masses_of_changes_cannot_push_out_those_of_others(tmp_path: Path) -> No
 
 def test_a_full_disk_costs_lines_and_says_so(tmp_path: Path) -> None:
     """Nothing fails; the next line that is written counts those that were not."""
-    log = ChangeLog(tmp_path / "c.jsonl")
+    log = AuditLog(tmp_path / "c.jsonl")
     file = log._changes
     good, file.descriptor = file.descriptor, os.open("/dev/full", os.O_WRONLY)
     log.write("set", PEER)
@@ -88,14 +88,14 @@ def test_a_log_that_is_not_ours_is_not_followed(tmp_path: Path) -> None:
     """A link there would let root write elsewhere."""
     (tmp_path / "c.jsonl").symlink_to(tmp_path / "passwd")
     with pytest.raises(ConfigError, match="the log cannot be written"):
-        ChangeLog(tmp_path / "c.jsonl")
+        AuditLog(tmp_path / "c.jsonl")
     with pytest.raises(ConfigError, match="no log there"):
         list(read_log(tmp_path / "none.jsonl"))
 
 
 def test_the_command_shows_it(rig: DaemonRig) -> None:
     """As a table and as JSON, by user, lever, or refusals only; a torn line is left out."""
-    log = ChangeLog(rig.folder / "c.jsonl")
+    log = AuditLog(rig.folder / "c.jsonl")
     log.write("set", PEER, lever="gpu:0/power_limit", before=700.0, after=400.0, job="9", why="")
     log.write("refused", PEER, lever="gpu:1/power_limit", why="\x1b[31mred")
     log.write("default", lever="gpu:0/power_limit", before=700.0, after=630.0, why="cap of 90%")

@@ -22,7 +22,7 @@ from tests.control.daemon.conftest import (
 )
 from wattloop.control.daemon.client import LOW_POWER, Change, connect
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
-from wattloop.control.daemon.protocol import DaemonGone, NotAllowed
+from wattloop.control.daemon.protocol import DaemonDisconnected, PermissionDenied
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError
 
 LIMIT = "gpu:0/power_limit"
@@ -97,11 +97,11 @@ def test_a_user_may_do_what_their_rules_say_and_no_more(daemon: DaemonRig) -> No
             for value, lever in ((360.0, LIMIT), (1000.0, "gpu:0/memory_clock")):
                 try:
                     client.set(lever, value)
-                except NotAllowed as error:
+                except PermissionDenied as error:
                     done.append(str(error))
             try:
                 client.set(LIMIT, 340.0, job="1", uid=0)
-            except NotAllowed as error:
+            except PermissionDenied as error:
                 done.append(str(error))
             return done
 
@@ -158,14 +158,14 @@ def test_only_own_gpus_by_supplementary_group(daemon: DaemonRig) -> None:
             taken = client.set("gpu:1/power_limit", 600.0).after
             try:
                 client.set(LIMIT, 600.0)
-            except NotAllowed as error:
+            except PermissionDenied as error:
                 return taken, str(error)
         return taken, ""
 
     taken, refusal = as_user(4242, act, groups=(GROUP.gr_gid,))
     assert taken == 600.0
     assert "only GPUs of their own jobs here: gpu:1" in refusal
-    with pytest.raises(NotAllowed, match="no rule"):  # not in the group
+    with pytest.raises(PermissionDenied, match="no rule"):  # not in the group
         as_user(4242, lambda: connect(daemon.socket).set(LIMIT, 600.0))
 
 
@@ -278,8 +278,8 @@ def test_a_client_connects_again_after_a_silence(rig: DaemonRig) -> None:
         assert client.read(LIMIT) == 400.0
         assert holder.read(LIMIT) == 400.0
         rig.end()
-        with pytest.raises(DaemonGone, match=f"{LIMIT} goes back to what it was"):
+        with pytest.raises(DaemonDisconnected, match=f"{LIMIT} goes back to what it was"):
             holder.read(LIMIT)
-        with pytest.raises(DaemonGone, match="no control daemon answers"):
+        with pytest.raises(DaemonDisconnected, match="no control daemon answers"):
             client.read(LIMIT)
     assert rig.limit_w() == DEFAULT_W

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DEFAULT_W, NOBODY, RULES, DaemonRig, as_user, needs_root
 from wattloop.control.daemon.client import connect
-from wattloop.control.daemon.protocol import REQUEST_MOST_B, NotAllowed
+from wattloop.control.daemon.protocol import REQUEST_MOST_B, PermissionDenied
 
 LIMIT = "gpu:0/power_limit"
 
@@ -160,7 +160,7 @@ def test_one_user_cannot_take_all_connections(daemon: DaemonRig) -> None:
         try:
             for _ in range(10):
                 clients.append(connect(daemon.socket))
-        except NotAllowed as error:
+        except PermissionDenied as error:
             return f"{len(clients)} {error}"
         return "all"
 
@@ -187,7 +187,7 @@ def test_a_crowd_does_not_keep_a_trusted_client_out(rig: DaemonRig) -> None:
         held = [connect(rig.socket), connect(rig.socket)]
         try:
             held.append(connect(rig.socket))
-        except NotAllowed as error:
+        except PermissionDenied as error:
             os.write(say, str(error).encode())
         os.read(until, 1)
         os._exit(0)

@@ -12,8 +12,8 @@ import pytest
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import NOBODY, DaemonRig, as_user, needs_root
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
-from wattloop.control.hold import hold
 from wattloop.control.registry import inventory, lever_named
+from wattloop.control.session import lever_session
 from wattloop.core.errors import LeverError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
@@ -55,12 +55,12 @@ def test_a_user_who_may_set_nothing_sets_a_cap_through_the_daemon(
         levers = inventory(Host(), Settings()).levers
         notes = [lever.state().note for lever in levers if lever.state().available]
         lever = lever_named(levers, LIMIT)
-        with hold([lever]) as held:
+        with lever_session([lever]) as held:
             held.set({LIMIT: 320.0})
             shows = cards.settings(0).limit_w
         local = lever_named(inventory(Host(), Settings(), remote=False).levers, LIMIT)
         try:
-            hold([local]).__enter__()
+            lever_session([local]).__enter__()
         except LeverError as error:
             return notes, shows, str(error), lever.device
         return notes, shows, "", lever.device

@@ -7,11 +7,10 @@ import pytest
 
 from tests.control.conftest import eventually
 from tests.control.daemon.conftest import DEFAULT_W, ME, RULES, DaemonRig, made_rig, tidied
-from wattloop.control.daemon.offered import with_daemon
+from wattloop.control.daemon.client import RemoteLever, daemon_levers
 from wattloop.control.daemon.protocol import SOCKET_VARIABLE
-from wattloop.control.daemon.remote_lever import RemoteLever
-from wattloop.control.hold import hold
-from wattloop.control.lever_inventory import LeverInventory
+from wattloop.control.inventory import LeverInventory
+from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
 from wattloop.testing.cpufreq_tree import CpufreqTree
@@ -71,7 +70,7 @@ def test_parts_that_differ_go_back_to_what_each_was(tree: tuple[DaemonRig, Cpufr
         return [policy.read(leaf) for policy in cpufreq.policies for leaf in leaves]
 
     before = shown()
-    with hold(levers) as held:
+    with lever_session(levers) as held:
         # the lower bound passes the old upper one of a core: the order matters
         held.set(
             {
@@ -88,12 +87,15 @@ def test_a_hold_leaves_no_journal_of_its_own(tree: tuple[DaemonRig, CpufreqTree]
     """The daemon keeps it; a client that is killed has nothing to clean up."""
     rig, _ = tree
     lever = remote(rig, LIMIT)
-    with hold([lever]) as held:
+    with lever_session([lever]) as held:
         assert held.guardian_pid is None
         held.set({LIMIT: 400.0})
         assert rig.limit_w() == 400.0
         assert len(rig.journals()) == 1
-        with pytest.raises(LeverError, match=f"held by {ME}"), hold([remote(rig, LIMIT)]) as other:
+        with (
+            pytest.raises(LeverError, match=f"held by {ME}"),
+            lever_session([remote(rig, LIMIT)]) as other,
+        ):
             other.set({LIMIT: 500.0})
     assert rig.limit_w() == DEFAULT_W
     assert [result.fate.value for result in held.restored] == ["restored"]
@@ -108,7 +110,7 @@ def test_a_value_the_rules_forbid_is_a_wrong_value(rig: DaemonRig) -> None:
     assert (state.low, state.high, state.value) == (300.0, 420.0, DEFAULT_W)
     with pytest.raises(ConfigError, match="421 W is outside 300 to 420 W"):
         lever.accepted(421.0)
-    with hold([lever]) as held:  # and it goes back to 700 W, which we may not set
+    with lever_session([lever]) as held:  # and it goes back to 700 W, which we may not set
         held.set({LIMIT: 420.0})
     assert rig.limit_w() == DEFAULT_W
 
@@ -117,9 +119,9 @@ def test_without_a_socket_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     """No daemon, no cost, no change; an empty name switches it off."""
     found = LeverInventory()
     monkeypatch.setenv(SOCKET_VARIABLE, "")
-    assert with_daemon(found, Host()) is found
+    assert daemon_levers(found, Host()) is found
     monkeypatch.setenv(SOCKET_VARIABLE, "/nowhere/c.sock")
-    (line,) = with_daemon(found, Host()).absent
+    (line,) = daemon_levers(found, Host()).absent
     assert "no control daemon answers at /nowhere/c.sock" in line.reason
 
 

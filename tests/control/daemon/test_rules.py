@@ -6,10 +6,8 @@ import pytest
 
 from tests.control.daemon.conftest import GROUP
 from wattloop.control.daemon.job_gpus import JobGpus, write_job_gpus
-from wattloop.control.daemon.peer import Peer
-from wattloop.control.daemon.protocol import NotAllowed
-from wattloop.control.daemon.ranges import Amount, Range, amount, range_of
-from wattloop.control.daemon.rules import matches
+from wattloop.control.daemon.protocol import Peer, PermissionDenied
+from wattloop.control.daemon.rules import Amount, Range, amount, matches, range_of
 from wattloop.control.daemon.rules_file import read_rules
 from wattloop.control.lever import LeverState
 from wattloop.core.errors import ConfigError
@@ -96,13 +94,13 @@ def test_what_no_rule_allows_is_forbidden(rules_path: Path) -> None:
     rules_path.write_text('rules: [{uids: [1000], levers: {"gpu:*/power_limit": 100 W to 300 W}}]')
     rules = read_rules(rules_path)
     rules.check(ALICE, gpu(), 300.0)
-    with pytest.raises(NotAllowed, match=r"301 W is outside 100 to 300 W.*lets alice set"):
+    with pytest.raises(PermissionDenied, match=r"301 W is outside 100 to 300 W.*lets alice set"):
         rules.check(ALICE, gpu(), 301.0)
-    with pytest.raises(NotAllowed, match=r"no rule of .* lets bob set it"):
+    with pytest.raises(PermissionDenied, match=r"no rule of .* lets bob set it"):
         rules.check(BOB, gpu(), 300.0)
-    with pytest.raises(NotAllowed, match="lets alice set it"):
+    with pytest.raises(PermissionDenied, match="lets alice set it"):
         rules.check(ALICE, clock(), 1000.0)
-    with pytest.raises(NotAllowed, match="no low_power mode"):
+    with pytest.raises(PermissionDenied, match="no low_power mode"):
         rules.low_power_for(ALICE, gpu())
 
 
@@ -127,7 +125,7 @@ def test_low_power_stays_inside_its_rule(
     rules_path.write_text(f"low_power: 300 W\nrules: [{{{words}}}, {{{others}}}]")
     rules = read_rules(rules_path)
     if value_w is None:
-        with pytest.raises(NotAllowed, match="gives alice low_power"):
+        with pytest.raises(PermissionDenied, match="gives alice low_power"):
             rules.low_power_for(ALICE, gpu())
     else:
         assert rules.low_power_for(ALICE, gpu()) == value_w
@@ -141,14 +139,14 @@ def test_own_gpus_are_those_of_the_agents_list(tmp_path: Path, rules_path: Path)
         f'rules: [{{groups: ["{GROUP.gr_name}"], only_own_gpus: true, levers: {{"*/*": any}}}}]'
     )
     rules = read_rules(rules_path)
-    with pytest.raises(NotAllowed, match="only GPUs of their own jobs here: none"):
+    with pytest.raises(PermissionDenied, match="only GPUs of their own jobs here: none"):
         rules.check(ALICE, gpu(1), 200.0)
     write_job_gpus(jobs, [JobGpus("7", 1000, (1,)), JobGpus("8", 1001, (0,))])
     rules.check(ALICE, gpu(1), 200.0)
-    with pytest.raises(NotAllowed, match="here: gpu:1"):
+    with pytest.raises(PermissionDenied, match="here: gpu:1"):
         rules.check(ALICE, gpu(0), 200.0)
     jobs.chmod(0o666)
-    with pytest.raises(NotAllowed, match="others may write it"):
+    with pytest.raises(PermissionDenied, match="others may write it"):
         rules.check(ALICE, gpu(1), 200.0)
 
 

@@ -1,39 +1,48 @@
-"""The client's side of the control daemon.
-
-with connect() as client:
-    client.set("gpu:0/power_limit", 250.0)
-    ...
-# what was set is back, also after `kill -9`: the lease is the connection
-"""
+"""The client side of the control daemon, and the levers that it sets through the daemon."""
 
 import os
 import socket
+import stat
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.control.daemon.protocol import (
+    DEFAULT_SOCKET,
     LOW_POWER,
     REPLY_MOST_B,
     SOCKET_VARIABLE,
     VERSION,
-    DaemonGone,
-    Rubbish,
+    DaemonDisconnected,
+    ProtocolError,
     decoded,
     encoded,
     error_from,
     socket_path,
     trusted_path,
 )
-from wattloop.control.descriptors import close_private, keep_private
-from wattloop.control.lever import Setting
-from wattloop.core.errors import LeverError, WattloopError
+from wattloop.control.inventory import LeverInventory
+from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lock import close_private, keep_private
+from wattloop.core.errors import ConfigError, LeverError, WattloopError
+from wattloop.hardware.host import Host
 
-__all__ = ["LOW_POWER", "Change", "Client", "connect"]
+__all__ = ["LOW_POWER", "Change", "Client", "RemoteLever", "connect", "daemon_levers"]
+
+
+# The client's side of the control daemon.
+#
+# with connect() as client:
+#     client.set("gpu:0/power_limit", 250.0)
+#     ...
+# # what was set is back, also after `kill -9`: the lease is the connection
 
 PATIENCE_S = 30.0
+
+
 """A device may be restored by somebody else at this moment, or the disk be busy."""
 
 
@@ -166,7 +175,7 @@ class Client:
                     held = sorted(self.held)
                     self.close()
                     if held or fresh or attempt == 2:
-                        raise DaemonGone(self._gone(error, held)) from None
+                        raise DaemonDisconnected(self._gone(error, held)) from None
                 except WattloopError:  # why it hangs up
                     self.close()
                     raise
@@ -183,7 +192,7 @@ class Client:
         while True:
             try:
                 reply = decoded(self._next_line(self._line))
-            except Rubbish as error:
+            except ProtocolError as error:
                 raise OSError(f"it sent {error}") from None
             if reply.get("id") == message["id"]:
                 return reply
@@ -249,3 +258,144 @@ def _setting(value: Any) -> Setting:
     if value is None or isinstance(value, str):
         return value
     return float(value)
+
+
+class RemoteLever(Lever):
+    """One lever of the daemon, as `control.hold` takes it.
+
+    The daemon locks, journals and restores, also when we are killed: there is no lock and no
+    journal on our side. To put it back is to release it, so that it returns to the operator's
+    default even where that is outside of what we may set.
+
+    Args:
+        client: shared by all levers of a daemon.
+        offer: what `Client.levers` says of it.
+        name: what it is called here, where cards have other numbers than in the daemon's list.
+    """
+
+    kept_elsewhere = True
+
+    def __init__(self, client: Client, offer: Mapping[str, Any], name: str = "") -> None:
+        self._client = client
+        self._theirs = str(offer["name"])
+        self._offer = dict(offer)
+        self.name = name or self._theirs
+        self.device = f"daemon:{client.path}:{offer['device']}"
+        self.reads_back = bool(offer["reads_back"])
+        self.tolerance = float(offer["tolerance"])
+
+    @property
+    def managed(self) -> bool:
+        """Whether the daemon has the device in its hands already."""
+        return bool(self._offer["managed"])
+
+    def state(self) -> LeverState:
+        """As the daemon gave it, with the present value; limits are what we may set."""
+        offer = self._offer
+        held_by = str(offer["held_by"])
+        available, reason = bool(offer["available"]), str(offer["reason"])
+        value: Setting = offer["value"]
+        try:
+            if self.reads_back:
+                value = self.read()
+        except WattloopError as error:
+            available, reason = False, str(error)
+        note = f"through the control daemon; {offer['note']}".rstrip("; ")
+        return LeverState(
+            name=self.name,
+            available=available,
+            reason=reason,
+            remedy=str(offer["remedy"]),
+            value=value,
+            unit=str(offer["unit"]),
+            low=offer["low"],
+            high=offer["high"],
+            default=offer["default"],
+            choices=tuple(offer["choices"]),
+            source=f"control daemon at {self._client.path}",
+            note=f"{note}; held by {held_by}" if held_by else note,
+        )
+
+    def read(self) -> Setting:
+        """Its present value."""
+        return self._client.read(self._theirs)
+
+    def accepted(self, value: Setting) -> Setting:
+        """`value` as the device would take it, within what the operator allows us."""
+        try:
+            return self._client.check(self._theirs, value)
+        except (ConfigError, LeverError) as error:
+            text = str(error)
+            named = text if self.name in text else f"{self.name}: {text}"
+            raise ConfigError(named) from None
+
+    def check_part(self, part: str, value: Setting) -> None:
+        """The daemon puts back what was there, whatever we may set."""
+
+    def write(self, value: Setting) -> None:
+        """Have the daemon set it."""
+        self._client.set(self._theirs, value)
+
+    def write_part(self, part: str, value: Setting) -> None:
+        """Have the daemon put it back."""
+        self._client.release(self._theirs)
+
+    def write_text(self, value: Setting) -> str:
+        """The request."""
+        unit = str(self._offer["unit"])
+        return f"control daemon at {self._client.path}: {self._theirs} = {shown(value, unit)}"
+
+    def write_part_text(self, part: str, value: Setting) -> str:
+        """The request."""
+        return f"control daemon at {self._client.path}: release {self._theirs}"
+
+
+def daemon_levers(found: LeverInventory, host: Host) -> LeverInventory:
+    """`found`, with the daemon's levers in place of those that we may not set, or that it holds.
+
+    Without a socket nothing is done and nothing is imported. `WATTLOOP_CONTROL_SOCKET=` (empty)
+    switches it off.
+    """
+    path = _socket(host)
+    if path is None:
+        return found
+
+    try:
+        client = connect(path)
+        offers = client.levers()
+    except WattloopError as error:
+        reason = LeverState(name="daemon", available=False, reason=str(error))
+        return LeverInventory(found.levers, [*found.absent, reason])
+    own = {(lever.device, _leaf(lever.name)): lever for lever in found.levers}
+    levers: dict[str, Lever] = {lever.name: lever for lever in found.levers}
+    for offer in offers:
+        local = own.get((offer["device"], _leaf(offer["name"])))
+        remote = RemoteLever(client, offer, local.name if local else "")
+        if not offer["available"]:
+            continue
+        ours = local is not None and local.state().available and not remote.managed
+        if not ours and (local is not None or remote.name not in levers):
+            levers[remote.name] = remote
+    there = {(name.partition("/")[0].partition(":")[0], _leaf(name)) for name in levers}
+    absent = [
+        line
+        for line in found.absent
+        if (line.name.partition("/")[0], _leaf(line.name)) not in there
+    ]
+    return LeverInventory(list(levers.values()), absent)
+
+
+def _socket(host: Host) -> Path | None:
+    """Where to ask; the usual place is about this machine, not about a tree of files."""
+    named = os.environ.get(SOCKET_VARIABLE)
+    if named is not None:
+        return Path(named) if named else None
+    try:
+        there = stat.S_ISSOCK(DEFAULT_SOCKET.lstat().st_mode)
+    except OSError:
+        return None
+    return DEFAULT_SOCKET if there and host.sysfs == Path("/sys") else None
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -8,20 +8,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from wattloop.control.daemon.change_log import ChangeLog
-from wattloop.control.daemon.lease import Lease
-from wattloop.control.daemon.leases import Leases
-from wattloop.control.daemon.peer import Peer
+from wattloop.control.daemon.audit_log import AuditLog
+from wattloop.control.daemon.leases import ClientLease, LeaseTable
 from wattloop.control.daemon.protocol import (
     REQUEST_MOST_B,
     VERSION,
-    Rubbish,
+    Peer,
+    ProtocolError,
     decoded,
     encoded,
     error_of,
 )
-from wattloop.control.daemon.rate import Rate
-from wattloop.control.daemon.requests import Desk
+from wattloop.control.daemon.request_handler import RequestHandler
+from wattloop.control.daemon.request_rate import Rate
 from wattloop.core.errors import WattloopError
 
 __all__ = ["Connection", "hang_up"]
@@ -34,9 +33,9 @@ class Connection(threading.Thread):
         self,
         line: socket.socket,
         peer: Peer,
-        desk: Desk,
-        leases: Leases,
-        log: ChangeLog,
+        desk: RequestHandler,
+        leases: LeaseTable,
+        log: AuditLog,
         rate: Rate,
         on_end: Callable[["Connection"], None],
     ) -> None:
@@ -48,7 +47,7 @@ class Connection(threading.Thread):
         self._log = log
         self._rate = rate
         self._on_end = on_end
-        self._lease = Lease(peer)
+        self._lease = ClientLease(peer)
         self._rest = b""
         self._why = "the client closed the connection"
 
@@ -61,9 +60,9 @@ class Connection(threading.Thread):
             while (line := self._next_line(process)) is not None:
                 if not self._rate.passed():
                     per_s = self._desk.rules.limits.requests_per_s
-                    raise Rubbish(f"more requests than {per_s:g} a second")
+                    raise ProtocolError(f"more requests than {per_s:g} a second")
                 self._send(encoded(self._desk.answered(self._lease, decoded(line))))
-        except Rubbish as error:
+        except ProtocolError as error:
             self._why = f"cut off: {error}"
             self._log.write("cut_off", self.peer, why=str(error))
             with suppress(OSError):
@@ -92,12 +91,12 @@ class Connection(threading.Thread):
         begun_s = time.monotonic()
         while b"\n" not in self._rest:
             if len(self._rest) > REQUEST_MOST_B:
-                raise Rubbish(f"a line of more than {REQUEST_MOST_B} bytes")
+                raise ProtocolError(f"a line of more than {REQUEST_MOST_B} bytes")
             patience_s = self._patience_s(limits.line_s, limits.idle_s)
             left_s = None if patience_s is None else patience_s - (time.monotonic() - begun_s)
             if left_s is not None and left_s <= 0:
                 if self._rest:
-                    raise Rubbish(f"a line that was not ended in {limits.line_s:g} s")
+                    raise ProtocolError(f"a line that was not ended in {limits.line_s:g} s")
                 self._why = "idle"
                 return None
             if not self._ready(process, left_s):
@@ -110,7 +109,7 @@ class Connection(threading.Thread):
             self._rest += more
         line, _, self._rest = self._rest.partition(b"\n")
         if len(line) > REQUEST_MOST_B:
-            raise Rubbish(f"a line of more than {REQUEST_MOST_B} bytes")
+            raise ProtocolError(f"a line of more than {REQUEST_MOST_B} bytes")
         return line
 
     def _patience_s(self, line_s: float, idle_s: float) -> float | None:
@@ -144,7 +143,7 @@ class Connection(threading.Thread):
         poll.register(self._line, select.POLLOUT)
         while data:
             if not poll.poll(max(0.0, give_up_s - time.monotonic()) * 1_000):
-                raise Rubbish(f"replies that were not read for {line_s:g} s")
+                raise ProtocolError(f"replies that were not read for {line_s:g} s")
             with suppress(BlockingIOError):
                 data = data[self._line.send(data) :]
 

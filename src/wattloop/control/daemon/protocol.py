@@ -1,69 +1,146 @@
-"""What a client and the daemon say to each other: one JSON object per line, in both directions.
-
--> {"v": 1, "id": 7, "do": "set", "lever": "gpu:0/power_limit", "value": 250}
-<- {"v": 1, "id": 7, "ok": true, "before": 400.0, "after": 250.0}
-<- {"v": 1, "id": 7, "ok": false, "error": {"kind": "refused", "message": "..."}}
-
-`do` is one of `hello`, `levers`, `read`, `check`, `set`, `release`. A lease is the connection: what
-was set over it is put back when it ends.
-"""
+"""The daemon's wire protocol: one JSON object per line, and the identity of the peer."""
 
 import json
 import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattloop.control.lever import WaitsForAnother
+from wattloop.control.lever import WriteOrderError
+from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 
-__all__ = [
-    "DEFAULT_SOCKET",
-    "LOW_POWER",
-    "REPLY_MOST_B",
-    "REQUEST_MOST_B",
-    "SOCKET_VARIABLE",
-    "VERSION",
-    "DaemonGone",
-    "NotAllowed",
-    "Rubbish",
-    "decoded",
-    "encoded",
-    "error_from",
-    "error_of",
-    "socket_path",
-    "trusted_path",
-]
+SO_PEERGROUPS = 59
+
+
+"""Of Linux 4.13 on x86 and ARM; Python does not name it."""
+
+
+MOST_B = 1_024
+
+
+"""What Python takes: 256 groups."""
+
+
+CREDENTIALS = struct.Struct("iII")
+
+
+"""Process, user, group; of users and groups there are more than two thousand millions."""
+
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process that has connected: what it was when it did."""
+
+    pid: int
+    uid: int
+    gids: frozenset[int]
+    user: str
+    command: str
+
+    def __str__(self) -> str:
+        # others are told the program, not its arguments
+        program = self.command.partition(" ")[0] or "unknown"
+        return f"{self.user} (process {self.pid}, {program})"
+
+
+def uid_of(line: socket.socket) -> int:
+    """The user at the other end, without looking anything else up."""
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(data)[1])
+
+
+def peer_of(line: socket.socket) -> Peer:
+    """The process at the other end; its word is not asked for."""
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, gid = CREDENTIALS.unpack(data)
+    user = user_name(uid)
+    return Peer(pid, uid, frozenset({gid, *_groups(line, user, gid)}), user, _command(pid))
+
+
+def _groups(line: socket.socket, user: str, gid: int) -> tuple[int, ...]:
+    """Its supplementary groups; from the data base of groups where the kernel does not say."""
+    with suppress(OSError, struct.error):
+        data = line.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, MOST_B)
+        return struct.unpack(f"{len(data) // 4}I", data)
+    with suppress(OSError, KeyError):
+        return tuple(os.getgrouplist(user, gid))
+    return ()
+
+
+def _command(pid: int) -> str:
+    """For people; a process may call itself what it likes."""
+    try:
+        data = (PROC / str(pid) / "cmdline").read_bytes()[:400]
+    except OSError:
+        return ""
+    words = data.decode(errors="replace").split("\0")
+    text = " ".join([Path(words[0]).name, *words[1:]]).strip()
+    return "".join(c if c.isprintable() else "?" for c in text)[:120]
+
+
+# What a client and the daemon say to each other: one JSON object per line, in both directions.
+#
+# -> {"v": 1, "id": 7, "do": "set", "lever": "gpu:0/power_limit", "value": 250}
+# <- {"v": 1, "id": 7, "ok": true, "before": 400.0, "after": 250.0}
+# <- {"v": 1, "id": 7, "ok": false, "error": {"kind": "refused", "message": "..."}}
+#
+# `do` is one of `hello`, `levers`, `read`, `check`, `set`, `release`. A lease is the connection:
+# what
+# was set over it is put back when it ends.
 
 VERSION = 1
+
+
 SOCKET_VARIABLE = "WATTLOOP_CONTROL_SOCKET"
+
+
 DEFAULT_SOCKET = Path("/run/wattloop/control.sock")
+
+
 REQUEST_MOST_B = 4_096
+
+
 REPLY_MOST_B = 1 << 20
+
+
 """A machine of 16 GPUs describes its 50 levers in 40 kB."""
+
+
 LOW_POWER = "low_power"
+
+
 """In place of a value: what the operator's rules say low power is."""
 
 
-class NotAllowed(LeverError):
+class PermissionDenied(LeverError):
     """The daemon's rules do not let this user do that."""
 
 
-class DaemonGone(LeverError):
+class DaemonDisconnected(LeverError):
     """The daemon ended, or cut the connection: what was set over it is put back."""
 
 
-class Rubbish(WattloopError):
+class ProtocolError(WattloopError):
     """What arrived is none of our protocol; whoever sent it is cut off."""
 
 
 KINDS: dict[str, type[WattloopError]] = {
-    "refused": NotAllowed,
+    "refused": PermissionDenied,
     "busy": DeviceBusy,
-    "waits": WaitsForAnother,
+    "waits": WriteOrderError,
     "value": ConfigError,
-    "protocol": Rubbish,
+    "protocol": ProtocolError,
     "lever": LeverError,
 }
+
+
 """Kind of an error on the wire -> exception on both sides; the first that fits is said."""
 
 
@@ -91,12 +168,14 @@ def decoded(line: bytes) -> dict[str, Any]:
     try:
         message = json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise Rubbish("a line that is not JSON") from None
+        raise ProtocolError("a line that is not JSON") from None
     if not isinstance(message, dict):
-        raise Rubbish("a line that is not a JSON object")
+        raise ProtocolError("a line that is not a JSON object")
     version = message.get("v")
     if version != VERSION or isinstance(version, bool):
-        raise Rubbish(f"version {str(version)[:20]!r} of the protocol; here is version {VERSION}")
+        raise ProtocolError(
+            f"version {str(version)[:20]!r} of the protocol; here is version {VERSION}"
+        )
     return message
 
 

@@ -1,8 +1,4 @@
-"""Who may set which lever within which range: the operator's rules, and how they are judged.
-
-Everything is forbidden that no rule allows. A user may do what any of the rules that name them
-allows.
-"""
+"""The operator's rules: which user may set which lever within which range."""
 
 import re
 from collections.abc import Mapping
@@ -11,13 +7,164 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from wattloop.control.daemon.job_gpus import gpus_of, read_job_gpus
-from wattloop.control.daemon.peer import Peer
-from wattloop.control.daemon.protocol import DEFAULT_SOCKET, NotAllowed
-from wattloop.control.daemon.ranges import Amount, Range
-from wattloop.control.lever import LeverState, Setting
+from wattloop.control.daemon.protocol import DEFAULT_SOCKET, Peer, PermissionDenied
+from wattloop.control.lever import Lever, LeverState, Setting, shown
+from wattloop.control.lock import user_name
+from wattloop.control.registry import inventory
+from wattloop.control.values import whole_of
 from wattloop.core.errors import ConfigError
+from wattloop.core.quantities import Dimension, number_and_unit, quantity
 
-__all__ = ["Limits", "Rule", "Rules", "matches"]
+# Ranges of values as an operator writes them: `100 W to 400 W`, `50% to 100%`, `600 to 1980 MHz`.
+#
+# A bound may be left out (`to 400 W`, `100 W to`), and `any` is the whole range of the device. For
+# a
+# lever that is a choice, the names. A cap is `70%`, `350 W`, or `-10%`: below the device's
+# default.
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Watts, MHz, or a share of what the device leaves the factory with."""
+
+    number: float
+    unit: str
+
+    def on(self, state: LeverState) -> float:
+        """As this device counts.
+
+        Raises:
+            ValueError: it counts in something else, or states no maximum to take a share of.
+        """
+        if self.unit != "%":
+            if self.unit != state.unit:
+                raise ValueError(f"{state.name} is in {state.unit}, not in {self.unit}")
+            return self.number
+        whole = whole_of(state)
+        if whole is None:
+            raise ValueError(f"{state.name}: the device states no maximum to take {self} of")
+        return whole * self.number / 100
+
+    def __str__(self) -> str:
+        return f"{self.number:g}%" if self.unit == "%" else f"{self.number:g} {self.unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What may be set; no bounds and no choices is all that the device takes."""
+
+    low: Amount | None = None
+    high: Amount | None = None
+    choices: tuple[str, ...] = ()
+
+    def limits(self, state: LeverState) -> tuple[float | None, float | None]:
+        """Lowest and highest value on this device, within its own limits.
+
+        Raises:
+            ValueError: the bounds are none of this device's.
+        """
+        low = state.low if self.low is None else max(self.low.on(state), state.low or 0.0)
+        high = self.high.on(state) if self.high is not None else state.high
+        if high is not None and state.high is not None:
+            high = min(high, state.high)
+        return low, high
+
+    def refusal(self, state: LeverState, value: Setting) -> str:
+        """Why a value may not be set; empty when it may."""
+        if isinstance(value, str) or state.unit == "name":
+            if not self.choices or value in self.choices:
+                return ""
+            return f"{shown(value)!r} is not among {', '.join(self.choices)}"
+        try:
+            low, high = self.limits(state)
+        except ValueError as error:
+            return str(error)
+        if value is None:  # not locked: anything up to the device's own highest
+            free = self.high is None or (state.high is not None and high == state.high)
+            return "" if free else f"leaving it to the device would pass {self.high}"
+        # shares are rarely round, and a device rounds
+        slack = 1e-6 * abs(value) + 1e-3
+        if (low is not None and value < low - slack) or (high is not None and value > high + slack):
+            return f"{shown(value, state.unit)} is outside {self.text(state)}"
+        return ""
+
+    def text(self, state: LeverState | None = None) -> str:
+        """For people; with a device, in its own unit."""
+        if self.choices:
+            return ", ".join(self.choices)
+        if state is None:
+            low, high = self.low or "", self.high or ""
+            return f"{low} to {high}".strip() if low or high else "any"
+        try:
+            lowest, highest = self.limits(state)
+        except ValueError as error:
+            return str(error)
+        return f"{shown(lowest) if lowest else 0} to {shown(highest)} {state.unit}"
+
+
+ANY = Range()
+
+
+def range_of(text: object) -> Range:
+    """What stands in the rules.
+
+    Raises:
+        ValueError: how to write it.
+    """
+    if isinstance(text, list):
+        if not text or not all(isinstance(name, str) for name in text):
+            raise ValueError("write the names that may be set, such as [powersave, performance]")
+        return Range(choices=tuple(text))
+    if not isinstance(text, str):
+        raise ValueError(HOW)
+    words = text.strip()
+    if words == "any":
+        return ANY
+    low_text, separator, high_text = words.partition("to")
+    if not separator or not (low_text.strip() or high_text.strip()):
+        raise ValueError(HOW)
+    high = amount(high_text) if high_text.strip() else None
+    low = amount(low_text, high.unit if high else "") if low_text.strip() else None
+    if low and high and "%" not in (low.unit, high.unit) and low.unit != high.unit:
+        raise ValueError(f"{low} to {high} is no range; {HOW}")
+    if low and high and low.unit == high.unit and low.number > high.number:
+        raise ValueError(f"{low} to {high} is no range; {HOW}")
+    if (low and low.number < 0) or (high and high.number <= 0):
+        raise ValueError(f"a bound is above zero; {HOW}")
+    return Range(low, high)
+
+
+def amount(text: object, unit: str = "") -> Amount:
+    """`350 W`, `70%`, or `-10%`: that much below the device's default.
+
+    Raises:
+        ValueError: how to write it.
+    """
+    words = str(text).strip()[:40]
+    what = "an amount; write it as 250 W, 1400 MHz or 70%"
+    if isinstance(text, bool):
+        raise ValueError(f"{words!r} is not {what}")
+    found = number_and_unit(words)
+    if found is not None and not found[1]:
+        words = f"{words} {unit}".strip()
+    stated = quantity(words, Dimension.SHARE, Dimension.POWER, Dimension.FREQUENCY, what=what)
+    if not stated.unit:
+        raise ValueError(f"{words!r} lacks its unit; write 250 W, 1400 MHz or 70%")
+    if stated.dimension is Dimension.SHARE:
+        percent = round(100 * stated.value, 9)
+        return Amount(percent + 100 if words.startswith("-") else percent, "%")
+    if stated.dimension is Dimension.POWER:
+        return Amount(stated.value, "W")
+    return Amount(stated.value / 1e6, "MHz")
+
+
+HOW = "write a range as '100 W to 400 W', '50% to 100%' or '600 MHz to 1980 MHz', or 'any'"
+
+
+# Who may set which lever within which range: the operator's rules, and how they are judged.
+#
+# Everything is forbidden that no rule allows. A user may do what any of the rules that name them
+# allows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +255,7 @@ class Rules:
         """
         ranges = [r for rule in self._open(peer, state.name) if (r := rule.range_for(state.name))]
         if not ranges:
-            raise NotAllowed(f"{state.name}: no rule of {self.path} lets {peer.user} set it")
+            raise PermissionDenied(f"{state.name}: no rule of {self.path} lets {peer.user} set it")
 
         def reach(one: Range) -> float:
             try:
@@ -128,7 +275,7 @@ class Rules:
             if (own := rule.range_for(state.name))
         ]
         if all(refusals):
-            raise NotAllowed(
+            raise PermissionDenied(
                 f"{state.name}: {refusals[0]}, which is what {self.path} lets {peer.user} set"
             )
 
@@ -145,7 +292,7 @@ class Rules:
         lever = state.name
         found = next((a for p, a in self.low_power.items() if matches(p, lever)), None)
         if found is None:
-            raise NotAllowed(f"{lever}: {self.path} has no low_power mode for it")
+            raise PermissionDenied(f"{lever}: {self.path} has no low_power mode for it")
         wanted = found.on(state)
         inside = []
         for rule in self._open(peer, lever):
@@ -154,7 +301,7 @@ class Rules:
                 low, high = own.limits(state)
                 inside.append(max(min(wanted, wanted if high is None else high), low or 0.0))
         if not inside:
-            raise NotAllowed(f"{lever}: no rule of {self.path} gives {peer.user} low_power")
+            raise PermissionDenied(f"{lever}: no rule of {self.path} gives {peer.user} low_power")
         return min(inside)
 
     def default_cap_for(self, lever: str) -> Amount | None:
@@ -175,7 +322,7 @@ class Rules:
         rules = [rule for rule in named if not rule.only_own_gpus or int(gpu.group(1)) in own]
         if named and not rules:
             theirs = ", ".join(f"gpu:{n}" for n in sorted(own)) or "none"
-            raise NotAllowed(
+            raise PermissionDenied(
                 f"{lever}: {peer.user} may set only GPUs of their own jobs here: {theirs}"
             )
         return rules
@@ -186,7 +333,7 @@ class Rules:
         try:
             return gpus_of(read_job_gpus(self.jobs_file), peer.uid)
         except ConfigError as error:
-            raise NotAllowed(f"whose GPU it is cannot be told: {error}") from None
+            raise PermissionDenied(f"whose GPU it is cannot be told: {error}") from None
 
 
 def matches(pattern: str, lever: str) -> bool:
@@ -196,3 +343,65 @@ def matches(pattern: str, lever: str) -> bool:
     family, _, leaf = pattern.partition("/")
     device, _, own = lever.partition("/")
     return ":" not in family and device.partition(":")[0] == family and own == leaf
+
+
+def describe_rules(rules: Rules) -> list[str]:
+    """One line per thing that holds, or does not, on this machine. Sets nothing."""
+    levers = inventory(remote=False).levers
+    lines = [f"{rules.path}: {len(rules.rules)} rule(s), {len(levers)} lever(s) on this machine"]
+    for lever in levers:
+        cap = rules.default_cap_for(lever.name)
+        if cap is not None:
+            lines.append(f"default: {lever.name} at most {_amount(lever, cap.on)} ({cap})")
+        low_power = next((a for p, a in rules.low_power.items() if matches(p, lever.name)), None)
+        if low_power is not None:
+            lines.append(f"low_power: {lever.name} at {_amount(lever, low_power.on)} ({low_power})")
+    for rule in rules.rules:
+        lines += _rule(rules, rule, levers)
+    patterns = [*rules.default_caps, *rules.low_power]
+    patterns += [pattern for rule in rules.rules for pattern in rule.levers]
+    for pattern in dict.fromkeys(patterns):
+        if not any(matches(pattern, lever.name) for lever in levers):
+            lines.append(f"warning: {pattern} fits no lever of this machine")
+    return lines
+
+
+def _rule(rules: Rules, rule: Rule, levers: list[Lever]) -> list[str]:
+    who = ["everyone who may open the socket"] if rule.everyone else []
+    who += [user_name(uid) for uid in sorted(rule.uids)]
+    who += [f"group {gid}" for gid in sorted(rule.gids)]
+    marks = [
+        word
+        for word, holds in (
+            ("acts for jobs", rule.trusted),
+            ("low_power", rule.low_power),
+            ("only GPUs of own jobs", rule.only_own_gpus),
+        )
+        if holds
+    ]
+    head = f"line {rule.line}: {', '.join(who)}" + (f" ({'; '.join(marks)})" if marks else "")
+    lines = [head]
+    for lever in levers:
+        own = rule.range_for(lever.name)
+        if own is not None:
+            lines.append(f"  {lever.name}: {_range(lever, own)}")
+    patterns = [pattern for pattern in rules.low_power if rule.low_power and rule.levers]
+    for pattern in patterns:
+        if any(matches(pattern, x.name) and rule.range_for(x.name) is None for x in levers):
+            lines.append(f"  warning: low_power of {pattern} is outside its levers, so not given")
+    return lines
+
+
+def _range(lever: Lever, own: Range) -> str:
+    state = lever.state()
+    text = own.text(state if state.unit != "name" else None)
+    return text if state.available else f"{text}, but it cannot be set: {state.reason}"
+
+
+def _amount(lever: Lever, of: object) -> str:
+    assert callable(of)
+    state = lever.state()
+    try:
+        return shown(of(state), state.unit)
+    except ValueError as error:
+        return f"nothing: {error}"

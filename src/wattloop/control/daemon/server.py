@@ -1,42 +1,203 @@
-"""The control daemon: listens, obeys signals, ends in good order."""
+"""The control daemon: its socket, its signals, its clients."""
 
 import os
+import re
 import select
 import signal
 import socket
+import stat
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from wattloop.control.daemon.change_log import ChangeLog
+from wattloop.control.daemon.audit_log import AuditLog
 from wattloop.control.daemon.connection import Connection, hang_up
-from wattloop.control.daemon.leases import Leases
-from wattloop.control.daemon.listening import Listener
-from wattloop.control.daemon.peer import Peer, peer_of, uid_of
-from wattloop.control.daemon.protocol import NotAllowed
-from wattloop.control.daemon.rate import Rate
-from wattloop.control.daemon.requests import Desk
+from wattloop.control.daemon.leases import LeaseTable
+from wattloop.control.daemon.protocol import Peer, PermissionDenied, peer_of, trusted_path, uid_of
+from wattloop.control.daemon.request_handler import RequestHandler
+from wattloop.control.daemon.request_rate import Rate
 from wattloop.control.daemon.rules import Rules
 from wattloop.control.daemon.rules_file import read_rules
-from wattloop.control.daemon.watcher import Watcher
+from wattloop.control.daemon.trusted_file import check_folder
+from wattloop.control.daemon.watchdog import Watcher
 from wattloop.control.lever import Lever
-from wattloop.control.place import state_directory
-from wattloop.control.putting_back import Fate
+from wattloop.control.lock import close_private, keep_private, try_lock
 from wattloop.control.registry import inventory
-from wattloop.control.restore import restore
+from wattloop.control.restore import RestoreStatus, restore
+from wattloop.control.state_dir import state_directory
 from wattloop.core.errors import ConfigError, WattloopError
 
-__all__ = ["Server"]
+LONGEST_PATH_B = 100
+
+
+"""The kernel takes 107 bytes, and the new socket has a longer name for a moment."""
+
+
+BACKLOG = 256
+
+
+class Listener:
+    """Listening Unix sockets: one of the given mode and group, and one per trusted user and group.
+
+    A crowd of clients fills the kernel's queue of a socket, and then no other client gets in. So
+    each user and group that the rules trust has a socket of its own (`protocol.trusted_path`),
+    which no others can open.
+
+    It is made under another name, with its rights, and then takes its place at once: nobody
+    connects to one half made, and a dead one is replaced. A link or any other file there is left
+    alone, and is an error.
+
+    Raises:
+        ConfigError: another daemon listens, or the place cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: int,
+        gid: int | None,
+        trusted_uids: Iterable[int] = (),
+        trusted_gids: Iterable[int] = (),
+    ) -> None:
+        self.path = path
+        self.trusted: list[socket.socket] = []
+        self._trusted_paths: list[Path] = []
+        self._wanted: list[tuple[int, int, int]] = []
+        if len(os.fsencode(path)) > LONGEST_PATH_B:
+            raise ConfigError(f"{path}: too long for a socket; at most {LONGEST_PATH_B} bytes")
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            check_folder(path.parent)
+            _check_free(path)
+            self._lock = self._locked()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot listen there: {error.strerror}") from None
+        try:
+            self.socket, self._identity = _bound(path, mode, gid)
+        except OSError as error:
+            close_private(self._lock)
+            raise ConfigError(f"{path}: cannot listen there: {error.strerror}") from None
+        self.trust(trusted_uids, trusted_gids)
+
+    def trust(self, uids: Iterable[int], gids: Iterable[int]) -> None:
+        """Listen for these users and groups, and for our own user, apart from the others."""
+        wanted = [(uid, -1, 0o600) for uid in sorted({os.geteuid(), *uids})]
+        wanted += [(-1, gid, 0o660) for gid in sorted(set(gids))]
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        self._close_trusted()
+        for stale in trusted_sockets(self.path):  # of a daemon that was killed
+            with suppress(OSError):
+                stale.unlink()
+        for uid, gid, mode in wanted:
+            path = trusted_path(self.path, uid=uid, gid=gid)
+            # only root gives files away, and a name can be too long: they use the common socket
+            with suppress(OSError):
+                self.trusted.append(_bound(path, mode, gid, uid)[0])
+                self._trusted_paths.append(path)
+
+    def _close_trusted(self) -> None:
+        for path in self._trusted_paths:
+            with suppress(OSError):
+                path.unlink()
+        for line in self.trusted:
+            line.close()
+        self.trusted, self._trusted_paths = [], []
+
+    def close(self) -> None:
+        """Stop listening, and take the socket away unless it is another daemon's by now."""
+        with suppress(OSError):
+            if _identity(self.path) == self._identity:
+                self.path.unlink()
+                self._close_trusted()
+        for line in (self.socket, *self.trusted):
+            line.close()
+        close_private(self._lock)
+
+    def _locked(self) -> int:
+        path = self.path.with_name(self.path.name + ".lock")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = keep_private(os.open(path, flags, 0o600))
+        if not try_lock(descriptor):
+            close_private(descriptor)
+            raise ConfigError(f"{self.path}: another control daemon listens there; stop it first")
+        return descriptor
+
+
+def _check_free(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"{path}: is there already and no socket; move it away")
+
+
+def trusted_sockets(path: Path) -> list[Path]:
+    """Those that are there."""
+    pattern = re.compile(re.escape(path.name) + r"\.[ug]\d+(\.new)?")
+    try:
+        return [found for found in path.parent.iterdir() if pattern.fullmatch(found.name)]
+    except OSError:
+        return []
+
+
+def _bound(
+    path: Path, mode: int, gid: int | None, uid: int = -1
+) -> tuple[socket.socket, tuple[int, int]]:
+    fresh = path.with_name(f"{path.name}.new")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)  # nobody connects before it has its mode and group
+        try:
+            line.bind(str(fresh))
+        finally:
+            os.umask(before)
+        if gid is not None:
+            os.chown(fresh, uid, gid, follow_symlinks=False)
+        os.chmod(fresh, mode)  # noqa: PTH101 - beside chown, which pathlib has not
+        line.listen(BACKLOG)
+        line.setblocking(False)
+        identity = _identity(fresh)
+        fresh.rename(path)
+    except OSError:
+        line.close()
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+    return line, identity
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
 
 TICK_S = 5.0
+
+
 """How often what failed is tried again."""
+
+
 END_S = 20.0
+
+
 """How long the daemon waits for devices that are slow to go back."""
+
+
 AT_ONCE = 32
+
+
 """Clients of one socket that are let in before the other sockets are looked at."""
+
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -56,7 +217,7 @@ class Server:
             self.path, rules.socket_mode, rules.socket_gid, rules.trusted_uids, rules.trusted_gids
         )
         try:
-            self._log = ChangeLog(rules.log, trusts=rules.trusts)
+            self._log = AuditLog(rules.log, trusts=rules.trusts)
         except ConfigError:
             self._listener.close()
             raise
@@ -67,8 +228,8 @@ class Server:
         self._asked_to: set[int] = set()
         self._watcher = Watcher(self._place)
         self._restore_leftovers()
-        self._leases = Leases(found_levers(), self._log, self._place)
-        self._desk = Desk(rules, self._leases, self._log)
+        self._leases = LeaseTable(found_levers(), self._log, self._place)
+        self._desk = RequestHandler(rules, self._leases, self._log)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; SIGHUP reads the rules again."""
@@ -170,7 +331,7 @@ class Server:
             with suppress(OSError):
                 self._log.write("turned_away", peer or peer_of(line), why=why)
         with suppress(OSError):
-            hang_up(line, NotAllowed(f"the control daemon takes no {why}; try again later"))
+            hang_up(line, PermissionDenied(f"the control daemon takes no {why}; try again later"))
         line.close()
 
     def _rate(self, uid: int, *, trusted: bool) -> Rate:
@@ -220,7 +381,7 @@ class Server:
 
     def _restore_leftovers(self) -> None:
         for result in restore(self._place):
-            if result.fate is not Fate.IN_USE:
+            if result.fate is not RestoreStatus.IN_USE:
                 fields: dict[str, Any] = {
                     "lever": result.lever,
                     "before": result.found,

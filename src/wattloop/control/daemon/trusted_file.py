@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from wattloop.control.owner import user_name
+from wattloop.control.lock import user_name
 from wattloop.core.errors import ConfigError
 
 __all__ = ["check_folder", "read_trusted"]

@@ -21,19 +21,31 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from wattloop.control.daemon.peer import Peer
-from wattloop.control.daemon.rate import Rate
+from wattloop.control.daemon.protocol import Peer
+from wattloop.control.daemon.request_rate import Rate
 from wattloop.core.errors import ConfigError
 
-__all__ = ["REFUSALS", "ChangeLog", "read_log"]
-
 TURN_OVER_B = 10 << 20
+
+
 KEPT = 5
+
+
 """Older files next to it: `control.jsonl.1` is the newest of them."""
+
+
 REFUSALS = ("refused", "cut_off", "turned_away")
+
+
 LINES_PER_S, BURST = 1 / 6, 300
+
+
 """Per user, of changes and of refusals each: 4 MB a day at most."""
+
+
 SUMMARY_S = 600.0
+
+
 """How often lines that were not listed are summed up."""
 
 
@@ -47,7 +59,7 @@ class _Summary:
     since_s: float = field(default_factory=time.monotonic)
 
 
-class ChangeLog:
+class AuditLog:
     """Thread-safe. A full disk costs lines, never a lever; how many is said when it works again.
 
     Args:

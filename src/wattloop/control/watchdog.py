@@ -1,8 +1,11 @@
 """A process that outlives its owner by a moment, to put levers back after `kill -9`.
 
-`python -m wattloop.control.guardian JOURNAL PIPE` waits until the other end of the pipe is closed,
-which only the owner holds. If the journal is still there and nobody holds it, the owner died: what
-it set is restored. Asleep it costs no processor time; it has a session of its own (ctrl-C does not
+`python -m wattloop.control.watchdog JOURNAL PIPE` waits until the other end of the pipe is
+closed,
+which only the owner holds. If the journal is still there and nobody holds it, the owner died:
+what
+it set is restored. Asleep it costs no processor time; it has a session of its own (ctrl-C does
+not
 reach it) and none of the user's files open.
 """
 
@@ -13,25 +16,29 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["IGNORED", "Guardian", "guardian_wanted", "import_path"]
-
 GUARDIAN_VARIABLE = "WATTLOOP_GUARDIAN"
+
+
 TRY_FOR_S = 10.0
+
+
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 """It ends when its owner has; whoever stops both must not stop it first."""
 
 
-class Guardian:
+class RestoreWatchdog:
     """The owner's side."""
 
     def __init__(self, journal: Path) -> None:
         import subprocess
 
-        from wattloop.control.descriptors import keep_private
+        from wattloop.control.lock import keep_private
 
         ours, theirs = os.pipe()
         self._pipe = keep_private(theirs)
-        words = ["-m", "wattloop.control.guardian", str(journal), str(ours)]
+        words = ["-m", "wattloop.control.watchdog", str(journal), str(ours)]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *words],
@@ -55,7 +62,7 @@ class Guardian:
         """The journal is settled; let it go."""
         import subprocess
 
-        from wattloop.control.descriptors import close_private
+        from wattloop.control.lock import close_private
 
         close_private(self._pipe)
         with suppress(subprocess.TimeoutExpired):
@@ -74,7 +81,7 @@ def main(words: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     journal, pipe = Path(words[0]), int(words[1])
     os.read(pipe, 1)  # nothing is ever written to it
-    from wattloop.control.recorded import is_held, journal_files
+    from wattloop.control.journal import is_held, journal_files
 
     give_up_s = time.monotonic() + TRY_FOR_S
     while journal_files(journal) and time.monotonic() < give_up_s:

@@ -1,6 +1,7 @@
 """Where locks and journals of levers are: one place for all users of the machine.
 
-The second copy of each journal is elsewhere: what clears one of the two places leaves the other.
+The second copy of each journal is elsewhere: what clears one of the two places leaves the
+other.
 """
 
 import hashlib
@@ -12,25 +13,30 @@ from pathlib import Path
 from wattloop.core.errors import LeverError
 from wattloop.core.user_path import user_path
 
-__all__ = [
-    "COPY_VARIABLE",
-    "DEFAULT_PLACE",
-    "STATE_VARIABLE",
-    "copy_directories",
-    "fsync_directory",
-    "state_directory",
-]
-
 STATE_VARIABLE = "WATTLOOP_STATE_DIR"
+
+
 DEFAULT_PLACE = Path("/var/tmp/wattloop-control")
+
+
 """Survives a reboot, is the same for every user, and can be made by whoever comes first.
 
 /var/lib would need root to prepare it, and two places would mean two locks for one device.
 """
+
+
 EVERYBODY = 0o1777
+
+
 COPY_VARIABLE = "WATTLOOP_STATE_COPY_DIR"
+
+
 ROOT_COPIES = Path("/var/lib/wattloop/levers")
+
+
 USER_COPIES = "/tmp/wattloop-levers-{uid}"
+
+
 """Not in the home: it may be shared by machines, and values of levers belong to one of them."""
 
 

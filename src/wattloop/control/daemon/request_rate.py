@@ -3,8 +3,6 @@
 import threading
 import time
 
-__all__ = ["Rate"]
-
 
 class Rate:
     """So many requests per second in the long run, and a burst now and then. Thread-safe."""

@@ -10,10 +10,12 @@ from wattloop.hardware.powercap import Zone, all_zones
 from wattloop.hardware.text_file import read_text
 from wattloop.measure.meter import Context
 
-__all__ = ["detect"]
-
 MICROWATTS_PER_W = 1e6
+
+
 STEP_W = 0.126
+
+
 """Registers count in eighths of a watt; a value written is read back rounded to them."""
 
 

@@ -1,6 +1,7 @@
 """A process that outlives the daemon by a moment, to put levers back after `kill -9`.
 
-As `control.guardian`, for all journals of one owner: the daemon has as many holds as devices, and
+As `control.guardian`, for all journals of one owner: the daemon has as many holds as devices,
+and
 one small process is enough.
 """
 
@@ -12,14 +13,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from wattloop.control.descriptors import close_private, keep_private
-from wattloop.control.guardian import IGNORED, import_path
-from wattloop.control.owner import Owner
-from wattloop.control.recorded import is_held, journals, read_journal
+from wattloop.control.journal import is_held, journals, read_journal
+from wattloop.control.lock import Owner, close_private, keep_private
 from wattloop.control.restore import restore
+from wattloop.control.watchdog import IGNORED, import_path
 from wattloop.core.errors import LeverError
-
-__all__ = ["Watcher"]
 
 TRY_FOR_S = 30.0
 
@@ -34,7 +32,7 @@ class Watcher:
         words = [str(place), str(ours), str(owner.pid), str(owner.started)]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "wattloop.control.daemon.watcher", *words],
+                [sys.executable, "-m", "wattloop.control.daemon.watchdog", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,7 +1,8 @@
 """Something to be done however the process ends: at exit, and on signals that would kill it.
 
 A signal for which the program has a handler of its own is left to it: `KeyboardInterrupt` and
-`SystemExit` pass through the `with` block. One that would end the program at once is caught; then
+`SystemExit` pass through the `with` block. One that would end the program at once is caught;
+then
 it ends the program as it would have.
 """
 
@@ -12,12 +13,10 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["Ending"]
-
 FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ending:
+class ExitHook:
     """Calls `act` before the process ends, until `cancel`. Not in forked children."""
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -47,7 +46,7 @@ class Ending:
             self._act()
 
 
-_active: list[Ending] = []
+_active: list[ExitHook] = []
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

@@ -3,30 +3,26 @@
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.control.daemon.change_log import ChangeLog
-from wattloop.control.daemon.lease import Lease
-from wattloop.control.daemon.leases import Leases
-from wattloop.control.daemon.protocol import LOW_POWER, VERSION, NotAllowed, error_of
+from wattloop.control.daemon.audit_log import AuditLog
+from wattloop.control.daemon.leases import ClientLease, DeviceLease, LeaseTable
+from wattloop.control.daemon.protocol import LOW_POWER, VERSION, PermissionDenied, error_of
 from wattloop.control.daemon.rules import Rules
-from wattloop.control.daemon.seat import Seat
 from wattloop.control.lever import Lever, Setting
 from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError, WattloopError
 from wattloop.version import __version__
 
-__all__ = ["Desk"]
-
 Answer = dict[str, Any]
 
 
-class Desk:
+class RequestHandler:
     """What clients may ask for. The server hands it new rules when they are read again."""
 
-    def __init__(self, rules: Rules, leases: Leases, log: ChangeLog) -> None:
+    def __init__(self, rules: Rules, leases: LeaseTable, log: AuditLog) -> None:
         self.rules = rules
         self._leases = leases
         self._log = log
-        self._verbs: dict[str, Callable[[Lease, Answer], Answer]] = {
+        self._verbs: dict[str, Callable[[ClientLease, Answer], Answer]] = {
             "hello": self._hello,
             "levers": self._levers,
             "read": self._read,
@@ -35,7 +31,7 @@ class Desk:
             "release": self._release,
         }
 
-    def answered(self, lease: Lease, message: Answer) -> Answer:
+    def answered(self, lease: ClientLease, message: Answer) -> Answer:
         """The reply; what is not allowed or does not work is in it, and logged."""
         number = message.get("id")
         head: Answer = {"v": VERSION, "id": number if isinstance(number, int) else None}
@@ -53,15 +49,15 @@ class Desk:
             said = LeverError(f"the control daemon failed: {type(error).__name__}: {error}")
             return {**head, "ok": False, "error": error_of(said)}
 
-    def _hello(self, lease: Lease, message: Answer) -> Answer:
+    def _hello(self, lease: ClientLease, message: Answer) -> Answer:
         peer = lease.peer
         trusted = self.rules.trusts(peer)
         return {"user": peer.user, "uid": peer.uid, "trusted": trusted, "wattloop": __version__}
 
-    def _levers(self, lease: Lease, message: Answer) -> Answer:
+    def _levers(self, lease: ClientLease, message: Answer) -> Answer:
         return {"levers": [self._offer(lease, *pair) for pair in self._leases.levers()]}
 
-    def _offer(self, lease: Lease, lever: Lever, seat: Seat) -> Answer:
+    def _offer(self, lease: ClientLease, lever: Lever, seat: DeviceLease) -> Answer:
         state = lever.state()
         offer = state.to_dict() | {
             "device": lever.device,
@@ -76,19 +72,19 @@ class Desk:
                 return offer | {"choices": list(allowed.choices or state.choices)}
             low, high = allowed.limits(state)
             return offer | {"low": low, "high": high}
-        except (NotAllowed, ValueError) as reason:
+        except (PermissionDenied, ValueError) as reason:
             return offer | {"available": False, "reason": str(reason), "remedy": ""}
 
-    def _read(self, lease: Lease, message: Answer) -> Answer:
+    def _read(self, lease: ClientLease, message: Answer) -> Answer:
         lever, _ = self._leases.of(_text(message, "lever"))
         return {"value": lever.read()}
 
-    def _check(self, lease: Lease, message: Answer) -> Answer:
+    def _check(self, lease: ClientLease, message: Answer) -> Answer:
         lever, _ = self._leases.of(_text(message, "lever"))
         self._job(lease, message)
         return {"value": self._allowed(lease, lever, message)}
 
-    def _set(self, lease: Lease, message: Answer) -> Answer:
+    def _set(self, lease: ClientLease, message: Answer) -> Answer:
         lever, seat = self._leases.of(_text(message, "lever"))
         job, uid = self._job(lease, message)
         value = self._allowed(lease, lever, message)
@@ -104,7 +100,7 @@ class Desk:
         self._log.write("set", lease.peer, **fields, why=why)
         return {"before": change.before, "after": change.after}
 
-    def _release(self, lease: Lease, message: Answer) -> Answer:
+    def _release(self, lease: ClientLease, message: Answer) -> Answer:
         name = _text(message, "lever") if "lever" in message else None
         if name is not None:
             self._leases.of(name)
@@ -114,7 +110,7 @@ class Desk:
             raise LeverError("; ".join(faults))
         return {"released": [one.lever for one in done]}
 
-    def _allowed(self, lease: Lease, lever: Lever, message: Answer) -> Setting:
+    def _allowed(self, lease: ClientLease, lever: Lever, message: Answer) -> Setting:
         """The value as the device takes it, within what the rules allow this client."""
         if "value" not in message:
             raise ConfigError("'value' is missing")
@@ -135,19 +131,19 @@ class Desk:
         self.rules.check(lease.peer, state, value)
         return value
 
-    def _job(self, lease: Lease, message: Answer) -> tuple[str, int | None]:
+    def _job(self, lease: ClientLease, message: Answer) -> tuple[str, int | None]:
         whose = message.get("for")
         if whose is None:
             return "", None
         if not self.rules.trusts(lease.peer):
-            raise NotAllowed(f"no rule trusts {lease.peer.user} to act for jobs")
+            raise PermissionDenied(f"no rule trusts {lease.peer.user} to act for jobs")
         job, uid = (whose.get("job"), whose.get("uid")) if isinstance(whose, dict) else (0, 0)
         good = isinstance(job, str) and job.isprintable() and len(job) <= 64
         if not good or not (uid is None or (isinstance(uid, int) and 0 <= uid < 2**32)):
             raise ConfigError("'for' is {job: text, uid: number}")
         return str(job), uid
 
-    def _refused(self, lease: Lease, message: Answer, error: Exception) -> None:
+    def _refused(self, lease: ClientLease, message: Answer, error: Exception) -> None:
         fields = {key: str(message.get(key))[:80] for key in ("do", "lever", "value")}
         kind = error_of(error)["kind"] if isinstance(error, WattloopError) else "fault"
         self._log.write("refused", lease.peer, kind=kind, **fields, why=str(error))

@@ -1,14 +1,33 @@
-"""Levers by the names people give them: one, or all of a kind."""
+"""The levers of a machine, and lookup of levers by name or kind."""
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from wattloop.control.lever import Lever
-from wattloop.control.lever_inventory import FoundLevers
+from wattloop.control.lever import Lever, LeverState
 from wattloop.core.errors import ConfigError
 
-__all__ = ["lever_named", "levers_named"]
+
+class FoundLevers(list[Lever]):
+    """Levers, with why others are not there for whoever asks for one of those."""
+
+    def __init__(self, levers: Iterable[Lever] = (), absent: Iterable[LeverState] = ()) -> None:
+        super().__init__(levers)
+        self.absent = tuple(absent)
+
+
+@dataclass(slots=True)
+class LeverInventory:
+    """What can be set here, and a line for each kind that cannot, with the reason."""
+
+    levers: list[Lever] = field(default_factory=list)
+    absent: list[LeverState] = field(default_factory=list)
+
+    def states(self) -> list[LeverState]:
+        """Every lever as it stands now, then those that are not there."""
+        return [lever.state() for lever in self.levers] + self.absent
+
 
 SIBLINGS = (
     frozenset(("cpu", leaf) for leaf in ("governor", "min_frequency", "max_frequency")),
@@ -17,8 +36,14 @@ SIBLINGS = (
     ),
     frozenset(("gpu", leaf) for leaf in ("power_limit", "sm_clock", "memory_clock")),
 )
+
+
 """Family and leaf of levers that come from one driver: without it none of them is there."""
+
+
 VIRTUAL = "WATTLOOP_VIRTUAL_GPUS=1 gives a virtual GPU to try things on"
+
+
 NO_LEVER = (
     "there is no lever on this machine: it would need an NVIDIA or AMD GPU with its driver, RAPL "
     "power limits ('sudo modprobe intel_rapl_msr') or cpufreq; 'wattloop devices' says what is "

@@ -18,16 +18,24 @@ from wattloop.hardware.text_file import read_text
 from wattloop.measure.meter import Context
 from wattloop.measure.meters.amd_gpu import AmdCard, find_cards
 
-__all__ = ["DpmClock", "detect"]
-
 MICROWATTS_PER_W = 1e6
+
+
 LIMITS = ("min", "max", "default")
+
+
 MANUAL = "manual"
+
+
 LEVELS_PART, MODE_PART = "levels", "mode"
+
+
 MODES = (
     *("auto", "low", "high", MANUAL, "profile_standard", "profile_min_sclk", "profile_min_mclk"),
     *("profile_peak", "perf_determinism"),
 )
+
+
 CLOCKS = (("sm_clock", "pp_dpm_sclk"), ("memory_clock", "pp_dpm_mclk"))
 
 

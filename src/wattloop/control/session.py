@@ -1,0 +1,503 @@
+"""Set levers for the duration of a block: lock, journal, write, read back, restore."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from wattloop.control.exit_hook import ExitHook
+from wattloop.control.journal import Journal, JournalEntry
+from wattloop.control.lever import Lever, Setting, WriteOrderError, shown
+from wattloop.control.lock import DeviceLock, Owner, may_set
+from wattloop.control.restore import RestoreResult, RestoreStatus, restore, restore_levers
+from wattloop.control.state_dir import state_directory
+from wattloop.control.watchdog import RestoreWatchdog, guardian_wanted
+from wattloop.core.errors import ConfigError, LeverError
+
+Report = Callable[[str], None]
+
+
+_said: set[str] = set()
+
+
+"""Notes about the machine that this process has given."""
+
+
+class SessionResources:
+    """Taken in two steps: devices, so that nothing moves while it is looked at; then the journal.
+
+    Levers that are kept elsewhere need neither.
+
+    Raises LeverError and DeviceBusy while it is taken. `let_go` may be called at any time, also
+    twice.
+    """
+
+    def __init__(self, directory: Path | None, *, guardian: bool, report: Report) -> None:
+        self._directory = directory
+        self._with_guardian = guardian
+        self._report = report
+        self._locks: list[DeviceLock] = []
+        self._journal: Journal | None = None
+        self._journaled: set[str] = set()
+        self._guardian: RestoreWatchdog | None = None
+        self._ending: ExitHook | None = None
+
+    @property
+    def guardian_pid(self) -> int | None:
+        """Process number of the guardian, where there is one."""
+        return None if self._guardian is None else self._guardian.pid
+
+    def take(self, levers: Sequence[Lever]) -> list[RestoreResult]:
+        """Lock the devices and restore what dead owners left on them; says what that was."""
+        levers = [lever for lever in levers if not lever.kept_elsewhere]
+        if not levers:
+            return []
+        place = state_directory(self._directory)
+        owner = Owner.this_process()
+        devices = sorted({lever.device for lever in levers})
+        for device in devices:  # in one order for everybody, so that nobody waits in a circle
+            counts = may_set([lever for lever in levers if lever.device == device])
+            self._locks.append(DeviceLock.take(device, place, owner, counts=counts))
+        leftovers = restore(place, devices=devices)
+        units = {lever.name: lever.state().unit for lever in levers}
+        for result in leftovers:
+            self._tell(result, units.get(result.lever, ""))
+        failed = [result for result in leftovers if result.fate is RestoreStatus.FAILED]
+        if failed:
+            raise LeverError(failure(failed))
+        if any(result.fate is RestoreStatus.CHANGED for result in leftovers):
+            # whoever changed it since has the last word: that is what we restore to
+            restore(place, devices=devices, forget=True)
+        return leftovers
+
+    def begin(self, entries: Mapping[Lever, JournalEntry], at_the_end: Callable[[], None]) -> None:
+        """Write the journal, start the guardian, and have `at_the_end` called when we end."""
+        self._ending = ExitHook(at_the_end)
+        entries = {lever: entry for lever, entry in entries.items() if not lever.kept_elsewhere}
+        if not entries:
+            return
+        place = state_directory(self._directory)
+        # what finds the devices, and nothing else: everybody can read it, passwords are not for it
+        environment: dict[str, str] = {}
+        for lever in entries:
+            environment |= lever.where()
+        self._journal = Journal.create(place, Owner.this_process(), entries, environment)
+        self._journaled = {lever.name for lever in entries}
+        if self._journal.note and self._journal.note not in _said:
+            _said.add(self._journal.note)
+            self._report(f"wattloop: {self._journal.note}")
+        if self._with_guardian:
+            try:
+                self._guardian = RestoreWatchdog(self._journal.path)
+            except OSError as error:
+                self._report(
+                    f"wattloop: no guardian ({error}); after 'kill -9' run 'wattloop restore'"
+                )
+
+    def about_to_set(self, parts: Mapping[str, Mapping[str, Setting]]) -> None:
+        """On the disk when this returns."""
+        own = {lever: values for lever, values in parts.items() if lever in self._journaled}
+        if own:
+            assert self._journal is not None
+            self._journal.about_to_set(own)
+
+    def settled(self, result: RestoreResult) -> None:
+        """A part is back."""
+        if self._journal is not None and result.lever in self._journaled:
+            self._journal.done(result.lever, result.part)
+
+    def let_go(self, *, keep_journal: bool = False) -> None:
+        """Give everything up; the journal stays while anything is still to be restored."""
+        if self._ending is not None:
+            self._ending.cancel()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close() if keep_journal else journal.remove()
+        while self._locks:
+            self._locks.pop().release()
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None:
+            guardian.dismiss()
+
+    def _tell(self, result: RestoreResult, unit: str) -> None:
+        if result.fate is RestoreStatus.RESTORED:
+            previous = shown(result.previous, unit)
+            self._report(f"wattloop: restored {result.lever} to {previous}, left by {result.owner}")
+        elif result.fate is RestoreStatus.CHANGED:
+            self._report(f"wattloop: {result.lever}: a value set by somebody else is kept")
+        elif result.fate is RestoreStatus.FOREIGN:
+            self._report(f"wattloop: {result.message}")
+
+
+def failure(failed: Sequence[RestoreResult]) -> str:
+    """What could not be restored, why, and what to do."""
+    reasons = "; ".join(dict.fromkeys(result.message for result in failed))
+    return (
+        f"not restored: {reasons}. The journal keeps it: run 'wattloop restore' when that is "
+        "mended, or 'wattloop restore --forget' to give it up"
+    )
+
+
+def check_permissions(levers: Mapping[str, Lever]) -> None:
+    """Raise LeverError, with what would allow it, for a lever this user may not set."""
+    for lever in levers.values():
+        state = lever.state()
+        if not state.available:
+            remedy = f"; {state.remedy}" if state.remedy else ""
+            raise LeverError(f"{lever.name} cannot be set: {state.reason}{remedy}")
+
+
+def snapshot_levers(levers: Mapping[str, Lever]) -> dict[str, JournalEntry]:
+    """What every part of every lever is now.
+
+    Raises:
+        LeverError: one cannot be read, or stands outside its limits and could not be put back.
+    """
+    entries = {}
+    for name, lever in levers.items():
+        entry = JournalEntry(name, lever.device, lever.state().unit, dict(lever.parts()))
+        for part, value in entry.previous.items():
+            try:
+                lever.check_part(part, value)
+            except ConfigError as reason:
+                raise LeverError(
+                    f"{reason}: that is its present value, and it could not be put back to it; "
+                    "set it to a value within the limits first"
+                ) from None
+        entries[name] = entry
+    return entries
+
+
+def checked(levers: Mapping[str, Lever], settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The values as the devices take them.
+
+    Raises:
+        ConfigError: one is outside its device's limits, or two cannot be had together.
+    """
+    values = {name: levers[name].accepted(value) for name, value in settings.items()}
+    for name in values:
+        conflict = levers[name].conflict(values)
+        if conflict:
+            raise ConfigError(conflict)
+    return values
+
+
+def write_all(
+    levers: Mapping[str, Lever], values: Mapping[str, Setting], note: Callable[[str], None]
+) -> None:
+    """Write accepted values; one that waits for another is written after it.
+
+    Raises:
+        LeverError: a device refuses.
+    """
+    waiting = dict(values)
+    while waiting:
+        put_off: dict[str, Setting] = {}
+        for name, value in waiting.items():
+            try:
+                levers[name].write(value)
+            except WriteOrderError:
+                if len(waiting) == 1:
+                    raise
+                put_off[name] = value
+            else:
+                note(levers[name].write_text(value))
+        if len(put_off) == len(waiting):
+            raise LeverError(f"{', '.join(put_off)}: each waits for the other to be set")
+        waiting = put_off
+
+
+def rounded(lever: Lever, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Parts that show another value than the one written, if only a little."""
+    if not lever.reads_back:
+        return {}
+    shows = lever.parts()
+    return {part: shows[part] for part, value in wanted.items() if shows.get(part) != value}
+
+
+def verify(lever: Lever, wanted: Mapping[str, Setting], shows: Mapping[str, Setting]) -> None:
+    """Raise LeverError for a part that shows what is not the value written."""
+    unit = lever.state().unit
+    for part, value in shows.items():
+        if not lever.took(wanted[part], value):
+            raise LeverError(
+                f"{lever.name}{' of ' + part if part else ''} did not take "
+                f"{shown(wanted[part], unit)}: it shows {shown(value, unit)}"
+            )
+
+
+MOST_INTERRUPTIONS = 10
+
+
+class LeverSession:
+    """Levers that this process holds. Made by `hold`; use it as a context manager."""
+
+    def __init__(
+        self,
+        levers: Sequence[Lever],
+        *,
+        directory: Path | None,
+        dry_run: bool,
+        guardian: bool,
+        report: Report,
+    ) -> None:
+        self.levers = {lever.name: lever for lever in levers}
+        self.previous: dict[str, Setting] = {}
+        """Lever -> value before."""
+        self.writes: list[str] = []
+        """What was written, or would be in a dry run, for people."""
+        self.recovered: list[RestoreResult] = []
+        """What a dead owner had left on these devices."""
+        self.restored: list[RestoreResult] = []
+        """What became of each lever at the end."""
+        self._dry_run = dry_run
+        self._report = report
+        self._grip = SessionResources(directory, guardian=guardian, report=report)
+        self._entries: dict[str, JournalEntry] = {}
+        self._pid = os.getpid()
+        self._open = False
+        # a signal may arrive inside `set`, in the same thread
+        self._busy = threading.RLock()
+
+    @property
+    def guardian_pid(self) -> int | None:
+        """Process number of the guardian, where there is one."""
+        return self._grip.guardian_pid
+
+    def __enter__(self) -> "LeverSession":
+        if self._open:  # before anything is taken, or giving up would let go of what is held
+            raise LeverError("these levers are held already; a hold is entered once")
+        self._pid = os.getpid()
+        try:
+            if self._dry_run or not self.levers:
+                self._look()
+                self._open = True
+            else:
+                check_permissions(self.levers)
+                self.recovered = self._grip.take(list(self.levers.values()))
+                self._look()
+                self._open = True
+                entries = {lever: self._entries[name] for name, lever in self.levers.items()}
+                self._grip.begin(entries, self._at_the_end)
+        except BaseException:
+            self._open = False
+            self._grip.let_go()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        failed = self.release()
+        if not failed:
+            return
+        message = failure(failed)
+        if error is None:
+            raise LeverError(message)
+        error.add_note(message)
+        self._report(f"wattloop: {message}")
+
+    def set(self, settings: Mapping[str, Setting]) -> None:
+        """Set levers, each to a value the device accepts, and see that it took.
+
+        Every value is checked before the first is written.
+
+        Raises:
+            ConfigError: a lever that is not held, or a value outside the device's limits.
+            LeverError: a device refuses, is lost, or shows another value afterwards.
+        """
+        self._check_process()
+        with self._busy:
+            self._check_open()
+            for name in settings:
+                self._known(name)
+            if not settings:
+                return
+            values = checked(self.levers, settings)
+            parts = {name: self.levers[name].parts_of(value) for name, value in values.items()}
+            if self._dry_run:
+                for name, value in values.items():
+                    self._note(self.levers[name].write_text(value))
+                    self._entries[name].add_ours(parts[name])
+                return
+            for name, own in parts.items():
+                # first in memory: a signal may ask for a restore between the two
+                self._entries[name].add_ours(own)
+                self._entries[name].done -= set(own)
+            self._grip.about_to_set(parts)
+            write_all(self.levers, values, self._note)
+            for name, wanted in parts.items():
+                shows = rounded(self.levers[name], wanted)
+                if shows:
+                    self._entries[name].add_ours(shows)
+                    self._grip.about_to_set({name: shows})
+                verify(self.levers[name], wanted, shows)
+
+    def put_back(self, *names: str) -> None:
+        """Put levers (all unless named) back to what they were, and go on holding them.
+
+        Raises:
+            LeverError: one of them did not go back.
+        """
+        self._check_process()
+        with self._busy:
+            self._check_open()
+            for name in names:
+                self._known(name)
+            results = self._put_back([self._entries[n] for n in names or self._entries])
+            failed = [result for result in results if not result.fate.settled]
+            if failed and not self._dry_run:
+                raise LeverError(failure(failed))
+
+    def release(self) -> list[RestoreResult]:
+        """Put everything back and let go; what could not be put back. Leaving the block calls it.
+
+        Each device is independent of the others.
+        """
+        if os.getpid() != self._pid:
+            return []
+        with self._busy:
+            if not self._open:
+                return []
+            interruption = self._released()
+        for result in self.restored:
+            if result.fate is RestoreStatus.CHANGED:
+                self._report(f"wattloop: {result.message}")
+        if interruption is not None:
+            raise interruption
+        return [result for result in self.restored if result.fate is RestoreStatus.FAILED]
+
+    def _released(self) -> BaseException | None:
+        """Put everything back; ctrl-C meanwhile is kept until that is done."""
+        interruption = None
+        for _ in range(MOST_INTERRUPTIONS):
+            try:
+                self.restored += self._put_back(list(self._entries.values()))
+                pending = any(entry.pending() for entry in self._entries.values())
+                self._grip.let_go(keep_journal=pending)
+                # only now: a signal that arrives before restores what is left, then ends us
+                self._open = False
+            except (KeyboardInterrupt, SystemExit) as error:
+                interruption = error
+            else:
+                break
+        return interruption
+
+    def _look(self) -> None:
+        self._entries = snapshot_levers(self.levers)
+        self.previous = {name: lever.read() for name, lever in self.levers.items()}
+
+    def _at_the_end(self) -> None:
+        failed = self.release()
+        if failed:
+            self._report(f"wattloop: {failure(failed)}")
+
+    def _check_process(self) -> None:
+        # before the lock: a thread that had it when we were forked is not here to release it
+        if os.getpid() != self._pid:
+            raise LeverError(f"the levers are held by process {self._pid}, not by its children")
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise LeverError("the levers are not held any more; set them inside the 'with' block")
+
+    def _known(self, name: str) -> Lever:
+        lever = self.levers.get(name)
+        if lever is None:
+            held = ", ".join(self.levers) or "none"
+            raise ConfigError(f"{name} is not among the levers held ({held})")
+        return lever
+
+    def _put_back(self, entries: Sequence[JournalEntry]) -> list[RestoreResult]:
+        def settled(result: RestoreResult) -> None:
+            self._entries[result.lever].done.add(result.part)
+            self._grip.settled(result)
+
+        pairs = [(entry, self.levers[entry.name]) for entry in entries]
+        if self._dry_run:
+            for entry, lever in pairs:
+                for part in entry.pending():
+                    self._note(lever.write_part_text(part, entry.previous[part]))
+                    entry.done.add(part)
+            return []
+        for entry in entries:
+            for part in self._needed_by_others(entry, entries):
+                # theirs to put back, from the same previous value
+                settled(
+                    RestoreResult(entry.name, part, RestoreStatus.ALREADY, entry.previous[part])
+                )
+        return restore_levers(pairs, on_settled=settled)
+
+    def _needed_by_others(self, entry: JournalEntry, leaving: Sequence[JournalEntry]) -> list[str]:
+        """Parts of this lever that another one of the device, which stays as it is, depends on."""
+        staying = [
+            other
+            for other in self._entries.values()
+            if other.device == entry.device and other not in leaving
+        ]
+        shared = self.levers[entry.name].shared_parts
+        return [
+            part
+            for part in entry.pending()
+            if part in shared and any(part in other.pending() for other in staying)
+        ]
+
+    def _note(self, text: str) -> None:
+        self.writes += text.splitlines()
+
+
+# Hold levers: nobody else sets them, every change is journaled, and all of it is put back.
+#
+# with hold([lever_named(levers, "gpu:0/power_limit")]) as held:
+#     held.set({"gpu:0/power_limit": 250.0})
+#     ...
+
+
+def lever_session(
+    levers: Sequence[Lever],
+    *,
+    directory: Path | None = None,
+    dry_run: bool = False,
+    guardian: bool = True,
+    report: Report | None = None,
+) -> LeverSession:
+    """Levers for the time of a `with` block.
+
+    Args:
+        levers: what will be set.
+        directory: where locks and journals are, unless it is the machine's place.
+        dry_run: write nothing anywhere; `Hold.writes` has what would be written.
+        guardian: start a small process that restores if this one is killed with `kill -9`.
+            `WATTLOOP_GUARDIAN=0` switches it off too.
+        report: what is told of leftovers and of values that somebody else set; standard error
+            unless given.
+    """
+    return LeverSession(
+        levers,
+        directory=directory,
+        dry_run=dry_run,
+        guardian=guardian and guardian_wanted(),
+        report=report or _say,
+    )
+
+
+@contextmanager
+def applied(lever: Lever, value: Setting, **options: object) -> Iterator[LeverSession]:
+    """One lever at one value for the time of a block; options as for `hold`."""
+    with lever_session([lever], **options) as held:  # type: ignore[arg-type]  # checked by hold itself
+        held.set({lever.name: value})
+        yield held
+
+
+def _say(message: str) -> None:
+    if sys.stderr is not None:
+        try:
+            sys.stderr.write(message + "\n")
+        except (OSError, ValueError):
+            return
