@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bars import Bar, Page, Table, arguments, publish
+from wattloop.core.config_file import load_settings
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap, Scope
 from wattloop.core.units import wh_from_joules
 from wattloop.hardware.host import Host
-from wattloop.measure.configfile import load_settings
-from wattloop.measure.meter import Context, Meter
-from wattloop.measure.meters import dram, rapl
+from wattloop.meters import dram, rapl
+from wattloop.meters.base import Context, Meter
 
 FOOTPRINTS_GIB = (4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 450)
 """Those of figure 4.1 and between them, as far as they fit."""

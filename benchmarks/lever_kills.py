@@ -29,7 +29,7 @@ from bars import Bar, Page, Table, arguments, publish
 from lever_machine import LeverMachine
 from lever_owner import cycle, forked, sweep, warm_up
 from wattloop.cli.main import main as wattloop
-from wattloop.measure.processes import PROC
+from wattloop.measure.command import PROC
 from wattloop.testing.nvml_stub import build
 
 LATEST_S = {"sweep": 3.0, "cycle": 0.5}

@@ -28,9 +28,9 @@ from wattloop.core.records import Gap
 from wattloop.core.results import DomainEnergy
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 from wattloop.testing.nvml_stub import Call, StubNvml
 from wattloop.testing.power_curves import PowerCurve, Ramp, SineWave, Spikes, SquareWave, Steps
 from wattloop.testing.powercap_driver import Driver

@@ -19,9 +19,9 @@ from bars import Bar, Page, Table, arguments, publish
 from overhead.counters import package_curve
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.channels import Channel
-from wattloop.measure.meter import Context
+from wattloop.measure.domain_source import DomainSource
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
 from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 
 HERE = Path(__file__).resolve().parent
@@ -132,7 +132,7 @@ def _measured(
     )
 
 
-def _times_s(channel: Channel) -> Iterable[float]:
+def _times_s(channel: DomainSource) -> Iterable[float]:
     """Moments of the readings that made the curve of a domain."""
     return channel.feed.tracks[channel.index].times_s
 

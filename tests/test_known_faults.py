@@ -24,8 +24,8 @@ from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
 from wattloop.testing.nvml_stub import Call, StubNvml
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver

@@ -180,7 +180,7 @@ def test_example_meter_of_the_contributors_page_works(tmp_path: Path) -> None:
     from wattloop.core.errors import MeterUnavailable
     from wattloop.core.records import Gap
     from wattloop.hardware.host import Host
-    from wattloop.measure.meter import Context
+    from wattloop.meters.base import Context
 
     (code,) = blocks("python", (ROOT / "CONTRIBUTING.md").read_text())
     names: dict[str, object] = {}

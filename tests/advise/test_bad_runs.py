@@ -1,7 +1,7 @@
 """Promises on runs that are not as they should be: advice is silent or right, never an error."""
 
 from wattloop.advise.advisor import advice_on
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
 from wattloop.store.runs import RunRecord, find_run, insert_run
@@ -13,7 +13,7 @@ def test_a_run_whose_writer_died_is_read_as_far_as_it_goes(store: Store) -> None
     store.journals.mkdir(parents=True, exist_ok=True)
     write_journal(store.journals, "died", seconds=40)
     write_journal(store.journals, "ended", seconds=40, head=header("ended"), end=ended())
-    list(recover(store, close_journal))
+    list(recover(store, finalize_orphaned_run))
     assert advice_on(store, find_run(store, "died")) == []
     assert advice_on(store, find_run(store, "ended")) == []
 

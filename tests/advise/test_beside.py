@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.advise.conftest import Written, busy
+from wattloop.accounting.energy_slope import Line
+from wattloop.accounting.idle import IdleLine, IdleRecord, idle_path, save_idle
 from wattloop.advise.advisor import advice_on
 from wattloop.core.provenance import Provenance
 from wattloop.core.settings import Settings
-from wattloop.measure.accounting.idle import IdleLine
-from wattloop.measure.accounting.idle_store import IdleRecord, idle_path, save_idle
-from wattloop.measure.accounting.line import Line
 from wattloop.store.database import Store
 
 START_S = 1_800_000_000.0

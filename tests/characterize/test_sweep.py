@@ -17,7 +17,7 @@ from wattloop.control.registry import find_levers
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
 from wattloop.store.trial_records import begin_trial, read_trials

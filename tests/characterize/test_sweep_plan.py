@@ -9,7 +9,7 @@ from wattloop.characterize.sweep_spec import spec_from
 from wattloop.control.registry import find_levers
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 
 
 def axis(name: str, written: object) -> Axis:

@@ -8,7 +8,7 @@ from tests.cli.conftest import Machine
 from wattloop.cli.devices_report import print_report
 from wattloop.cli.main import main
 from wattloop.core.errors import MeterUnavailable
-from wattloop.measure.registry import Inventory
+from wattloop.meters.registry import Inventory
 
 
 def test_machine_with_nothing_gets_help(

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from wattloop.core import ownership
+from wattloop.core.config_file import find_config, load_settings
 from wattloop.core.ownership import distrust, is_trusted
 from wattloop.core.settings import Settings
-from wattloop.measure.configfile import find_config, load_settings
 
 SRC = Path(__file__).parents[2] / "src"
 STRANGER = 12345
@@ -115,7 +115,7 @@ def test_link_of_another_user_is_not_followed(folder: Path) -> None:
 
 PROGRAM = """
 import difflib, grp, json, os, pwd, yaml  # before it is a user who may not read them
-from wattloop.measure.configfile import load_settings
+from wattloop.core.config_file import load_settings
 os.setgroups([]), os.setgid(23456), os.setuid(23456)
 print(json.dumps([load_settings().pue, load_settings().pue]))
 """

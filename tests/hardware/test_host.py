@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import rapl
+from wattloop.meters import rapl
+from wattloop.meters.base import Context
 from wattloop.testing.powercap_tree import PowercapTree
 
 

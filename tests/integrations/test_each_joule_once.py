@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.fold import recover
 from wattloop.store.job_list import job_totals
@@ -58,7 +58,7 @@ class Node:
 
     def records(self) -> list[RunRecord]:
         with open_store(str(self.folder / "runs.db")) as store:
-            list(recover(store, close_journal))
+            list(recover(store, finalize_orphaned_run))
             return sorted(list_runs(store), key=lambda r: r.started_s)
 
     def check_total(self) -> list[RunRecord]:

@@ -13,9 +13,9 @@ from wattloop.integrations.cuda_timeline import CudaTimeline
 from wattloop.integrations.records import EpochRecord, PendingStep
 from wattloop.integrations.resolver import StepResolver
 from wattloop.integrations.timelines import Edge
-from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.measure.registry import Inventory
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context, Meter, Reading
+from wattloop.meters.registry import Inventory
 
 GPU_W, CPU_W = 600.0, 120.0
 

@@ -11,7 +11,7 @@ from wattloop.kernels.__main__ import main
 from wattloop.kernels.dtypes import DTYPES
 from wattloop.kernels.registry import KERNELS
 from wattloop.kernels.work import nominal_runs, work_command
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.details import read_windows
 from wattloop.store.fold import recover
@@ -42,7 +42,7 @@ def test_a_window_holds_the_runs_alone(
     assert main([*words, "--window", "kernel"]) == 0
     told = json.loads(capsys.readouterr().out)
     with open_store(str(tmp_path / "runs.db")) as store:
-        recover(store, close_journal)
+        recover(store, finalize_orphaned_run)
         (window,) = read_windows(store, find_run(store, "last").run_id)
     assert window.name == "kernel"
     assert window.duration_s >= told["time_s"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.measure.bequest import bequeath, complete_journal
-from wattloop.measure.claims import Claim
+from wattloop.measure.node_leader import NodeLock
+from wattloop.measure.recovery import append_unsent_samples, complete_journal
 from wattloop.store.frames import EVENT, json_frame, samples_frame
 from wattloop.store.journal import read_journal
 from wattloop.store.journal_writer import JournalWriter
@@ -73,11 +73,11 @@ def test_nothing_is_added_once_another_run_counts(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "a.journal"
     journal_with(path, 1.0).close()
-    heir = Claim("job")
+    heir = NodeLock("job")
     assert heir.take({"run_id": "another", "pid": os.getpid()})
-    bequeath("job", "r", path, [samples(2.0)])
+    append_unsent_samples("job", "r", path, [samples(2.0)])
     heir.release()
-    bequeath("job", "r", path, [samples(2.0)])
+    append_unsent_samples("job", "r", path, [samples(2.0)])
     assert times_in(path) == [1.0]
 
 
@@ -88,12 +88,12 @@ def test_next_one_to_count_begins_where_the_journal_ends(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "a.journal"
     journal_with(path, 1.0).close()
-    dead = Claim("job")
+    dead = NodeLock("job")
     assert dead.take({"run_id": "r", "journal": str(path)})
     dead.forget()
-    bequeath("job", "r", path, [samples(2.0)])
+    append_unsent_samples("job", "r", path, [samples(2.0)])
     assert times_in(path) == [1.0, 2.0]
-    heir = Claim("job")
+    heir = NodeLock("job")
     assert heir.take({"run_id": "another"})
     assert heir.before == {"run_id": "r", "journal": str(path), "until_s": 2.0}
     heir.release()

@@ -4,9 +4,8 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.provenance import Provenance
-from wattloop.measure.channels import channels_of
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.fusion import ShapedCounter
+from wattloop.measure.domain_source import FusedCurve, domain_sources
+from wattloop.measure.meter_stream import MeterStream
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 
@@ -14,10 +13,10 @@ def test_first_source_of_a_domain_wins() -> None:
     """Two meters of one package give one channel, from the better one."""
     clock = VirtualClock()
     feeds = [
-        MeterFeed(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
+        MeterStream(ScriptedMeter(clock, [(counter("a", source=s), lambda t: t)]), clock, i)
         for i, s in enumerate(["best", "second"])
     ]
-    (channel,) = channels_of(feeds)
+    (channel,) = domain_sources(feeds)
     assert channel.domain.source == "best"
 
 
@@ -26,8 +25,8 @@ def test_gauge_shapes_a_slow_counter_of_the_same_device() -> None:
     clock = VirtualClock()
     slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
     quick = ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)])
-    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
-    assert isinstance(channel.track, ShapedCounter)
+    (channel,) = domain_sources([MeterStream(slow, clock, 0), MeterStream(quick, clock, 1)])
+    assert isinstance(channel.track, FusedCurve)
 
 
 def test_estimate_never_shapes_a_measured_counter() -> None:
@@ -36,7 +35,7 @@ def test_estimate_never_shapes_a_measured_counter() -> None:
     slow = ScriptedMeter(clock, [(counter("gpu:0", update_period_s=0.1), lambda t: t)])
     guess = gauge("gpu:0", provenance=Provenance.ESTIMATED)
     quick = ScriptedMeter(clock, [(guess, lambda _: 1.0)])
-    (channel,) = channels_of([MeterFeed(slow, clock, 0), MeterFeed(quick, clock, 1)])
+    (channel,) = domain_sources([MeterStream(slow, clock, 0), MeterStream(quick, clock, 1)])
     assert channel.shape_feed is None
 
 
@@ -55,5 +54,5 @@ def test_devices_choose_domains_by_whole_names(devices: tuple[str, ...], names: 
     clock = VirtualClock()
     all_names = ["cpu:0/package", "cpu:1/package", "gpu:0", "gpu:10", "dram"]
     meter = ScriptedMeter(clock, [(counter(n), lambda t: t) for n in all_names])
-    channels = channels_of([MeterFeed(meter, clock, 0)], devices)
+    channels = domain_sources([MeterStream(meter, clock, 0)], devices)
     assert [c.domain.name for c in channels] == names

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.measure.claims import Claim, claim_directory
+from wattloop.measure.node_leader import NodeLock, lock_directory
 
 HOLDER = (
-    "import sys, time; from pathlib import Path; from wattloop.measure.claims import Claim;"
+    "import sys, time; from pathlib import Path; from wattloop.measure.node_leader import Claim;"
     "c = Claim('job', Path(sys.argv[1])); print(c.take({'pid': 1, 'run_id': 'first'}), flush=True);"
     "time.sleep(60)"
 )
@@ -34,7 +34,7 @@ def holder(directory: Path) -> "subprocess.Popen[bytes]":
 def test_second_process_does_not_get_the_claim_until_the_first_is_killed(tmp_path: Path) -> None:
     """`kill -9` of the one who counts frees the claim at once."""
     child = holder(tmp_path)
-    claim = Claim("job", tmp_path)
+    claim = NodeLock("job", tmp_path)
     try:
         assert not claim.take({"run_id": "second"})
         assert claim.owner() == {"pid": 1, "run_id": "first"}
@@ -49,7 +49,7 @@ def test_second_process_does_not_get_the_claim_until_the_first_is_killed(tmp_pat
 
 def test_jobs_do_not_disturb_each_other(tmp_path: Path) -> None:
     """Two jobs on one node both count, each for itself."""
-    one, other = Claim("job 1", tmp_path), Claim("job/2 ../x", tmp_path)
+    one, other = NodeLock("job 1", tmp_path), NodeLock("job/2 ../x", tmp_path)
     assert one.take({})
     assert other.take({})
     one.release()
@@ -58,7 +58,7 @@ def test_jobs_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 def test_taking_again_changes_nothing(tmp_path: Path) -> None:
     """The holder may ask as often as it likes."""
-    claim = Claim("job", tmp_path)
+    claim = NodeLock("job", tmp_path)
     assert claim.take({"run_id": "a"})
     assert claim.take({"run_id": "b"})
     assert claim.owner() == {"run_id": "a"}
@@ -69,12 +69,12 @@ def test_taking_again_changes_nothing(tmp_path: Path) -> None:
 def test_without_a_place_to_agree_everyone_counts(tmp_path: Path) -> None:
     """Better an energy counted twice and visible than one lost."""
     (tmp_path / "file").write_text("")
-    assert Claim("job", tmp_path / "file").take({})
+    assert NodeLock("job", tmp_path / "file").take({})
 
 
 def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
     """Other users can neither read nor block a claim."""
-    claim = Claim("job", tmp_path / "claims")
+    claim = NodeLock("job", tmp_path / "claims")
     claim.take({})
     assert stat.S_IMODE((tmp_path / "claims").stat().st_mode) == 0o700
     claim.release()
@@ -83,14 +83,14 @@ def test_folder_belongs_to_the_user_alone(tmp_path: Path) -> None:
 def test_folder_is_local_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's runtime folder, else the temporary one; never a home on a shared disk."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert claim_directory() == tmp_path / "wattloop"
+    assert lock_directory() == tmp_path / "wattloop"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert claim_directory().name == f"wattloop-{os.getuid()}"
+    assert lock_directory().name == f"wattloop-{os.getuid()}"
 
 
 def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
     """Half a description is read as nobody."""
-    claim = Claim("job", tmp_path)
+    claim = NodeLock("job", tmp_path)
     claim.take({"run_id": "a"})
     next(tmp_path.glob("*.claim")).write_text('{"run_')
     assert claim.owner() is None
@@ -99,14 +99,14 @@ def test_torn_owner_file_is_no_owner(tmp_path: Path) -> None:
 
 def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
     """The folder does not grow for ever; a claim that is still held stays, however old."""
-    held = Claim("long job", tmp_path)
+    held = NodeLock("long job", tmp_path)
     assert held.take({"run_id": "held"})
-    ended = Claim("old job", tmp_path)
+    ended = NodeLock("old job", tmp_path)
     assert ended.take({"run_id": "ended"})
     ended.release()
     for path in tmp_path.iterdir():
         os.utime(path, (0, 0))
-    fresh = Claim("new job", tmp_path)
+    fresh = NodeLock("new job", tmp_path)
     assert fresh.take({"run_id": "fresh"})
     fresh.release()
     left = {json.loads(p.read_text())["run_id"] for p in tmp_path.glob("*.claim")}
@@ -116,7 +116,7 @@ def test_claims_of_jobs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
 
 def test_old_claims_are_looked_for_once_an_hour(tmp_path: Path) -> None:
     """The end of a run does not get slower with the number of runs of the day."""
-    first = Claim("first", tmp_path)
+    first = NodeLock("first", tmp_path)
     assert first.take({"run_id": "first"})
     first.release()  # looks, and notes that it has
     (old,) = tmp_path.glob("*.claim")
@@ -124,7 +124,7 @@ def test_old_claims_are_looked_for_once_an_hour(tmp_path: Path) -> None:
     for asked_s, there in ((0, True), (3601, False)):
         note = tmp_path / "tidied"
         os.utime(note, (note.stat().st_mtime - asked_s,) * 2)
-        second = Claim("second", tmp_path)
+        second = NodeLock("second", tmp_path)
         assert second.take({"run_id": "second"})
         second.release()
         assert old.exists() is there
@@ -135,7 +135,7 @@ def test_folder_of_somebody_else_is_not_used(
 ) -> None:
     """In /tmp anybody may have made it: nothing is written there, and the process counts."""
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    claim = Claim("job", tmp_path)
+    claim = NodeLock("job", tmp_path)
     assert claim.take({})
     assert not claim.held
     assert list(tmp_path.iterdir()) == []
@@ -145,7 +145,7 @@ def test_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
     """Somebody else's file is not overwritten."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    claim = Claim("job", tmp_path)
+    claim = NodeLock("job", tmp_path)
     assert claim.take({})
     (path,) = tmp_path.glob("*.claim")
     claim.release()
@@ -157,7 +157,7 @@ def test_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
 
 def test_one_who_takes_over_learns_who_was_before(tmp_path: Path) -> None:
     """Also what was written at the last moment, as up to when it counted."""
-    first, second = Claim("job", tmp_path), Claim("job", tmp_path)
+    first, second = NodeLock("job", tmp_path), NodeLock("job", tmp_path)
     assert first.take({"run_id": "first"})
     assert not second.take({"run_id": "second"})
     first.release(until_s=5.0)

@@ -8,9 +8,9 @@ import pytest
 from wattloop.core.clock import RealClock
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.closing import close_journal
-from wattloop.measure.meter import Context
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
 from wattloop.store.database import open_store
 from wattloop.store.fold import recover
 from wattloop.store.runs import find_run
@@ -44,7 +44,7 @@ def test_clock_that_is_set_does_not_change_the_run(machine: Machine, step_s: flo
     assert run.result.energy_j == machine.about_j(run.result.duration_s)
     assert window.energy_j == machine.about_j(window.duration_s)
     with open_store(Path(machine.store)) as store:
-        recover(store, close_journal)
+        recover(store, finalize_orphaned_run)
         kept = find_run(store, run.run_id)
     assert kept.ended_wall_s is not None
     assert kept.ended_wall_s - kept.started_wall_s == pytest.approx(run.result.duration_s)

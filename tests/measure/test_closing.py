@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.clock import VirtualClock
-from wattloop.measure.closing import close_journal
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.header import domain_from_dict, feed_to_dict
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.measure.run_header import domain_from_dict, feed_to_dict
 from wattloop.store.frames import SampleBlock
 from wattloop.store.journal import Journal, read_journal
 from wattloop.store.journal_writer import JournalWriter
@@ -26,7 +26,7 @@ def journal_of(times_s: list[float], joules: list[float], *, feed: int = 0) -> J
         "name": "training",
         "started_s": 100.0,
         "started_wall_s": 1.7e9,
-        "feeds": [feed_to_dict(MeterFeed(meter, VirtualClock(), 0))],
+        "feeds": [feed_to_dict(MeterStream(meter, VirtualClock(), 0))],
         "missing": [{"name": "gpu", "reason": "none", "remedy": ""}],
     }
     block = SampleBlock(feed, 1, array("d", times_s), array("d", joules))
@@ -36,7 +36,7 @@ def journal_of(times_s: list[float], joules: list[float], *, feed: int = 0) -> J
 def test_dead_run_ends_with_its_last_reading() -> None:
     """Status `died`, energy up to the last sample, what was missing still missing."""
     times_s = [100.0 + 0.1 * i for i in range(101)]
-    end = close_journal(journal_of(times_s, [5.0 * i for i in range(101)]))
+    end = finalize_orphaned_run(journal_of(times_s, [5.0 * i for i in range(101)]))
     assert end["status"] == "died"
     assert end["time_s"] == pytest.approx(110.0)
     assert end["wall_s"] == pytest.approx(1.7e9 + 10.0)
@@ -48,12 +48,12 @@ def test_dead_run_ends_with_its_last_reading() -> None:
 def test_dead_run_without_a_reading_has_no_energy() -> None:
     """None, not 0 J."""
     journal = journal_of([], [])
-    assert close_journal(journal)["result"]["energy_j"] is None
+    assert finalize_orphaned_run(journal)["result"]["energy_j"] is None
 
 
 def test_block_of_an_unknown_feed_is_ignored() -> None:
     """Signals and feeds of later versions do not spoil the rest."""
-    end = close_journal(journal_of([100.0, 101.0], [1.0, 2.0], feed=1_000))
+    end = finalize_orphaned_run(journal_of([100.0, 101.0], [1.0, 2.0], feed=1_000))
     assert end["result"]["energy_j"] is None
 
 
@@ -73,7 +73,7 @@ def test_dead_rank_counts_only_what_it_counted_alive(
     journal = journal_of([100.0, 101.0], [1.0, 2.0])
     journal.header["job"] = {"id": "job", "local_rank": local_rank}
     journal.events += events
-    end = close_journal(journal)
+    end = finalize_orphaned_run(journal)
     assert (end["counted"], end["counted_by"]) == counted
 
 
@@ -82,7 +82,7 @@ def test_dead_rank_that_had_taken_over_counts_the_rest() -> None:
     journal = journal_of([100.0 + 0.1 * i for i in range(101)], [5.0 * i for i in range(101)])
     journal.header["job"] = {"id": "job", "local_rank": 1}
     journal.events.append({"type": "role", "counts": True, "counts_from_s": 106.0})
-    result = close_journal(journal)["result"]
+    result = finalize_orphaned_run(journal)["result"]
     assert result["energy_j"] == pytest.approx(200.0, rel=0.02)
     assert result["duration_s"] == pytest.approx(10.0)
 
@@ -91,7 +91,7 @@ def test_domain_survives_the_header() -> None:
     """Every field comes back; fields of later versions are ignored."""
     domain = counter("cpu:0/package", wrap_j=262_143.0, inside=None, tdp_w=150.0)
     meter = ScriptedMeter(VirtualClock(), [(domain, lambda t: t)])
-    data = feed_to_dict(MeterFeed(meter, VirtualClock(), 0))["domains"][0]
+    data = feed_to_dict(MeterStream(meter, VirtualClock(), 0))["domains"][0]
     assert domain_from_dict({**data, "from_the_future": 1}) == domain
 
 
@@ -107,7 +107,7 @@ def test_killed_process_can_be_closed_by_another(machine: Machine) -> None:
     (path,) = machine.journals.glob("*.journal")
     journal = read_journal(path)
     assert journal is not None
-    result = close_journal(journal)["result"]
+    result = finalize_orphaned_run(journal)["result"]
     assert result["duration_s"] > 0.2
     assert result["energy_j"] == machine.about_j(result["duration_s"])
 
@@ -116,8 +116,8 @@ def test_header_never_holds_a_password(tmp_path: Path, monkeypatch: pytest.Monke
     """Credentials in URLs do not reach a file."""
     from wattloop.core.settings import Settings
     from wattloop.hardware.host import Host
-    from wattloop.measure.meter import Context
     from wattloop.measure.session import Session
+    from wattloop.meters.base import Context
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -142,4 +142,4 @@ def test_writer_and_reader_agree_on_the_layout(tmp_path: Path) -> None:
     writer.close()
     journal = read_journal(tmp_path / "a.journal")
     assert journal is not None
-    assert close_journal(journal)["result"]["energy_j"] == pytest.approx(14.0, rel=0.05)
+    assert finalize_orphaned_run(journal)["result"]["energy_j"] == pytest.approx(14.0, rel=0.05)

@@ -6,9 +6,7 @@ import random
 import pytest
 
 from wattloop.core.records import Gap
-from wattloop.measure.counter_track import CounterTrack
-from wattloop.measure.gauge_track import GaugeTrack
-from wattloop.measure.ticks import TickClock
+from wattloop.measure.energy_curve import CounterCurve, GaugeCurve, UpdateClock
 from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave
 from wattloop.testing.scripted_meter import counter, gauge
 
@@ -27,10 +25,10 @@ def fed_counter(
     wrap_j: float | None = None,
     period_s: float = 0.001,
     rng: random.Random | None = None,
-) -> CounterTrack:
+) -> CounterCurve:
     """A counter that updates every `period_s` and is read every `interval_s`, with jitter."""
     rng = rng or random.Random(1)
-    track = CounterTrack(counter(wrap_j=wrap_j, update_period_s=period_s, resolution=61e-6))
+    track = CounterCurve(counter(wrap_j=wrap_j, update_period_s=period_s, resolution=61e-6))
     time_s = 0.0
     while time_s < seconds:
         updated_s = math.floor(time_s / period_s) * period_s
@@ -71,7 +69,7 @@ def test_every_wrap_is_counted_and_none_is_a_reset() -> None:
 
 def test_fall_of_a_counter_without_a_range_is_a_reset_not_minus_energy() -> None:
     """A driver reload sets the counter to 0: energy goes on at the power before, less surely."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 1000.0 + 5.0 * i)
     calm = track.between(0.5, 1.5)
@@ -88,7 +86,7 @@ def test_fall_of_a_counter_without_a_range_is_a_reset_not_minus_energy() -> None
 
 def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
     """A wrap that would need more than 100 kW is not believed."""
-    track = CounterTrack(counter(wrap_j=262_143.0))
+    track = CounterCurve(counter(wrap_j=262_143.0))
     for i in range(20):
         track.feed(i * 0.1, 200_000.0 + 5.0 * i)
     track.feed(2.0, 3.0)
@@ -99,7 +97,7 @@ def test_fall_that_a_wrap_cannot_explain_is_a_reset() -> None:
 
 def test_counter_goes_on_counting_through_a_gap() -> None:
     """Failed reads lose nothing of a counter: the next good one has it all."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(10):
         track.feed(i * 0.1, 8.0 * i)
     track.gap(1.0, Gap("permission denied"))
@@ -114,7 +112,7 @@ def test_counter_goes_on_counting_through_a_gap() -> None:
 
 def test_lost_device_covers_only_the_time_until_it_was_lost() -> None:
     """A GPU that fell off the bus half-way is not extrapolated."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(11):
         track.feed(i * 0.1, 10.0 * i)
     track.gap(1.1, Gap("fallen off the bus", lost=True))
@@ -124,13 +122,13 @@ def test_lost_device_covers_only_the_time_until_it_was_lost() -> None:
     assert span.energy_j == pytest.approx(100.0, rel=0.02)
 
 
-@pytest.mark.parametrize("kind", [CounterTrack, GaugeTrack])
+@pytest.mark.parametrize("kind", [CounterCurve, GaugeCurve])
 @pytest.mark.parametrize("value", [10.0, 11.0], ids=["unchanged", "changed"])
 def test_device_that_comes_back_is_no_longer_lost(
-    kind: type[CounterTrack] | type[GaugeTrack], value: float
+    kind: type[CounterCurve] | type[GaugeCurve], value: float
 ) -> None:
     """The first good reading after a loss withdraws it, even one that shows the old value."""
-    track = kind(counter() if kind is CounterTrack else gauge())
+    track = kind(counter() if kind is CounterCurve else gauge())
     track.feed(0.0, 10.0)
     track.gap(0.1, Gap("permission denied", lost=True))
     assert track.lost is not None
@@ -141,7 +139,7 @@ def test_device_that_comes_back_is_no_longer_lost(
 
 def test_counter_that_fails_for_long_is_not_taken_to_have_gone_on() -> None:
     """Garbage from the 40th second on: 60 s of 100 s are uncovered, not guessed."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(400):
         track.feed(i * 0.1, 5.0 * i)
     for i in range(400, 1000):
@@ -158,7 +156,7 @@ def test_counter_that_fails_for_long_is_not_taken_to_have_gone_on() -> None:
 
 def test_stuck_counter_has_not_moved() -> None:
     """The same value for ever is said to be no movement, so that nobody reads it as 0 J."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(50):
         track.feed(i * 0.1, 12_345.0)
     span = track.between(1.0, 4.0)
@@ -168,7 +166,7 @@ def test_stuck_counter_has_not_moved() -> None:
 
 def test_counter_that_stops_moving_is_stuck_for_later_windows() -> None:
     """A counter that froze earlier does not pass as moving now."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(10):
         track.feed(i * 0.1, 8.0 * i)
     for i in range(10, 60):
@@ -180,7 +178,7 @@ def test_counter_that_stops_moving_is_stuck_for_later_windows() -> None:
 
 def test_window_after_the_last_reading_goes_on_at_its_power_less_surely() -> None:
     """Asked before the next reading is due, a live counter is not taken for a stuck one."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
     span = track.between(2.2, 2.7)
@@ -192,7 +190,7 @@ def test_window_after_the_last_reading_goes_on_at_its_power_less_surely() -> Non
 
 def test_counter_whose_reads_fail_is_not_carried_on() -> None:
     """After a failed read nothing is made up for later windows."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
     track.gap(2.0, Gap("busy"))
@@ -203,7 +201,7 @@ def test_counter_whose_reads_fail_is_not_carried_on() -> None:
 
 def test_counter_unread_for_minutes_is_not_carried_on() -> None:
     """A meter that hangs does not give energy for ever."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for i in range(20):
         track.feed(i * 0.1, 8.0 * i)
     span = track.between(10.0, 200.0)
@@ -213,8 +211,8 @@ def test_counter_unread_for_minutes_is_not_carried_on() -> None:
 
 def test_no_reading_gives_no_span() -> None:
     """Nothing read is None, never 0 J."""
-    assert CounterTrack(counter()).between(0.0, 1.0) is None
-    assert GaugeTrack(gauge()).between(0.0, 1.0) is None
+    assert CounterCurve(counter()).between(0.0, 1.0) is None
+    assert GaugeCurve(gauge()).between(0.0, 1.0) is None
 
 
 def test_age_of_a_slow_counter_widens_short_windows() -> None:
@@ -230,7 +228,7 @@ def test_age_of_a_slow_counter_widens_short_windows() -> None:
 
 def test_period_longer_than_declared_is_learned_from_unchanged_readings() -> None:
     """A sensor that says 1 ms but changes every 60 ms is found out."""
-    track = CounterTrack(counter(update_period_s=0.001))
+    track = CounterCurve(counter(update_period_s=0.001))
     for i in range(2_000):
         time_s = i * 0.005
         track.feed(time_s, 100.0 * (math.floor(time_s / 0.06) * 0.06))
@@ -239,9 +237,9 @@ def test_period_longer_than_declared_is_learned_from_unchanged_readings() -> Non
 
 def test_known_ticks_place_points_at_the_update() -> None:
     """With the sensor's beat known, a point lies where the sensor updated, not where we read."""
-    ticks = TickClock(0.1)
+    ticks = UpdateClock(0.1)
     ticks.saw_change(0.0499, 0.0501)
-    track = CounterTrack(counter(update_period_s=0.1), ticks)
+    track = CounterCurve(counter(update_period_s=0.1), ticks)
     track.feed(0.08, 1.0)
     track.feed(0.19, 2.0)
     assert track.times_s[0] == pytest.approx(0.05, abs=1e-3)
@@ -250,7 +248,7 @@ def test_known_ticks_place_points_at_the_update() -> None:
 
 def test_points_of_the_curve_never_go_back_in_time() -> None:
     """Readings that arrive with the same or an earlier time keep the curve a function."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     for time_s, raw_j in [(1.0, 1.0), (1.0, 2.0), (0.9, 3.0), (1.1, 4.0)]:
         track.feed(time_s, raw_j)
     assert all(a < b for a, b in zip(track.times_s, list(track.times_s)[1:], strict=False))
@@ -259,7 +257,7 @@ def test_points_of_the_curve_never_go_back_in_time() -> None:
 
 def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
     """Idle for half an hour, then busy: neither the whole nor the recent energy is changed."""
-    track = CounterTrack(counter())
+    track = CounterCurve(counter())
     raw_j, hour_s = 0.0, 3_600.0
     points = 0
     for i in range(int(hour_s / 0.1)):
@@ -292,7 +290,7 @@ def test_uncertainty_of_a_tiny_window_is_that_of_the_power_around_it(length_s: f
 
 def test_counter_that_begins_anew_after_a_long_loss_leaves_a_hole() -> None:
     """A GPU that was away for an hour and counts from 0 again: the hour is not guessed."""
-    track = CounterTrack(counter(wrap_j=None))
+    track = CounterCurve(counter(wrap_j=None))
     for i in range(100):
         track.feed(i * 0.1, 1_000.0 + 5.0 * i)
     for i in range(10):
@@ -307,7 +305,7 @@ def test_counter_that_begins_anew_after_a_long_loss_leaves_a_hole() -> None:
 
 def test_a_computed_share_that_stands_still_used_nothing() -> None:
     """What no job used of a GPU ends where a job takes it; nothing is carried on beyond that."""
-    track = CounterTrack(counter(update_period_s=1e-6, resolution=0.0))
+    track = CounterCurve(counter(update_period_s=1e-6, resolution=0.0))
     for step in range(41):
         time_s = step / 2
         track.feed(time_s, 50.0 * (min(time_s, 5.0) + max(0.0, time_s - 15.0)))
@@ -325,7 +323,7 @@ def test_gap_in_which_the_counter_can_wrap_is_modelled_with_its_uncertainty(
 ) -> None:
     """A process that is stopped reads nothing; how often the counter wrapped is not known."""
     power_w, wrap_j = 80.0, 97.0
-    track = CounterTrack(counter(wrap_j=wrap_j, max_power_w=300.0))
+    track = CounterCurve(counter(wrap_j=wrap_j, max_power_w=300.0))
     energy_j = 0.0
     for i in range(200):
         track.feed(i * 0.1, energy_j % wrap_j)
@@ -347,7 +345,7 @@ def test_gap_in_which_the_counter_can_wrap_is_modelled_with_its_uncertainty(
 
 def test_gap_too_short_to_wrap_is_exact() -> None:
     """A counter of 262 kJ needs 87 s at 3 kW: a stop of a minute loses nothing and says nothing."""
-    track = CounterTrack(counter(wrap_j=262_143.0, max_power_w=3_000.0))
+    track = CounterCurve(counter(wrap_j=262_143.0, max_power_w=3_000.0))
     for i in range(20):
         track.feed(i * 0.1, 10.0 * i)
     track.feed(61.9, 10.0 * 619)
@@ -359,7 +357,7 @@ def test_gap_too_short_to_wrap_is_exact() -> None:
 
 def test_gap_without_any_power_before_it_is_missing() -> None:
     """After a single reading there is no model: the time is left out."""
-    track = CounterTrack(counter(wrap_j=97.0, max_power_w=300.0))
+    track = CounterCurve(counter(wrap_j=97.0, max_power_w=300.0))
     track.feed(0.0, 5.0)
     for i in range(20):
         track.feed(10.0 + i * 0.1, 8.0 + i)
@@ -371,7 +369,7 @@ def test_gap_without_any_power_before_it_is_missing() -> None:
 
 def test_counter_that_stands_at_the_same_value_after_a_gap_may_have_gone_round() -> None:
     """100 W for a multiple of the wrap end where they began: that is not 0 J."""
-    track = CounterTrack(counter(wrap_j=100.0, max_power_w=300.0))
+    track = CounterCurve(counter(wrap_j=100.0, max_power_w=300.0))
     for i in range(100):
         track.feed(i * 0.1, (10.0 * i) % 100.0)
     track.feed(9.9 + 5.0, 90.0)
@@ -383,7 +381,7 @@ def test_counter_that_stands_at_the_same_value_after_a_gap_may_have_gone_round()
 
 def test_many_bridges_take_little_memory_and_keep_their_sum() -> None:
     """A process that is stopped and continued for weeks: bounded, and none is forgotten."""
-    track = CounterTrack(counter(wrap_j=97.0, max_power_w=300.0))
+    track = CounterCurve(counter(wrap_j=97.0, max_power_w=300.0))
     time_s = energy_j = 0.0
     for i in range(2_000):
         step_s = 4.0 if i % 4 == 3 else 0.1

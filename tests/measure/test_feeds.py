@@ -9,9 +9,9 @@ import pytest
 
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Gap, Signal
-from wattloop.measure.counter_track import CounterTrack
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.meter import Reading
+from wattloop.measure.energy_curve import CounterCurve
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.meters.base import Reading
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 
@@ -22,7 +22,7 @@ def test_readings_go_to_tracks_and_gaps_to_nan() -> None:
     meter = ScriptedMeter(
         clock, [(counter("a"), lambda t: 5.0 * t), (counter("b"), lambda _: fault.pop(0))]
     )
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     for _ in range(3):
         feed.read()
         clock.advance(1.0)
@@ -37,7 +37,7 @@ def test_gap_is_reported_once_until_its_reason_changes() -> None:
     clock = VirtualClock()
     reasons = iter(["busy", "busy", "gone", "gone"])
     meter = ScriptedMeter(clock, [(counter("a"), lambda _: Gap(next(reasons)))])
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     heard: list[str] = []
     feed.on_gap = lambda _time_s, _domain, gap: heard.append(gap.reason)
     for _ in range(4):
@@ -49,7 +49,7 @@ def test_gap_that_heals_and_returns_is_reported_again() -> None:
     """Two separate faults are two events."""
     clock = VirtualClock()
     script: list[Reading] = [Gap("busy"), 1.0, Gap("busy")]
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda _: script.pop(0))]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda _: script.pop(0))]), clock, 0)
     heard: list[str] = []
     feed.on_gap = lambda _time_s, _domain, gap: heard.append(gap.reason)
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_signals_are_kept_and_readable() -> None:
     clock = VirtualClock()
     values: list[Reading] = [0.5, Gap("busy")]
     signal = (Signal("gpu:0/utilisation", "fraction"), lambda _: values.pop(0))
-    feed = MeterFeed(ScriptedMeter(clock, [], signals=[signal]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [], signals=[signal]), clock, 0)
     feed.read_signals()
     assert feed.signal_values == {"gpu:0/utilisation": 0.5}
     feed.read_signals()
@@ -83,14 +83,14 @@ def test_windows_read_only_quick_and_cheap_meters_at_their_edges(
     """A counter that costs 4 ms, or changes every 100 ms, is not read at an edge."""
     clock = VirtualClock()
     meter = ScriptedMeter(clock, [(counter("a", **facts), lambda t: t)])
-    assert MeterFeed(meter, clock, 0).cheap_at_edges is cheap
+    assert MeterStream(meter, clock, 0).cheap_at_edges is cheap
 
 
 def test_meter_that_turns_out_costly_is_no_longer_read_at_edges() -> None:
     """What a meter declares is corrected by what its reads take."""
     clock = VirtualClock()
     meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)], read_takes_s=0.004)
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     assert feed.cheap_at_edges
     for _ in range(3):
         feed.read()
@@ -100,7 +100,7 @@ def test_meter_that_turns_out_costly_is_no_longer_read_at_edges() -> None:
 def test_many_threads_may_read_one_feed() -> None:
     """Reads never interleave: times and values stay in step."""
     clock = RealClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
     threads = [threading.Thread(target=lambda: [feed.read() for _ in range(300)]) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -118,7 +118,7 @@ def test_beat_of_a_slow_sensor_is_found() -> None:
         clock,
         [(gauge("gpu:0", read_cost_s=1e-4), lambda t: 100.0 + math.floor((t - 0.033) / 0.1))],
     )
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     feed.find_ticks(0.5, clock.sleep)
     ticks = feed.tick_clocks[0]
     assert ticks is not None
@@ -129,7 +129,7 @@ def test_beat_of_a_slow_sensor_is_found() -> None:
 def test_samples_wait_and_settle_in_order() -> None:
     """A reading taken at the edge of a window costs little then, and is in the curve when asked."""
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     for _ in range(3):
         feed.sample()
         clock.advance(1.0)
@@ -155,7 +155,7 @@ def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object)
     clock = VirtualClock()
     script = (counter("a", update_period_s=0.1), lambda t: t)
     signal = (Signal("a/clock", "MHz"), lambda t: t)
-    feed = MeterFeed(Plugin(clock, [script], signals=[signal]), clock, 0)
+    feed = MeterStream(Plugin(clock, [script], signals=[signal]), clock, 0)
     feed.find_ticks(0.3, clock.sleep)
     feed.read()
     feed.read_signals()
@@ -169,7 +169,7 @@ def test_meter_that_breaks_its_contract_is_a_gap_with_a_reason(nonsense: object)
 def test_readings_of_another_process_lie_between_our_own() -> None:
     """Each in its place by time, in the curve and in the journal."""
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     feed.read()
     clock.advance(2.0)
     feed.sample()
@@ -185,7 +185,7 @@ def test_readings_of_another_process_lie_between_our_own() -> None:
 def test_readings_whose_order_is_not_sure_are_left_out() -> None:
     """Two processes stamp by themselves: a counter must not run backwards for a millisecond."""
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: 5.0 * t)]), clock, 0)
     feed.read()
     clock.advance(1.0)
     feed.sample()
@@ -195,7 +195,7 @@ def test_readings_whose_order_is_not_sure_are_left_out() -> None:
         feed.arrive(0.4, [2.0])  # later than it was taken, and behind what we have
     feed.between(0, 0.0, 1.0)
     track = feed.tracks[0]
-    assert isinstance(track, CounterTrack)
+    assert isinstance(track, CounterCurve)
     assert not track.resets
     assert list(feed.drained()[0]) == [0.0, 1.0]
 
@@ -204,7 +204,7 @@ def test_reading_that_was_held_up_is_left_out_where_others_read_too() -> None:
     """Its stamp may be off by the time it took."""
     clock = VirtualClock()
     meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     feed.widest_s = 0.002
     feed.read()
     meter._read_takes_s = 0.5
@@ -241,7 +241,7 @@ def test_ten_thousand_windows_a_second_add_up_to_the_whole() -> None:
     power_w, inside_whole, inside_sum = 250.0, 0, 0
     for seed in range(40):
         clock, rng = VirtualClock(5.0), random.Random(seed)
-        feed = MeterFeed(HeldUpMeter(clock, power_w, rng), clock, 0)
+        feed = MeterStream(HeldUpMeter(clock, power_w, rng), clock, 0)
         feed.read()
         begin_s, windows = clock.now_s(), []
         while clock.now_s() < begin_s + 0.5:

@@ -15,10 +15,10 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Gap
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.followers import Role
-from wattloop.measure.header import feed_to_dict
 from wattloop.measure.job import Job
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.node_leader import LeaderRole
+from wattloop.measure.run_header import feed_to_dict
 from wattloop.store.journal_writer import JournalWriter
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
@@ -124,10 +124,10 @@ def test_run_much_later_with_the_same_job_name_counts_in_full(
 ) -> None:
     """torchrun calls every run the same; an old claim file takes nothing from a new run."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    old = Role("old", Job("job", "user", 0, 0, 2))
+    old = LeaderRole("old", Job("job", "user", 0, 0, 2))
     old.decide(None)
     old.release(until_s=10.0)
-    late = Role("late", Job("job", "user", 1, 1, 2))
+    late = LeaderRole("late", Job("job", "user", 1, 1, 2))
     late.decide(None)
     late.settle(started_s=20.0, end_s=21.0)
     assert late.counts
@@ -151,11 +151,11 @@ def test_follower_takes_readings_of_slow_sensors_from_the_journal(
     """A GPU is read by one process; the others follow its journal, gaps included."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: Gap("unread"))]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: Gap("unread"))]), clock, 0)
     writer = JournalWriter(tmp_path / "owner.journal", {"feeds": [feed_to_dict(feed)]})
-    owner = Role("owner", Job("job", "user", 0, 0, 2))
+    owner = LeaderRole("owner", Job("job", "user", 0, 0, 2))
     owner.decide(tmp_path / "owner.journal")
-    follower = Role("follower", Job("job", "user", 1, 1, 2))
+    follower = LeaderRole("follower", Job("job", "user", 1, 1, 2))
     follower.decide(None)
     assert owner.counts
     assert not follower.counts
@@ -186,14 +186,14 @@ def test_follower_that_comes_late_to_the_journal_counts_nothing_twice(
         return 10.0 * time_s + 300.0 * max(0.0, time_s - 5.0)
 
     script = (counter("gpu:0", update_period_s=0.1), joules)
-    feed = MeterFeed(ScriptedMeter(clock, [script]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [script]), clock, 0)
     for _ in range(20):
         clock.advance(0.5)
         feed.read()
-    follower = Role("follower", Job("job", "user", 1, 1, 2))
+    follower = LeaderRole("follower", Job("job", "user", 1, 1, 2))
     follower.decide(None)
     writer = JournalWriter(tmp_path / "owner.journal", {"feeds": [feed_to_dict(feed)]})
-    owner = Role("owner", Job("job", "user", 0, 0, 2))
+    owner = LeaderRole("owner", Job("job", "user", 0, 0, 2))
     owner.decide(tmp_path / "owner.journal")
     times_s = [0.25 + 0.5 * i for i in range(40)]
     writer.samples(0, 1, array("d", times_s), array("d", map(joules, times_s)))
@@ -213,9 +213,9 @@ def test_counter_with_a_zero_of_its_own_is_not_taken_from_another(
     monkeypatch.setattr(ScriptedMeter, "name", "estimate")
     clock = VirtualClock()
     script = (counter(update_period_s=0.05), lambda t: 10.0 * t)
-    feed = MeterFeed(ScriptedMeter(clock, [script]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [script]), clock, 0)
     writer = JournalWriter(tmp_path / "owner.journal", {"feeds": [feed_to_dict(feed)]})
-    owner, follower = (Role(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
+    owner, follower = (LeaderRole(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
     owner.decide(writer.path)
     follower.decide(None)
     follower.watch([feed])
@@ -230,10 +230,10 @@ def test_follower_turns_to_the_next_one_who_counts(
     """Rank 0 ends, rank 1 takes over: rank 2 goes on with the journal of rank 1."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
     header = {"feeds": [feed_to_dict(feed)]}
     writers = [JournalWriter(tmp_path / f"{i}.journal", header) for i in range(2)]
-    roles = [Role(f"run{i}", Job("job", "user", i, i, 3)) for i in range(3)]
+    roles = [LeaderRole(f"run{i}", Job("job", "user", i, i, 3)) for i in range(3)]
     for role, writer in zip(roles[:2], writers, strict=True):
         role.decide(writer.path)
     roles[2].decide(None)
@@ -254,9 +254,9 @@ def test_follower_does_not_read_the_whole_journal_again_and_again(
 ) -> None:
     """After a week the journal is long, and every rank looks at the claim twice a second."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("wattloop.measure.followers.read_journal", pytest.fail)
+    monkeypatch.setattr("wattloop.measure.node_leader.read_journal", pytest.fail)
     writer = JournalWriter(tmp_path / "owner.journal", {"feeds": []})
-    owner, follower = (Role(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
+    owner, follower = (LeaderRole(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
     owner.decide(writer.path)
     follower.decide(None)
     for _ in range(3):
@@ -271,8 +271,8 @@ def test_journal_that_cannot_be_seen_leaves_the_follower_to_itself(
     """The owner writes to a file system of its own container: every rank reads for itself."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
-    owner, follower = (Role(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
+    feed = MeterStream(ScriptedMeter(clock, [(gauge("gpu:0"), lambda _: 1.0)]), clock, 0)
+    owner, follower = (LeaderRole(f"run{i}", Job("job", "user", i, i, 2)) for i in range(2))
     owner.decide(tmp_path / "elsewhere" / "owner.journal")
     follower.decide(None)
     assert not follower.flush([feed])
@@ -286,7 +286,7 @@ def test_journal_that_cannot_be_seen_leaves_the_follower_to_itself(
 def test_follower_reads_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 ranks must not read a counter 640 times a second."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    role = Role("r", Job("job", "user", 5, 5, 8))
+    role = LeaderRole("r", Job("job", "user", 5, 5, 8))
     role.decide(None)
     assert role.interval_s(0.1, []) == 1.0
     estimate = SimpleNamespace(cheap_at_edges=False)  # nobody reads it for us, not even a window

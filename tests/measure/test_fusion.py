@@ -6,9 +6,8 @@ import random
 import pytest
 
 from wattloop.core.records import Gap
-from wattloop.measure.counter_track import CounterTrack
-from wattloop.measure.fusion import ShapedCounter
-from wattloop.measure.gauge_track import GaugeTrack
+from wattloop.measure.domain_source import FusedCurve
+from wattloop.measure.energy_curve import CounterCurve, GaugeCurve
 from wattloop.testing.power_curves import PowerCurve, SineWave, Spikes, SquareWave
 from wattloop.testing.scripted_meter import counter, gauge
 
@@ -21,17 +20,17 @@ def shaped(
     gauge_factor: float = 1.0,
     counter_every_s: float = 2.0,
     curve: PowerCurve = CURVE,
-) -> ShapedCounter:
+) -> FusedCurve:
     """A GPU whose counter is read every 2 s and whose power every 20 ms."""
-    slow = CounterTrack(counter("gpu:0", update_period_s=0.02, resolution=0.001))
-    quick = GaugeTrack(gauge("gpu:0", update_period_s=0.02))
+    slow = CounterCurve(counter("gpu:0", update_period_s=0.02, resolution=0.001))
+    quick = GaugeCurve(gauge("gpu:0", update_period_s=0.02))
     for i in range(int(seconds / 0.02)):
         time_s = i * 0.02
         updated_s = math.floor(time_s / 0.02 + 1e-9) * 0.02
         quick.feed(time_s + 0.01, curve.power_w(updated_s) * gauge_factor)
         if i % round(counter_every_s / 0.02) == 0:
             slow.feed(time_s + 0.01, curve.energy_j(updated_s))
-    return ShapedCounter(slow, quick)
+    return FusedCurve(slow, quick)
 
 
 def test_window_inside_one_counter_step_follows_the_gauge() -> None:
@@ -100,16 +99,16 @@ def test_after_the_last_counter_reading_the_gauge_carries_on() -> None:
 
 def test_counter_alone_before_the_gauge_was_read() -> None:
     """Without a single gauge reading the counter's own answer is given."""
-    slow = CounterTrack(counter("gpu:0"))
+    slow = CounterCurve(counter("gpu:0"))
     for i in range(10):
         slow.feed(i * 1.0, 50.0 * i)
-    track = ShapedCounter(slow, GaugeTrack(gauge("gpu:0")))
+    track = FusedCurve(slow, GaugeCurve(gauge("gpu:0")))
     assert track.between(2.0, 5.0) == slow.between(2.0, 5.0)
 
 
 def test_nothing_read_gives_no_span() -> None:
     """None, never 0 J."""
-    track = ShapedCounter(CounterTrack(counter("gpu:0")), GaugeTrack(gauge("gpu:0")))
+    track = FusedCurve(CounterCurve(counter("gpu:0")), GaugeCurve(gauge("gpu:0")))
     assert track.between(0.0, 1.0) is None
 
 
@@ -138,7 +137,7 @@ def test_a_card_whose_sensors_both_fail_is_not_guessed() -> None:
 
 def test_card_that_was_away_for_an_hour_leaves_a_hole() -> None:
     """Its counter begins at 0 again: the hour is said to be unread, and not guessed."""
-    joined = ShapedCounter(CounterTrack(counter(update_period_s=0.1)), GaugeTrack(gauge()))
+    joined = FusedCurve(CounterCurve(counter(update_period_s=0.1)), GaugeCurve(gauge()))
     for since_s in (0.0, 3_610.0):
         for i in range(100):
             joined.counter.feed(since_s + i * 0.1, 10.0 * i)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from wattloop.core.records import Gap
-from wattloop.measure.gauge_track import GaugeTrack
+from wattloop.measure.energy_curve import GaugeCurve
 from wattloop.testing.power_curves import Constant, PowerCurve, SineWave, SquareWave
 from wattloop.testing.scripted_meter import gauge
 
@@ -21,7 +21,7 @@ CURVES: list[PowerCurve] = [
 def test_gauge_energy_lies_within_the_stated_interval(curve: PowerCurve) -> None:
     """The integral of sampled power, over random windows, within two sigma."""
     rng = random.Random(3)
-    track = GaugeTrack(gauge(update_period_s=0.02))
+    track = GaugeCurve(gauge(update_period_s=0.02))
     for i in range(1_000):
         updated_s = math.floor(i * 0.0213 / 0.02) * 0.02
         track.feed(i * 0.0213, curve.power_w(updated_s))
@@ -38,7 +38,7 @@ def test_gauge_energy_lies_within_the_stated_interval(curve: PowerCurve) -> None
 
 def test_gauge_bridges_a_short_gap_and_leaves_out_a_long_one() -> None:
     """One lost read is interpolated; ten seconds without are a hole in the coverage."""
-    track = GaugeTrack(gauge(update_period_s=0.1))
+    track = GaugeCurve(gauge(update_period_s=0.1))
     for i in range(30):
         track.feed(i * 0.1, 100.0)
     track.gap(3.0, Gap("busy"))
@@ -59,7 +59,7 @@ def test_gauge_bridges_a_short_gap_and_leaves_out_a_long_one() -> None:
 
 def test_gauge_that_falls_silent_is_not_extrapolated_for_ever() -> None:
     """After a gap the last power is held for one period, then nothing is claimed."""
-    track = GaugeTrack(gauge(update_period_s=0.1))
+    track = GaugeCurve(gauge(update_period_s=0.1))
     for i in range(30):
         track.feed(i * 0.1, 100.0)
     track.gap(3.0, Gap("busy"))
@@ -71,14 +71,14 @@ def test_gauge_that_falls_silent_is_not_extrapolated_for_ever() -> None:
 
 def test_averaging_gauge_is_shifted_by_half_its_average() -> None:
     """A reading that is the mean of the last second describes half a second ago."""
-    track = GaugeTrack(gauge(update_period_s=0.1, averaging_s=1.0))
+    track = GaugeCurve(gauge(update_period_s=0.1, averaging_s=1.0))
     track.feed(10.0, 100.0)
     assert track.times_s[0] == pytest.approx(10.0 - 0.05 - 0.5)
 
 
 def test_gauge_read_seldom_states_what_it_may_have_missed() -> None:
     """One reading in ten seconds says little about the other nine, whatever the sensor's period."""
-    track = GaugeTrack(gauge(update_period_s=0.1))
+    track = GaugeCurve(gauge(update_period_s=0.1))
     track.feed(0.0, 100.0)
     span = track.between(0.0, 10.0)
     assert span is not None
@@ -87,7 +87,7 @@ def test_gauge_read_seldom_states_what_it_may_have_missed() -> None:
 
 def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
     """Idle for half an hour, then busy: neither the energy nor its interval is changed."""
-    dense, thin = GaugeTrack(gauge()), GaugeTrack(gauge())
+    dense, thin = GaugeCurve(gauge()), GaugeCurve(gauge())
     hour_s = 3_600.0
     for i in range(int(hour_s / 0.1)):
         power_w = 10.0 if i < hour_s / 0.2 else 200.0
@@ -107,7 +107,7 @@ def test_run_of_days_keeps_few_points_and_all_of_its_energy() -> None:
 def test_uncertainty_of_a_tiny_window_is_that_of_the_power_around_it(length_s: float) -> None:
     """Both ends are off in the same way: 10 us are not uncertain by the joules of a period."""
     curve = SquareWave(40.0, 160.0, 1.3)
-    track = GaugeTrack(gauge())
+    track = GaugeCurve(gauge())
     for i in range(200):
         track.feed(i * 0.1, curve.power_w(i * 0.1))
     for begin_s in (0.3, 7.77, 19.9, 20.0):

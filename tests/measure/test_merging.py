@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from wattloop.measure.closing import recorded_feeds
-from wattloop.measure.merging import merged_journal
+from wattloop.measure.node_leader import merged_journal
+from wattloop.measure.recovery import recorded_feeds
 from wattloop.store.frames import SampleBlock
 from wattloop.store.journal import Journal
 

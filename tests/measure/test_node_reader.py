@@ -9,9 +9,9 @@ import pytest
 from wattloop.core.clock import VirtualClock
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure import node_reader, sampler_launch, sampler_process
-from wattloop.measure.meter import Context
+from wattloop.measure import node_reader, sampler_process
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
 from wattloop.store.journal import read_journal
 
 from .beside import gone, kill, open_beside, settings, wait_until
@@ -141,7 +141,9 @@ def test_run_that_ends_while_its_process_starts_does_not_wait(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process finds nobody, and ends."""
-    monkeypatch.setattr(sampler_launch, "BOOT", "import time; time.sleep(1)" + sampler_launch.BOOT)
+    monkeypatch.setattr(
+        sampler_process, "BOOT", "import time; time.sleep(1)" + sampler_process.BOOT
+    )
     session = Session.open(settings())
     wait_until(lambda: session.reader._process is not None)
     begin_s = time.process_time()

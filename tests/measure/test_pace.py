@@ -7,9 +7,9 @@ import pytest
 
 from wattloop.core.clock import VirtualClock
 from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.meter import Meter, Reading
-from wattloop.measure.pace import SLOWEST, Pace
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.sampler import SLOWEST, AdaptiveInterval
+from wattloop.meters.base import Meter, Reading
 
 
 class Scripted(Meter):
@@ -33,7 +33,7 @@ class Scripted(Meter):
         return [self.energy_j if self.kind is DomainKind.COUNTER else self.power_w]
 
 
-def run(feed: MeterFeed, pace: Pace, clock: VirtualClock, reads: int) -> int:
+def run(feed: MeterStream, pace: AdaptiveInterval, clock: VirtualClock, reads: int) -> int:
     factor = 1
     for _ in range(reads):
         clock.advance(0.1 * factor)
@@ -46,8 +46,8 @@ def test_a_steady_counter_is_read_less_often_and_a_change_brings_it_back() -> No
     """Steady power slows the reading down to the limit; a step restores the wished interval."""
     clock = VirtualClock()
     meter = Scripted(DomainKind.COUNTER, clock)
-    feed = MeterFeed(meter, clock, 0)
-    pace = Pace(feed)
+    feed = MeterStream(meter, clock, 0)
+    pace = AdaptiveInterval(feed)
     assert run(feed, pace, clock, 200) == SLOWEST
     meter.power_w = 200.0
     assert run(feed, pace, clock, 1) == 1
@@ -56,8 +56,8 @@ def test_a_steady_counter_is_read_less_often_and_a_change_brings_it_back() -> No
 def test_a_gauge_is_never_slowed_down() -> None:
     """What happens between two readings of a gauge is lost, so it keeps its interval."""
     clock = VirtualClock()
-    feed = MeterFeed(Scripted(DomainKind.GAUGE, clock), clock, 0)
-    assert run(feed, Pace(feed), clock, 200) == 1
+    feed = MeterStream(Scripted(DomainKind.GAUGE, clock), clock, 0)
+    assert run(feed, AdaptiveInterval(feed), clock, 200) == 1
 
 
 @pytest.mark.parametrize("step_w", [20.0, -40.0])
@@ -65,9 +65,9 @@ def test_energy_is_the_same_at_every_pace(step_w: float) -> None:
     """Reading a counter seldom changes no joule."""
     clock = VirtualClock()
     meter = Scripted(DomainKind.COUNTER, clock)
-    feed = MeterFeed(meter, clock, 0)
+    feed = MeterStream(meter, clock, 0)
     feed.read()
-    pace = Pace(feed)
+    pace = AdaptiveInterval(feed)
     run(feed, pace, clock, 150)
     meter.power_w += step_w
     run(feed, pace, clock, 150)

@@ -10,14 +10,14 @@ from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import Missing
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import METERS, Inventory, detect, meter_names
+from wattloop.meters.base import Context
+from wattloop.meters.registry import METERS, Inventory, detect, meter_names
 from wattloop.testing.powercap_tree import PowercapTree
 from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 PLUGIN = """
 from wattloop.core.records import Domain, DomainKind, Scope
-from wattloop.measure.meter import Meter
+from wattloop.meters.base import Meter
 
 class Wall(Meter):
     name = "wall"

@@ -6,9 +6,9 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, Gap
 from wattloop.core.results import Missing, WindowResult
-from wattloop.measure.channels import channels_of
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.resolve import resolve_window
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.windows import window_energy
 from wattloop.testing.scripted_meter import Script, ScriptedMeter, counter, gauge
 
 SECONDS = 10
@@ -19,12 +19,12 @@ def resolved(
 ) -> WindowResult:
     """Ten seconds of readings at 10 Hz, then a window from 1 s on."""
     clock = VirtualClock()
-    feed = MeterFeed(ScriptedMeter(clock, scripts), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, scripts), clock, 0)
     for _ in range(SECONDS * 10):
         feed.read()
         clock.advance(0.1)
-    return resolve_window(
-        channels_of([feed]),
+    return window_energy(
+        domain_sources([feed]),
         missing,
         name="w",
         window_id=1,

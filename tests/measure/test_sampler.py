@@ -6,16 +6,21 @@ import time
 import pytest
 
 from wattloop.core.clock import RealClock, VirtualClock
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.sampler import DUTY_ALONE, DUTY_IN_PROCESS, Sampler
-from wattloop.measure.sampling_plan import Chores, feed_interval_s
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.sampler import (
+    DUTY_ALONE,
+    DUTY_IN_PROCESS,
+    PeriodicTasks,
+    Sampler,
+    feed_interval_s,
+)
 from wattloop.testing.scripted_meter import ScriptedMeter, counter
 
 
-def feed_of(*domain_facts: dict[str, float]) -> MeterFeed:
+def feed_of(*domain_facts: dict[str, float]) -> MeterStream:
     clock = VirtualClock()
     scripts = [(counter(f"d{i}", **facts), lambda t: t) for i, facts in enumerate(domain_facts)]
-    return MeterFeed(ScriptedMeter(clock, scripts), clock, 0)
+    return MeterStream(ScriptedMeter(clock, scripts), clock, 0)
 
 
 def test_interval_is_the_one_wished_for_a_cheap_meter() -> None:
@@ -46,7 +51,7 @@ def test_counter_is_read_often_enough_not_to_wrap_unseen() -> None:
 def test_stopping_wakes_a_sampler_that_sleeps_for_an_hour() -> None:
     """The end of a run never waits for the interval."""
     clock = RealClock()
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
     sampler = Sampler([feed], [], clock, 3_600.0, in_process=True, on_flush=lambda: None)
     sampler.start()
     time.sleep(0.05)
@@ -63,7 +68,7 @@ def test_meter_that_hangs_is_left_behind() -> None:
         release.wait(10)
         return t
 
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), hang)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), hang)]), clock, 0)
     sampler = Sampler([feed], [], clock, 0.1, in_process=True, on_flush=lambda: None)
     sampler.start()
     assert not sampler.stop(timeout_s=0.1)
@@ -83,7 +88,7 @@ def test_fault_of_ours_does_not_end_the_measuring() -> None:
             again.set()
         raise OSError("no more")
 
-    feed = MeterFeed(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
+    feed = MeterStream(ScriptedMeter(clock, [(counter("a"), lambda t: t)]), clock, 0)
     sampler = Sampler(
         [feed], [], clock, 0.05, in_process=True, on_flush=flush, on_fault=faults.append
     )
@@ -111,7 +116,7 @@ def test_readings_and_flushes_happen_in_the_background() -> None:
     meter = ScriptedMeter(clock, [(counter("a"), lambda t: t)])
     flushed = threading.Event()
     sampler = Sampler(
-        [MeterFeed(meter, clock, 0)], [], clock, 0.02, in_process=False, on_flush=flushed.set
+        [MeterStream(meter, clock, 0)], [], clock, 0.02, in_process=False, on_flush=flushed.set
     )
     sampler.start()
     assert flushed.wait(120)
@@ -135,12 +140,12 @@ def test_counters_are_read_less_often_when_the_thread_takes_too_much_cpu() -> No
     (plan,) = sampler._new_plans(0.0)
     assert plan.interval_s == 0.01
     for _ in range(8):
-        chores = Chores(0.0)
+        chores = PeriodicTasks(0.0)
         chores.cpu_s = time.thread_time() - 0.008 * 0.01 / plan.interval_s
         sampler._keep_budget(chores, 1.0)
         sampler._set_interval(plan)
     assert plan.interval_s == pytest.approx(0.02, rel=0.1)  # 0.8% asked for, 0.4% allowed
     for _ in range(8):
-        sampler._keep_budget(Chores(0.0), 1.0)
+        sampler._keep_budget(PeriodicTasks(0.0), 1.0)
     sampler._set_interval(plan)
     assert plan.interval_s == pytest.approx(0.01)

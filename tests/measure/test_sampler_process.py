@@ -14,7 +14,7 @@ import pytest
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings, settings_from
 from wattloop.measure import sampler_child, sampler_process
-from wattloop.measure.sampler_launch import Order, why_impossible
+from wattloop.measure.sampler_process import SamplerConfig, why_impossible
 from wattloop.store.journal import read_journal
 
 from .beside import gone, open_beside, wait_until
@@ -255,7 +255,7 @@ def test_sampling_process_of_a_day_is_as_large_as_that_of_an_hour(
     feeds = [feed for feed in session.reader.used if feed.meter.shared]
     settings = {**settings_from(os.environ)._asdict(), "meters": ["rapl"], "sources": {}}
     roots = (str(machine.root / "sys"), str(machine.root / "proc"))
-    order = Order(settings, roots, 0.01, False, feeds, (), {}, "/", "r", "r", None)
+    order = SamplerConfig(settings, roots, 0.01, False, feeds, (), {}, "/", "r", "r", None)
     session.close()
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is wanted
         monkeypatch.setattr(sampler_child, "DATA_FD", nowhere.fileno())

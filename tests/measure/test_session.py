@@ -10,10 +10,10 @@ from wattloop.core.clock import VirtualClock
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.run_id import new_run_id
+from wattloop.measure.run_header import new_run_id
 from wattloop.measure.session import Session
 from wattloop.measure.windows import Window
+from wattloop.meters.base import Context
 from wattloop.store.journal import journal_is_live, read_journal
 
 from .conftest import Machine
@@ -78,7 +78,7 @@ def test_meter_that_hangs_does_not_keep_the_run_from_ending(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that never returns: the run ends within seconds, says so, and is kept."""
-    from wattloop.measure.meters.rapl import Rapl
+    from wattloop.meters.rapl import Rapl
 
     hang, hangs, read = threading.Event(), threading.Event(), Rapl.sample
 

@@ -18,7 +18,7 @@ SRC = Path(__file__).parents[2] / "src"
 DRIVER = """
 import os, sys
 from wattloop.core.errors import CommandError
-from wattloop.measure.supervise import Supervisor
+from wattloop.measure.command import Supervisor
 follow = sys.argv[1] == "follow"
 with Supervisor(follow=follow) as supervisor:
     try:

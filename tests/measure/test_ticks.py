@@ -2,17 +2,17 @@
 
 import pytest
 
-from wattloop.measure.ticks import TickClock
+from wattloop.measure.energy_curve import UpdateClock
 
 
 def test_age_is_unknown_before_a_change_was_seen() -> None:
     """No phase, no age."""
-    assert TickClock(0.1).age(5.0) == (None, 0.0)
+    assert UpdateClock(0.1).age(5.0) == (None, 0.0)
 
 
 def test_age_counts_from_the_last_update() -> None:
     """A sensor that changed at 1.00 s with a beat of 0.1 s is 30 ms old at 1.13 s."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     age_s, blur_s = clock.age(1.13)
     assert age_s == pytest.approx(0.03, abs=1e-9)
@@ -21,7 +21,7 @@ def test_age_counts_from_the_last_update() -> None:
 
 def test_age_before_the_seen_change_is_known_too() -> None:
     """Readings taken just before the search get an age between 0 and a period."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     age_s, _ = clock.age(0.97)
     assert age_s == pytest.approx(0.07, abs=1e-9)
@@ -29,7 +29,7 @@ def test_age_before_the_seen_change_is_known_too() -> None:
 
 def test_sureness_is_lost_with_time_and_then_admitted() -> None:
     """A declared period may be 1% off: after some seconds the phase is unknown again."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     assert clock.age(2.04)[0] is not None
     assert clock.age(60.04)[0] is None
@@ -38,7 +38,7 @@ def test_sureness_is_lost_with_time_and_then_admitted() -> None:
 def test_true_period_is_learned_and_holds_for_long() -> None:
     """A sensor at 0.1004 s that says 0.1 s is followed for a minute after a few searches."""
     period_s = 0.1004
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     for n in (1, 2, 8, 9, 30, 31, 120, 121):
         clock.saw_change(n * period_s - 0.001, n * period_s + 0.001)
     assert clock.period_s == pytest.approx(period_s, rel=1e-3)
@@ -50,7 +50,7 @@ def test_true_period_is_learned_and_holds_for_long() -> None:
 
 def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
     """A sensor that was reset and ticks elsewhere moves the phase only."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     clock.saw_change(1.149, 1.151)
     assert clock.period_s == 0.1
@@ -59,14 +59,14 @@ def test_change_at_an_odd_moment_does_not_spoil_the_period() -> None:
 
 def test_age_too_close_to_a_tick_is_not_guessed() -> None:
     """Where it is not sure which of two updates was seen, no age is given."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     assert clock.age(1.1)[0] is None
 
 
 def test_quiet_time_lies_between_two_ticks() -> None:
     """Readings are moved away from the ticks, by less than a period."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     for hundredths in range(10):
         wished_s = 1.205 + hundredths / 100
@@ -77,7 +77,7 @@ def test_quiet_time_lies_between_two_ticks() -> None:
 
 def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
     """A base line of one period is worse than the declared value, which therefore stays."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     clock.saw_change(0.999, 1.001)
     clock.saw_change(1.1, 1.102)
     assert clock.period_s == 0.1
@@ -86,7 +86,7 @@ def test_two_ticks_in_a_row_do_not_make_the_period_less_sure() -> None:
 
 def test_a_reading_that_falls_on_a_tick_is_moved_away_from_it() -> None:
     """A grid of the same period would otherwise meet every tick, and no age would be known."""
-    clock = TickClock(0.1)
+    clock = UpdateClock(0.1)
     for n in (10, 11, 30, 31, 100, 101):
         clock.saw_change(n * 0.1 - 0.001, n * 0.1 + 0.001)
     on_a_tick_s = 11.0

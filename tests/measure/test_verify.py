@@ -9,9 +9,9 @@ import pytest
 from wattloop.core.clock import RealClock, VirtualClock
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
-from wattloop.measure.meter import Context, Meter, Reading
-from wattloop.measure.registry import detect
 from wattloop.measure.verify import Observed, Verdict, compare, verify
+from wattloop.meters.base import Context, Meter, Reading
+from wattloop.meters.registry import detect
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
 

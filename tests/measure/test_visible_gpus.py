@@ -11,9 +11,9 @@ import pytest
 
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
-from wattloop.measure.visible_gpus import VARIABLES
+from wattloop.meters.base import Context
+from wattloop.meters.visible_gpus import VARIABLES
 from wattloop.testing.amdgpu_tree import AmdgpuTree
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 

@@ -15,7 +15,7 @@ from tests.characterize.made import made_sweep
 from tests.schedule.campaigns.worlds import campaign, tiny
 from tests.store.test_job_list import record
 from wattloop.core.results import WindowResult
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.campaigns.running import run_campaign
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import create_experiment
@@ -155,4 +155,4 @@ def _run(store: Store) -> None:
         window = WindowResult(name, number + 1, 0, begin_s, begin_s + 28)
         journal.event({"type": "window", "window": window.to_dict()})
     journal.close()
-    assert fold(store, path, close_journal).outcome is Outcome.FOLDED
+    assert fold(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED

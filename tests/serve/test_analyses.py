@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from fastapi.testclient import TestClient
 
 from tests.serve.filled import LIVE, RUN, Filled, filled
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.scenarios.again import scenario_again
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
@@ -121,7 +121,7 @@ def test_rapl_is_drawn_where_the_estimate_is_known_too(tmp_path: Path) -> None:
         times_s = array("d", [n / 10 for n in range(50)])
         journal.samples(0, 1, times_s, array("d", [50.0 * t for t in times_s]))
         journal.close()
-        assert fold(store, path, close_journal).outcome is Outcome.FOLDED
+        assert fold(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED
     with TestClient(create_app(ServeOptions(store=str(tmp_path / "runs.db")))) as client:
         (curve,) = client.get(f"/api/v1/runs/{RUN}/curves").json()["curves"]
     assert (curve["name"], curve["kind"]) == ("cpu:0/package", "counter")

@@ -81,7 +81,7 @@ def test_samples_as_csv_are_what_the_replay_meter_reads(store: Store, tmp_path: 
 
 def test_the_replay_meter_plays_an_export(store: Store, tmp_path: Path) -> None:
     """What was exported is read back with the same domains."""
-    replay = pytest.importorskip("wattloop.measure.meters.replay", reason="meter not in this tree")
+    replay = pytest.importorskip("wattloop.meters.replay", reason="meter not in this tree")
     from wattloop.core.clock import VirtualClock
 
     target = tmp_path / "samples.csv"

@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from tests.fleet.delivery.served import header_of, whole
 from wattloop.core.errors import StoreError, StoreUnwritable
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.arriving import Source
 from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store, open_store
@@ -43,7 +43,7 @@ def samples(store: Store) -> int:
 
 def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, data: bytes) -> None:
     """The part is still there after a restart: found to be stored, and removed."""
-    ingest = Ingest(store, close_journal)
+    ingest = Ingest(store, finalize_orphaned_run)
     assert ingest.take(RUN, 0, data, NODE).complete
     path = ingest.parts()[0]
     note = path.with_suffix(".from")
@@ -51,7 +51,7 @@ def test_killed_between_commit_and_removal_the_run_is_there_once(store: Store, d
     assert ingest.settle(RUN).ended
     path.write_bytes(kept[0])
     note.write_bytes(kept[1])
-    again = Ingest(store, close_journal)
+    again = Ingest(store, finalize_orphaned_run)
     assert again.complete(search=True) == [RUN]
     assert again.settle(RUN).ended
     assert again.parts() == []
@@ -66,10 +66,10 @@ def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
     store: Store, data: bytes, cut: int
 ) -> None:
     """Whatever of a piece is on disk is the beginning of it; the rest follows."""
-    Ingest(store, close_journal).take(RUN, 0, data[:900], NODE)
-    part = Ingest(store, close_journal).parts()[0]
+    Ingest(store, finalize_orphaned_run).take(RUN, 0, data[:900], NODE)
+    part = Ingest(store, finalize_orphaned_run).parts()[0]
     part.write_bytes(data[: max(900, cut)])
-    ingest = Ingest(store, close_journal)
+    ingest = Ingest(store, finalize_orphaned_run)
     offset = ingest.received(RUN, NODE).offset
     assert offset == max(900, cut)
     assert ingest.take(RUN, 800, data[800:], NODE).complete
@@ -79,8 +79,8 @@ def test_killed_while_it_wrote_a_piece_it_goes_on_from_there(
 
 def test_final_is_remembered_through_a_restart(store: Store, data: bytes) -> None:
     """A run without an end that nobody goes on with is stored though the server was killed."""
-    Ingest(store, close_journal).take(RUN, 0, data[:900], NODE, final=True)
-    ingest = Ingest(store, close_journal)
+    Ingest(store, finalize_orphaned_run).take(RUN, 0, data[:900], NODE, final=True)
+    ingest = Ingest(store, finalize_orphaned_run)
     assert ingest.complete(search=True) == [RUN]
     assert ingest.settle(RUN).ended
     assert find_run(store, RUN).status == "died"
@@ -90,7 +90,7 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a piece is not left behind, for the next one would not fit."""
-    ingest = Ingest(store, close_journal)
+    ingest = Ingest(store, finalize_orphaned_run)
     ingest.take(RUN, 0, data[:900], NODE)
 
     def full(_: int) -> None:
@@ -115,7 +115,7 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
         raise StoreError("cannot be reached")
 
     monkeypatch.setattr("wattloop.store.ingest.has_run", away)
-    ingest = Ingest(store, close_journal)
+    ingest = Ingest(store, finalize_orphaned_run)
     for number in range(20):
         run_id = f"20260101-0000{number:02}-abcdef"
         piece = json_frame(HEADER, {"format": 1, **header_of(run_id)})
@@ -127,8 +127,8 @@ def test_a_server_that_starts_without_its_store_knows_what_waits_when_that_is_ba
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No node needs to ask for a run that is here: looked for at the start, stored at once."""
-    assert Ingest(store, close_journal).take(RUN, 0, data, NODE).complete
-    again = Ingest(store, close_journal)
+    assert Ingest(store, finalize_orphaned_run).take(RUN, 0, data, NODE).complete
+    again = Ingest(store, finalize_orphaned_run)
     with monkeypatch.context() as patched:
         patched.setattr(again, "_is_away", lambda: True)
         assert again.complete(search=True) == []
@@ -140,7 +140,7 @@ def test_a_writer_waits_for_a_store_that_is_away(
     store: Store, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It could be a node's run that is kept there: begun by a writer, it would not be taken up."""
-    ingest = Ingest(store, close_journal)
+    ingest = Ingest(store, finalize_orphaned_run)
     ingest.take(RUN, 0, data[:900], NODE)
     assert ingest.abandoned(time.time() + 3_600) == [RUN]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.store.places import WHERE, empty_place
 from wattloop.core.errors import ConfigError
-from wattloop.measure.jobs import job_energy
+from wattloop.measure.job_energy import job_energy
 from wattloop.store.chunks import read_samples
 from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store

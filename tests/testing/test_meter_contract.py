@@ -7,7 +7,7 @@ import pytest
 
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
-from wattloop.measure.meter import Meter
+from wattloop.meters.base import Meter
 from wattloop.testing.meter_contract import check_meter
 
 COUNTER = Domain(name="gpu:0", kind=DomainKind.COUNTER, scope=Scope.GPU, source="test")

@@ -11,7 +11,7 @@ from wattloop.control.session import lever_session
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.testing.lever_contract import check_lever
 from wattloop.virtual.faults import Fault
 from wattloop.virtual.lever import detect
@@ -72,7 +72,7 @@ def test_a_hold_puts_back_what_a_killed_holder_set(levers, tmp_path, monkeypatch
     """The safety of real levers covers virtual ones: restore finds them again by their device."""
     code = (
         "import os, sys; from pathlib import Path; from wattloop.control.session import hold\n"
-        "from wattloop.measure.meter import Context; from wattloop.core.settings import Settings\n"
+        "from wattloop.meters.base import Context; from wattloop.core.settings import Settings\n"
         "from wattloop.virtual.lever import detect\n"
         "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
         "held = hold(levers, directory=Path(sys.argv[1]), guardian=False).__enter__()\n"
@@ -118,7 +118,7 @@ def test_every_lever_saves_power_of_a_busy_card(levers, name):
 def test_a_killed_process_leaves_what_it_set(levers):
     """The value survives kill -9 of the setter, as on hardware."""
     code = (
-        "import time; from wattloop.virtual.lever import detect; from wattloop.measure.meter import"
+        "import time; from wattloop.virtual.lever import detect; from wattloop.meters.base import"
         " Context; from wattloop.core.settings import Settings\n"
         "levers = detect(Context(settings=Settings(virtual_gpus=2)))\n"
         "levers[0].write(250.0); levers[1].write(600.0); print(flush=True); time.sleep(60)"
@@ -226,7 +226,7 @@ import os, signal, sys
 from wattloop.control.session import hold
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.virtual.lever import detect
 from wattloop.virtual.machine import shared_gpus
 

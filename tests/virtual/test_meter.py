@@ -10,7 +10,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.virtual.faults import Fault
 from wattloop.virtual.gpu import VirtualGpu
@@ -147,7 +147,7 @@ def test_run_without_virtual_gpus_does_not_load_their_physics() -> None:
     """Every `wattloop run` asks whether there are any, before its program starts."""
     code = (
         "import sys, wattloop.virtual.meter as meter\n"
-        "from wattloop.measure.meter import Context\n"
+        "from wattloop.meters.base import Context\n"
         "try: meter.detect(Context())\n"
         "except Exception as error: print(type(error).__name__)\n"
         "print([name for name in sys.modules if name.startswith('wattloop.virtual.')])"

@@ -7,7 +7,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.virtual.job import JOBS, job_named
 from wattloop.virtual.meter import detect

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
+from wattloop.accounting.idle import IdleLine, idle_path, load_idle
 from wattloop.core.errors import StoreError
 from wattloop.core.results import non_overlapping
-from wattloop.measure.accounting.idle import IdleLine
-from wattloop.measure.accounting.idle_store import idle_path, load_idle
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
 from wattloop.store.schema import runs

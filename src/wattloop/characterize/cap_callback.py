@@ -33,10 +33,10 @@ from wattloop.characterize.cap_visible import job_gpus
 from wattloop.control.registry import find_levers
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.clock import Clock, RealClock
+from wattloop.core.config_file import load_settings
 from wattloop.core.settings import Settings
 from wattloop.integrations.hook import TrainingMeter
 from wattloop.measure.api import active_session
-from wattloop.measure.configfile import load_settings
 from wattloop.measure.session import Session
 
 __all__ = ["CapTuner"]

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.channels import channels_of
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 from wattloop.trials.outcome import Outcome
 
 __all__ = ["check_metered", "devices_energy", "job_energy_j", "metered"]
@@ -25,8 +25,8 @@ def check_metered(settings: Settings, devices: Sequence[str]) -> None:
     context = Context(Host.from_environment(), settings)
     inventory = detect(context, explain=False)
     try:
-        feeds = [MeterFeed(m, context.clock, i) for i, m in enumerate(inventory.meters)]
-        _check(devices, (c.domain.name for c in channels_of(feeds, settings.devices)))
+        feeds = [MeterStream(m, context.clock, i) for i, m in enumerate(inventory.meters)]
+        _check(devices, (c.domain.name for c in domain_sources(feeds, settings.devices)))
     finally:
         inventory.close()
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from wattloop.characterize.sweep_spec import CoolDown
 from wattloop.core.clock import Clock
 from wattloop.core.records import Gap
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 
 __all__ = ["Thermometer", "cool_down"]
 

@@ -15,7 +15,7 @@ from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     RUNNING,

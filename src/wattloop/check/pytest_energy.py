@@ -165,7 +165,7 @@ class Energy:
 
 def energy_of(item: Any) -> Energy:
     """As the mark, the options and the settings say."""
-    from wattloop.measure.configfile import load_settings
+    from wattloop.core.config_file import load_settings
 
     config: pytest.Config = item.config
     try:

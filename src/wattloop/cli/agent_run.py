@@ -32,10 +32,10 @@ def run_command(
     *, config: ConfigFile = None, node: Node = None, json_file: JsonFile = None
 ) -> None:
     """Measure this node once, and share its energy among its jobs, until told to stop."""
+    from wattloop.core.config_file import load_settings
     from wattloop.fleet.agent.config import load_agent_config
     from wattloop.fleet.agent.service import Service
     from wattloop.fleet.agent.site import site_of
-    from wattloop.measure.configfile import load_settings
 
     check_target(json_file, "--json")
     logging.basicConfig(

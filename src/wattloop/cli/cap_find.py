@@ -11,7 +11,7 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.launch import find_program
+from wattloop.measure.command import find_program
 
 if TYPE_CHECKING:
     from wattloop.characterize.cap_finder import CapFinder

@@ -10,8 +10,8 @@ from wattloop.cli.output import check_target, say, write_json, write_text
 from wattloop.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from wattloop.accounting.carbon import IntensitySearch
     from wattloop.core.settings import Settings
-    from wattloop.measure.accounting.carbon import IntensitySearch
     from wattloop.report.card_inference import Inference
     from wattloop.store.database import Store
     from wattloop.store.runs import RunRecord
@@ -122,12 +122,7 @@ def _measured(command: str | None, inferences: int, settings: "Settings") -> "In
 
 def _intensity(record: "RunRecord", settings: "Settings") -> "IntensitySearch":
     """That of the run, unless it had none; a live provider knows only the present."""
-    from wattloop.measure.accounting.carbon import (
-        Intensity,
-        IntensityKind,
-        IntensitySearch,
-        find_intensity,
-    )
+    from wattloop.accounting.carbon import Intensity, IntensityKind, IntensitySearch, find_intensity
 
     kept = (record.accounting or {}).get("carbon_intensity")
     if kept:

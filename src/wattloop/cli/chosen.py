@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from wattloop.core.config_file import load_settings
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.measure.configfile import load_settings
 
 __all__ = ["settings_of"]
 

@@ -13,10 +13,10 @@ from wattloop.cli.progress import counted
 from wattloop.control.registry import inventory as levers_here
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
 from wattloop.measure.verify import DURATION_S, Check, verify
-from wattloop.measure.visible_gpus import gpus_left_out
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
+from wattloop.meters.visible_gpus import gpus_left_out
 
 __all__ = ["app"]
 

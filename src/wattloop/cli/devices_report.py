@@ -9,10 +9,10 @@ from wattloop.cli.output import print_table
 from wattloop.control.lever import LeverState, shown
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain
-from wattloop.measure.meter import Meter
-from wattloop.measure.registry import Inventory
 from wattloop.measure.verify import Check
-from wattloop.measure.visible_gpus import LeftOut
+from wattloop.meters.base import Meter
+from wattloop.meters.registry import Inventory
+from wattloop.meters.visible_gpus import LeftOut
 
 __all__ = ["as_dict", "print_report"]
 

@@ -7,6 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from wattloop.accounting.idle import (
+    DURATIONS_S,
+    IdleFit,
+    IdleRecord,
+    fit_idle,
+    idle_path,
+    save_idle,
+)
 from wattloop.cli.busy import warn_if_busy
 from wattloop.cli.chosen import settings_of
 from wattloop.cli.options import Config, Devices, Interval, JsonFile, Meters, StorePlace
@@ -16,8 +24,6 @@ from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.results import WindowResult
 from wattloop.core.settings import Settings
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.accounting.idle import DURATIONS_S, IdleFit, fit_idle
-from wattloop.measure.accounting.idle_store import IdleRecord, idle_path, save_idle
 from wattloop.measure.session import Session
 
 __all__ = ["app"]

@@ -188,13 +188,13 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
     """
     with _without_collecting():
         from wattloop.core.errors import StoreError
-        from wattloop.measure.closing import close_journal
+        from wattloop.measure.recovery import finalize_orphaned_run
         from wattloop.store.database import open_store
         from wattloop.store.fold import recover
 
         try:
             with open_store(settings.store_location, FOLD_TIMEOUT_S) as store:
-                for folded in recover(store, close_journal):
+                for folded in recover(store, finalize_orphaned_run):
                     if folded.note:
                         say(f"wattloop: warning: {folded.note}")
                 if run is not None and run.result.duration_s >= ADVISED_FROM_S:
@@ -210,7 +210,7 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
 def _waiting(settings: Settings, run_id: str) -> str:
     """What waits for the store, by what is in the file: not by what was written to it."""
     from wattloop.core.units import format_energy
-    from wattloop.measure.closing import close_journal
+    from wattloop.measure.recovery import finalize_orphaned_run
     from wattloop.store.journal import journal_directory, read_journal
 
     path = journal_directory(settings.store_location) / f"{run_id}.journal"
@@ -220,7 +220,7 @@ def _waiting(settings: Settings, run_id: str) -> str:
         journal = None
     if journal is None:
         return "no journal of this run is left: it will not be in the store"
-    end = journal.end or close_journal(journal)
+    end = journal.end or finalize_orphaned_run(journal)
     energy_j = end["result"]["energy_j"]
     text = "no energy" if energy_j is None else format_energy(energy_j)
     return (

@@ -92,7 +92,7 @@ def show_command(
     config: Config = None,
 ) -> None:
     """Show one run: energy by domain, what is missing, windows and steps."""
-    from wattloop.measure.accounting.restatement import restated
+    from wattloop.accounting.restatement import restated
     from wattloop.store.details import read_steps, read_windows
 
     check_target(json_file, "--json")
@@ -177,7 +177,7 @@ def export_command(
     config: Config = None,
 ) -> None:
     """Write runs to a file for other programs."""
-    from wattloop.measure.accounting.restatement import restated
+    from wattloop.accounting.restatement import restated
     from wattloop.store.export import export, format_for
     from wattloop.store.runs import list_runs
 

@@ -6,7 +6,7 @@ from wattloop.cli.output import print_table
 from wattloop.cli.result_view import DOMAIN_HEADERS, UNKNOWN, domain_rows, short_energy
 from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power
-from wattloop.measure.jobs import JobEnergy, NodeEnergy, job_energy
+from wattloop.measure.job_energy import JobEnergy, NodeEnergy, job_energy
 from wattloop.store.database import Store
 from wattloop.store.jobs import find_job_members, stored_journal
 

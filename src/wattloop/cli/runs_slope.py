@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from wattloop.accounting.energy_slope import slopes
 from wattloop.cli.output import print_table, say
 from wattloop.core.units import format_energy, format_power
-from wattloop.measure.accounting.slope import slopes
 from wattloop.store.runs import RunRecord
 
 __all__ = ["print_slopes", "slopes_of"]

@@ -101,11 +101,11 @@ def _recover(store: "Store") -> None:
     if store.read_only:
         say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
         return
-    from wattloop.measure.closing import close_journal
+    from wattloop.measure.recovery import finalize_orphaned_run
     from wattloop.store.fold import recover
 
     try:
-        for folded in recover(store, close_journal):
+        for folded in recover(store, finalize_orphaned_run):
             if folded.note:
                 say(f"wattloop: warning: {folded.note}")
     except (StoreLocked, StoreUnwritable) as error:

@@ -18,9 +18,8 @@ from wattloop.control.values import parse_setting
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.core.settings import SENSORS
 from wattloop.hardware.host import Host
-from wattloop.measure.launch import find_program
-from wattloop.measure.meter import Context
-from wattloop.measure.supervise import Supervisor
+from wattloop.measure.command import Supervisor, find_program
+from wattloop.meters.base import Context
 
 __all__ = ["app"]
 

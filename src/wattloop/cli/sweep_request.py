@@ -120,7 +120,7 @@ def plan_here(spec: "SweepSpec", source: "LinedData | None", settings: Settings)
     from wattloop.characterize.sweep_plan import plan_of
     from wattloop.control.registry import find_levers
     from wattloop.hardware.host import Host
-    from wattloop.measure.meter import Context
+    from wattloop.meters.base import Context
 
     if not spec.levers and len(spec.gpus) < 2 and len(spec.workloads) < 2:
         raise ConfigError(

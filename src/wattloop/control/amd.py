@@ -15,8 +15,8 @@ from wattloop.control.lever import Lever, LeverState, Setting, shown
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
 from wattloop.hardware.text_file import read_text
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.amd_gpu import AmdCard, find_cards
+from wattloop.meters.amd_gpu import AmdCard, find_cards
+from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6
 

@@ -11,7 +11,7 @@ from wattloop.control.lever import Lever, LeverState, Setting, WriteOrderError, 
 from wattloop.core.errors import ConfigError, LeverError
 from wattloop.hardware.host import Host
 from wattloop.hardware.text_file import read_text
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 
 # cpufreq's policies: groups of cores that share a clock, and levers that set all of them.
 #

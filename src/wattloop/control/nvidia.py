@@ -8,8 +8,8 @@ from typing import Any
 from wattloop.control.file_lever import number_within
 from wattloop.control.lever import Lever, LeverState, Setting, shown
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.nvml_library import (
+from wattloop.meters.base import Context
+from wattloop.meters.nvml_library import (
     LIBRARY_VARIABLE,
     NO_PERMISSION,
     error_code,

@@ -8,7 +8,7 @@ from wattloop.control.lever import Lever
 from wattloop.hardware.host import Host
 from wattloop.hardware.powercap import Zone, all_zones
 from wattloop.hardware.text_file import read_text
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 
 MICROWATTS_PER_W = 1e6
 

@@ -25,7 +25,7 @@ from wattloop.control.state_dir import state_directory
 from wattloop.core.errors import ConfigError, DeviceBusy, LeverError, WattloopError
 from wattloop.core.settings import settings_from
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 
 
 class RestoreStatus(StrEnum):

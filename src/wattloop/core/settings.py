@@ -1,6 +1,6 @@
 """What a user may configure. A flag beats the environment, which beats the file, which beats us.
 
-This module only knows plain values: `wattloop.measure.configfile` reads the YAML file.
+This module only knows plain values: `wattloop.core.config_file` reads the YAML file.
 """
 
 import math

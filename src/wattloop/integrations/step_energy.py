@@ -7,10 +7,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from wattloop.core.provenance import Provenance
-from wattloop.measure.channels import Channel
-from wattloop.measure.fusion import ShapedCounter
-from wattloop.measure.resolve import COVERAGE_FACTOR
-from wattloop.measure.spans import Span
+from wattloop.measure.domain_source import DomainSource, FusedCurve
+from wattloop.measure.energy_curve import EnergySpan
+from wattloop.measure.windows import COVERAGE_FACTOR
 
 __all__ = ["Stretch", "settled_s", "step_energies"]
 
@@ -22,7 +21,7 @@ Joules = tuple[float, float]
 """Energy and its uncertainty."""
 
 
-def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules | None]:
+def step_energies(channel: DomainSource, stretches: Sequence[Stretch]) -> list[Joules | None]:
     """Energy of each stretch; the energies of adjoining ones add up to that of their union.
 
     A sensor tells nothing about times much shorter than its own period, so adjoining steps are
@@ -53,12 +52,12 @@ def step_energies(channel: Channel, stretches: Sequence[Stretch]) -> list[Joules
     return energies
 
 
-def settled_s(channel: Channel) -> float:
+def settled_s(channel: DomainSource) -> float:
     """Up to when the curve will not change any more; infinite for one that has no reading."""
     with channel.feed.lock:
         channel.feed.settle()
         track = channel.track
-        if not isinstance(track, ShapedCounter):
+        if not isinstance(track, FusedCurve):
             return track.times_s[-1] if track.times_s else math.inf
         counter_s, gauge_s = track.counter.times_s, track.gauge.times_s
         if not counter_s or not gauge_s:
@@ -79,7 +78,7 @@ def _groups(stretches: Sequence[Stretch], at_least_s: float) -> list[tuple[int, 
     return groups
 
 
-def _span(channel: Channel, begin_s: float, end_s: float) -> Span | None:
+def _span(channel: DomainSource, begin_s: float, end_s: float) -> EnergySpan | None:
     """None where nothing was read: missing is not zero."""
     if end_s <= begin_s:
         return None
@@ -89,7 +88,9 @@ def _span(channel: Channel, begin_s: float, end_s: float) -> Span | None:
     return span if span.moved or channel.domain.inside is not None else None
 
 
-def _uncertainty_j(channel: Channel, span: Span, share: float, duration_s: float) -> float:
+def _uncertainty_j(
+    channel: DomainSource, span: EnergySpan, share: float, duration_s: float
+) -> float:
     domain = channel.domain
     uncertainty_j = COVERAGE_FACTOR * span.sigma_j * share
     if domain.provenance in (Provenance.MODELLED, Provenance.ESTIMATED):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.hardware.host import Host
-from wattloop.measure.meters.nvml_library import open_nvml, shut_down
+from wattloop.meters.nvml_library import open_nvml, shut_down
 
 __all__ = ["Device", "chosen_device", "gpu_count"]
 

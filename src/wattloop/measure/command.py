@@ -1,22 +1,421 @@
-"""Measure a program from beside it. Whatever goes wrong with measuring, the program runs."""
+"""Measure a program from outside: start it, supervise its processes, return its exit code."""
 
+import errno
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from wattloop.core.errors import ConfigError
+from wattloop.core.errors import CommandError, ConfigError
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
 from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
-from wattloop.measure.launch import find_program
-from wattloop.measure.supervise import Outcome, Supervisor
 
 if TYPE_CHECKING:
     from wattloop.measure.run_result import RunResult
     from wattloop.measure.session import Session
 
-__all__ = ["CommandRun", "child_environment", "run_command"]
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+
+
+RESTORED = [getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name)]
+
+
+"""Python ignores these for itself; a program expects them at their defaults."""
+
+
+def launch(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    signal_mask: Iterable[int],
+    *,
+    setsid: bool = False,
+    streams: Mapping[int, int] | None = None,
+) -> int:
+    """Start `command` with our streams, terminal and process group; its process number.
+
+    Args:
+        command: program and arguments.
+        environment: all of its variables.
+        signal_mask: signals that it finds blocked.
+        setsid: whether it leads a session of its own, without our terminal, so that the whole
+            group can be ended.
+        streams: its descriptors that are ours, such as {1: file} for its standard output.
+
+    Raises:
+        CommandError: with the exit code a shell would give and what to do.
+    """
+    program = command[0]
+    options: dict[str, Any] = {"setsigmask": signal_mask, "setsigdef": RESTORED}
+    if setsid:
+        options["setsid"] = True
+    if streams:
+        options["file_actions"] = [
+            (os.POSIX_SPAWN_DUP2, ours, its) for its, ours in streams.items()
+        ]
+    try:
+        return os.posix_spawnp(program, list(command), environment, **options)
+    except OSError as error:
+        if error.errno == errno.ENOEXEC and _looks_like_text(program):
+            # A script without '#!' is handed to sh, as every shell does.
+            path = shutil.which(program) or program
+            shell = ["/bin/sh", path, *command[1:]]
+            return os.posix_spawnp(shell[0], shell, environment, **options)
+        raise _explained(program, error) from None
+    except ValueError as error:
+        raise CommandError(f"{program!r} cannot be started: {error}", NOT_EXECUTABLE) from None
+
+
+def find_program(program: str) -> None:
+    """Raise the `CommandError` of a program that plainly cannot be started, before any set-up."""
+    if shutil.which(program) is None:
+        number = errno.EACCES if Path(program).exists() or _on_path(program) else errno.ENOENT
+        raise _explained(program, OSError(number, os.strerror(number)))
+
+
+def _explained(program: str, error: OSError) -> CommandError:
+    path = Path(program)
+    reason = error.strerror or str(error)
+    if "/" not in program and not _on_path(program):
+        return CommandError(
+            f"{program}: command not found; check the spelling, or give its path "
+            f"(a program in this directory is ./{program})",
+            NOT_FOUND,
+        )
+    if path.is_dir():
+        return CommandError(f"{program} is a directory; name the program to run", NOT_EXECUTABLE)
+    if error.errno == errno.ENOENT and not path.exists() and "/" in program:
+        return CommandError(f"{program}: no such file; check the path", NOT_FOUND)
+    if error.errno == errno.ENOENT:
+        return CommandError(
+            f"{program}: the interpreter named in its first line ('#!') or its loader does not "
+            "exist; correct that line or install it",
+            NOT_EXECUTABLE,
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return CommandError(
+            f"{program}: not allowed to execute ({reason}); run 'chmod +x {program}', or start "
+            "it through its interpreter, such as 'python'",
+            NOT_EXECUTABLE,
+        )
+    return CommandError(f"{program} cannot be executed: {reason}", NOT_EXECUTABLE)
+
+
+def _on_path(program: str) -> bool:
+    """Whether any directory of PATH holds a file of that name, executable or not."""
+    return shutil.which(program, mode=os.F_OK) is not None
+
+
+def _looks_like_text(program: str) -> bool:
+    try:
+        with Path(shutil.which(program) or program).open("rb") as file:
+            return b"\0" not in file.read(128)
+    except OSError:
+        return False
+
+
+# Who is whose child, read from the kernel's own /proc.
+#
+# Process numbers are those of our own namespace, so this looks at /proc even where
+# `WATTLOOP_PROCFS_ROOT` names the host's.
+
+PROC = Path("/proc")
+
+
+FORGOTTEN_AFTER_S = 0.9
+
+
+"""A thread that waits for its own helper program collects it within milliseconds."""
+
+
+class Orphans:
+    """Processes that the program started and abandoned: as its subreaper we inherit them.
+
+    Ended ones must be collected or they fill the process table; but a meter may run a helper
+    program of its own and wait for it, so only what nobody collects for a while is ours to take.
+    """
+
+    def __init__(self) -> None:
+        self.program = 0
+        """Process number of the program itself, whose end is somebody else's business."""
+        self._before = frozenset(children())
+        self._ended_at_s: dict[int, float] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether some have ended and wait to be collected."""
+        return bool(self._ended_at_s)
+
+    def living(self) -> list[int]:
+        """Abandoned processes that still run and have work of their own."""
+        return [
+            pid
+            for pid in children()
+            if pid != self.program
+            and pid not in self._before
+            and _state(pid) not in ("Z", "X", "")
+            and not _is_helper(pid)
+        ]
+
+    def reap(self) -> None:
+        """Collect the ended ones that nobody else waits for."""
+        now_s = time.monotonic()
+        ended = {pid for pid in children() if pid != self.program and _state(pid) == "Z"}
+        self._ended_at_s = {pid: self._ended_at_s.get(pid, now_s) for pid in ended}
+        for pid, since_s in list(self._ended_at_s.items()):
+            if now_s - since_s >= FORGOTTEN_AFTER_S:
+                with suppress(ChildProcessError):  # its owner was quicker
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+                del self._ended_at_s[pid]
+
+
+def children() -> Iterator[int]:
+    """Our direct children, ended ones included."""
+    try:
+        tasks = list((PROC / "self" / "task").iterdir())
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            text = (task / "children").read_text()
+        except OSError:
+            continue
+        yield from map(int, text.split())
+
+
+def descends_from(pid: int, ancestor: int) -> bool:
+    """Whether `ancestor` started `pid`, directly or not."""
+    while pid > 1:
+        pid = _parent(pid)
+        if pid == ancestor:
+            return True
+    return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether job control holds the process."""
+    return _state(pid) in ("T", "t")
+
+
+def _is_helper(pid: int) -> bool:
+    """Whether this is a resource tracker of Python, which ends with the last process it serves."""
+    try:
+        return b"resource_tracker" in (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def _parent(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields from the state on; the name before them may hold spaces and brackets."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+# Start a program, stand beside it, and end as it ended.
+#
+# The program stays in our process group and on our terminal, with our standard streams, so that
+# ctrl-C, ctrl-Z, pipes and full-screen programs work as they do without us. What the terminal
+# sends
+# reaches the program by itself; what somebody sent to us alone is passed on. If we are killed, the
+# program goes on.
+#
+# Signals are blocked and fetched with `sigwaitinfo`, which says who sent them and cannot miss one
+# between two looks. Threads inherit the block, so a `Supervisor` is entered before any is started.
+
+STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
+
+PASSED_ON = STOPPING | {
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGWINCH,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+}
+
+
+WAITED_FOR = PASSED_ON | {signal.SIGCHLD}
+
+
+JOB_CONTROL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+SI_USER = 0
+
+
+"""Sent by kill(2); what the kernel and the terminal send has a positive code."""
+
+
+ORPHAN_CHECK_S = 1.0
+
+
+ENDING_S = 1.0
+
+
+"""Processes that outlive the program by less than this were ending with it."""
+
+
+LOOK_AGAIN_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the program ended.
+
+    Attributes:
+        exit_code: what a shell would report: the program's own, or 128 + the signal's number.
+        signal: the signal that ended it, if one did.
+        started: False when a signal asked us to stop before the program was started.
+        left_running: processes it started that outlived it and were not waited for.
+    """
+
+    exit_code: int
+    signal: int | None = None
+    started: bool = True
+    left_running: int = 0
+
+
+class Supervisor:
+    """Runs one program.
+
+    Args:
+        follow: also wait for processes the program leaves behind (daemons that fork and exit).
+    """
+
+    def __init__(self, *, follow: bool = False) -> None:
+        self._follow = follow
+        self._old_mask: set[int] = set()
+        self._pid = 0
+        self._orphans: Orphans | None = None
+        self._stop_requested = False
+        self._suspend_asked = False
+
+    def __enter__(self) -> "Supervisor":
+        # A caller may have ignored SIGCHLD, and then nobody can learn how a child ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._old_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while signal.sigtimedwait(WAITED_FOR, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+        """Start `command` and return when it has ended.
+
+        Raises:
+            CommandError: it cannot be started.
+        """
+        early = self._stopped_before_start()
+        if early is not None:
+            return Outcome(128 + early, early, started=False)
+        become_subreaper()
+        orphans = Orphans()
+        self._pid = launch(command, environment, self._old_mask)
+        orphans.program = self._pid
+        while (ended := self._look_at_program()) is None:
+            self._next_signal(orphans)
+        while self._follow and orphans.living() and not self._stop_requested:
+            self._next_signal(orphans)
+        self._orphans = orphans
+        return Outcome(*ended)
+
+    def left_running(self) -> int:
+        """Processes that the program left behind, after those that are ending had time to.
+
+        Workers and helpers of a pool (joblib, multiprocessing) end by themselves when they notice
+        that their program has, which takes them some milliseconds.
+        """
+        end_s = time.monotonic() + ENDING_S
+        while self._orphans is not None and self._orphans.living():
+            if (left_s := end_s - time.monotonic()) <= 0:
+                return len(self._orphans.living())
+            signal.sigtimedwait({signal.SIGCHLD}, min(left_s, LOOK_AGAIN_S))
+        return 0
+
+    def _stopped_before_start(self) -> int | None:
+        """A stop that arrived while the meters were being set up; other signals are dropped."""
+        while (info := signal.sigtimedwait(WAITED_FOR, 0)) is not None:
+            if info.si_signo in STOPPING and not is_ignored(info.si_signo):
+                return info.si_signo
+        return None
+
+    def _next_signal(self, orphans: Orphans) -> None:
+        if orphans.pending or (self._follow and not self._pid):
+            info = signal.sigtimedwait(WAITED_FOR, ORPHAN_CHECK_S)
+        else:
+            info = signal.sigwaitinfo(WAITED_FOR)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            orphans.reap()
+            return
+        if info.si_signo in (signal.SIGTSTP, signal.SIGCONT):
+            self._suspend_asked = info.si_signo == signal.SIGTSTP
+        if not self._pid:
+            self._stop_requested |= info.si_signo in STOPPING
+        elif info.si_code <= SI_USER and not descends_from(info.si_pid, os.getpid()):
+            self._pass_on(info.si_signo)
+
+    def _pass_on(self, number: int) -> None:
+        """Give the program a signal that was sent to us, not to its terminal's group."""
+        if number == signal.SIGCONT and not is_stopped(self._pid):
+            return  # the shell continued the whole group
+        os.kill(self._pid, number)
+
+    def _look_at_program(self) -> tuple[int, int | None] | None:
+        """(exit code, signal) once it has ended; follows it when it was stopped."""
+        flags = os.WEXITED | os.WSTOPPED | os.WNOHANG
+        while self._pid and (info := os.waitid(os.P_PID, self._pid, flags)) is not None:
+            if info.si_code == os.CLD_EXITED:
+                self._pid = 0
+                return info.si_status, None
+            if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                self._pid = 0
+                return 128 + info.si_status, info.si_status
+            if info.si_status in JOB_CONTROL_STOPS or self._suspend_asked:
+                # The shell that waits for us must see the job stop, or ctrl-Z seems dead. Where
+                # somebody stopped the program alone (SIGSTOP), we go on measuring it.
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return None
+
+
+def become_subreaper() -> bool:
+    """Ask that processes the program abandons become our children instead of init's."""
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return bool(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def is_ignored(number: int) -> bool:
+    """Whether we were started with this signal ignored, as under nohup."""
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 @dataclass(frozen=True, slots=True)

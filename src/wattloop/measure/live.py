@@ -12,13 +12,13 @@ from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Gap
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.settings import Settings
-from wattloop.measure.channels import Channel, channels_of
-from wattloop.measure.closing import RecordedMeter
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.header import domain_from_dict
-from wattloop.measure.resolve import resolve_window
+from wattloop.measure.domain_source import DomainSource, domain_sources
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.recovery import RecordedMeter
+from wattloop.measure.run_header import domain_from_dict
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.session import Session
+from wattloop.measure.windows import window_energy
 from wattloop.store.frames import END, EVENT, HEADER, SAMPLES
 from wattloop.store.journal import JournalTail, journal_directory, journal_is_live
 
@@ -97,8 +97,8 @@ class JournalView:
     def __init__(self, path: Path) -> None:
         self._tail = JournalTail(path)
         self._header: dict[str, Any] = {}
-        self._feeds: list[MeterFeed] = []
-        self._channels: list[Channel] = []
+        self._feeds: list[MeterStream] = []
+        self._channels: list[DomainSource] = []
         self._signals: dict[str, tuple[float, str]] = {}
         self._last_s = 0.0
         self._ended = ""
@@ -119,7 +119,7 @@ class JournalView:
         powers = ((c.domain.name, c.power_w()) for c in self._channels)
         assert self._history is not None
         return Snapshot(
-            result=resolve_window(
+            result=window_energy(
                 self._channels,
                 [Missing(**m) for m in self._header.get("missing", ())],
                 name=self._header["name"],
@@ -155,11 +155,13 @@ class JournalView:
         self._header = header
         self.title = f"run {header['run_id']} ({header['name']})"
         self._feeds = [
-            MeterFeed(RecordedMeter([domain_from_dict(d) for d in f["domains"]]), VirtualClock(), i)
+            MeterStream(
+                RecordedMeter([domain_from_dict(d) for d in f["domains"]]), VirtualClock(), i
+            )
             for i, f in enumerate(header["feeds"])
         ]
         devices = header.get("settings", {}).get("devices", ())
-        self._channels = channels_of(self._feeds, devices)
+        self._channels = domain_sources(self._feeds, devices)
         self._history = _History(self._channels, float(header["started_s"]))
 
     def _take_samples(self, block: Any) -> None:
@@ -210,7 +212,7 @@ def find_live_journal(store_location: str, run: str) -> Path:
 class _History:
     """Mean power per second, computed once for each second that is over."""
 
-    def __init__(self, channels: Sequence[Channel], begin_s: float) -> None:
+    def __init__(self, channels: Sequence[DomainSource], begin_s: float) -> None:
         self._channels = channels
         self._next_s = begin_s
         self._values: dict[str, deque[float]] = {
@@ -228,7 +230,7 @@ class _History:
         return {name: tuple(values) for name, values in self._values.items()}
 
 
-def _gaps(channels: Iterable[Channel], now_s: float) -> tuple[tuple[str, str], ...]:
+def _gaps(channels: Iterable[DomainSource], now_s: float) -> tuple[tuple[str, str], ...]:
     found = []
     for channel in channels:
         track = channel.track
@@ -239,5 +241,5 @@ def _gaps(channels: Iterable[Channel], now_s: float) -> tuple[tuple[str, str], .
     return tuple(found)
 
 
-def _units(feeds: Iterable[MeterFeed]) -> dict[str, str]:
+def _units(feeds: Iterable[MeterStream]) -> dict[str, str]:
     return {signal.name: signal.unit for feed in feeds for signal in feed.signals}

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattloop.measure.channels import Channel, channels_of
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.followers import Role
+from wattloop.measure.domain_source import DomainSource, domain_sources
 from wattloop.measure.job import Job
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import Inventory
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.node_leader import LeaderRole
 from wattloop.measure.sampler import TICK_SEARCH_LIMIT_S, Sampler
+from wattloop.meters.base import Context
+from wattloop.meters.registry import Inventory
 
 if TYPE_CHECKING:
     from wattloop.measure.sampler_process import SamplerProcess
@@ -60,12 +60,12 @@ class NodeReader:
         self._in_process = in_process
         self._note = note
         self.feeds = [
-            MeterFeed(meter, context.clock, i) for i, meter in enumerate(inventory.meters)
+            MeterStream(meter, context.clock, i) for i, meter in enumerate(inventory.meters)
         ]
-        self.channels: list[Channel] = channels_of(self.feeds, context.settings.devices)
+        self.channels: list[DomainSource] = domain_sources(self.feeds, context.settings.devices)
         self.used = self._used_feeds()
         self.edge_feeds = [feed for feed in self.used if feed.cheap_at_edges]
-        self.role = Role(run_id, job)
+        self.role = LeaderRole(run_id, job)
         self._sampler: Sampler | None = None
         self._process: SamplerProcess | None = None
         self._process_due_s = context.clock.now_s() if self._may_start(beside) else float("inf")
@@ -167,13 +167,13 @@ class NodeReader:
         # Whoever names an interval gets it; our own adapts to the power.
         return "interval_s" not in self._context.settings.sources
 
-    def _used_feeds(self) -> list[MeterFeed]:
+    def _used_feeds(self) -> list[MeterStream]:
         """Feeds whose domains are wanted, in the order of `feeds`."""
         used = {id(c.feed) for c in self.channels}
         used |= {id(c.shape_feed) for c in self.channels if c.shape_feed is not None}
         return [feed for feed in self.feeds if id(feed) in used]
 
-    def _share(self) -> tuple[list[MeterFeed], list[MeterFeed], float]:
+    def _share(self) -> tuple[list[MeterStream], list[MeterStream], float]:
         """What is left for our own thread to read: feeds, feeds with signals, and how often."""
         read = self.role.feeds_to_read(self.feeds, self.used)
         interval_s = self.role.interval_s(self._context.settings.interval_s, read)
@@ -199,7 +199,7 @@ class NodeReader:
             feed.read()
         self._await_changes(used)
 
-    def _await_changes(self, feeds: Sequence[MeterFeed]) -> None:
+    def _await_changes(self, feeds: Sequence[MeterStream]) -> None:
         """A watcher has the time to wait for the next update of quick counters at its edges."""
         if not self._in_process:
             for feed in feeds:
@@ -237,14 +237,13 @@ class NodeReader:
         return True
 
     def _start_process(self) -> None:
-        from wattloop.measure.sampler_launch import Order, why_impossible
-        from wattloop.measure.sampler_process import SamplerProcess
+        from wattloop.measure.sampler_process import SamplerConfig, SamplerProcess, why_impossible
 
         settings, host = self._context.settings, self._context.host
         reads = [feed for feed in self.used if feed.meter.shared]
         signal_feeds = [feed for feed in self.feeds if self._signals_shared(feed)]
         names = {self._inventory.names[feed.index] for feed in (*reads, *signal_feeds)}
-        order = Order(
+        order = SamplerConfig(
             {**settings._asdict(), "meters": sorted(names), "sources": {}},
             (str(host.sysfs), str(host.procfs)),
             settings.interval_s,
@@ -266,7 +265,7 @@ class NodeReader:
         if why and settings.sampler == "process":
             self._note(f"no process can be started to read the sensors ({why}); a thread reads")
 
-    def _signals_shared(self, feed: MeterFeed) -> bool:
+    def _signals_shared(self, feed: MeterStream) -> bool:
         """Whether signals come from the same process as the readings, or can be had elsewhere."""
         if not feed.signals:
             return False

@@ -22,7 +22,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, Missing, WindowResult, non_overlapping
 from wattloop.hardware.host import Host
-from wattloop.measure.channels import Channel
+from wattloop.measure.domain_source import DomainSource
 
 __all__ = ["EVENT", "ProcessShares", "ShareCurves"]
 
@@ -89,7 +89,7 @@ class ShareCurves:
         stride = max(1, -(-len(inner) // MOST_CHUNKS))
         return [begin_s, *inner[::stride], end_s]
 
-    def applied(self, result: WindowResult, channels: Sequence[Channel]) -> WindowResult:
+    def applied(self, result: WindowResult, channels: Sequence[DomainSource]) -> WindowResult:
         """A window with the run's part of each device instead of the whole."""
         by_name = {channel.domain.name: channel for channel in channels}
         energies: list[DomainEnergy] = []
@@ -117,7 +117,7 @@ class ShareCurves:
         return result._replace(domains=domains, missing=tuple(missing))
 
     def _parts(
-        self, device: str, channel: Channel, begin_s: float, end_s: float
+        self, device: str, channel: DomainSource, begin_s: float, end_s: float
     ) -> tuple[float, float] | None:
         """(the run's joules, those of the others) of one domain."""
         own_j = others_j = 0.0
@@ -225,14 +225,14 @@ class ProcessShares(ShareCurves):
     def close(self) -> None:
         """Release NVML."""
         if self._nvml is not None:
-            from wattloop.measure.meters import nvml_library
+            from wattloop.meters import nvml_library
 
             nvml_library.shut_down(self._nvml)
             self._nvml = None
             self._gpus.clear()
 
     def _card(self, uuid: str) -> _NvmlCard | None:
-        from wattloop.measure.meters import nvml_library
+        from wattloop.meters import nvml_library
 
         try:
             self._nvml = self._nvml or nvml_library.open_nvml(self._host)

@@ -9,7 +9,7 @@ from wattloop.core.errors import WattloopError
 from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.measure.shared_node import SharedTime
-from wattloop.measure.visible_gpus import LeftOut
+from wattloop.meters.visible_gpus import LeftOut
 
 __all__ = ["RunResult"]
 
@@ -44,7 +44,7 @@ class RunResult:
         cls, result: WindowResult, settings: Settings, *, machine_id: str, **facts: Any
     ) -> "RunResult":
         """A result with its accounting done."""
-        from wattloop.measure.accounting.summary import account
+        from wattloop.accounting.summary import account
 
         if settings.share == "process":
             lines, idle_note = None, "the idle line is that of the whole machine"
@@ -147,7 +147,7 @@ class RunResult:
 
 def _idle(settings: Settings, machine_id: str, now_wall_s: float) -> tuple[Any, str]:
     """This machine's idle lines, if it has any, and how old they are."""
-    from wattloop.measure.accounting.idle_store import idle_path, load_idle
+    from wattloop.accounting.idle import idle_path, load_idle
 
     try:
         record = load_idle(idle_path(settings.store_location, machine_id))

@@ -1,4 +1,4 @@
-"""The thread that reads meters at their pace and writes the journal."""
+"""The thread that reads meters at an adaptive interval and writes the journal."""
 
 import os
 import select
@@ -7,28 +7,174 @@ import time
 from collections.abc import Callable, Sequence
 
 from wattloop.core.clock import Clock
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.pace import Pace
-from wattloop.measure.sampling_plan import FLUSH_S, Chores, Plan, feed_interval_s
+from wattloop.core.records import DomainKind
+from wattloop.measure.energy_curve import plausible_power_w
+from wattloop.measure.meter_stream import MeterStream
 
-__all__ = ["Sampler"]
+# How often a feed is read: more often while its power changes, less often while it does not.
+#
+# A counter loses nothing by being read seldom: only the curve between its points gets coarser, and
+# where power is steady there is nothing to see. A gauge is never slowed down, since what happens
+# between two of its readings is lost.
+
+SLOWEST = 4
+
+
+"""A steady counter is read down to this many times less often."""
+
+
+STEADY_READS = 20
+
+
+STEADY_SHARE = 0.05
+
+
+"""Power that stays within this share is steady."""
+
+
+STEADY_W = 1.0
+
+
+class AdaptiveInterval:
+    """The interval of one feed, as a multiple of the one wished for."""
+
+    def __init__(self, feed: MeterStream) -> None:
+        self._feed = feed
+        self._may_slow = not feed.slow and all(d.kind is DomainKind.COUNTER for d in feed.domains)
+        self._powers_w: list[float] = [0.0] * len(feed.domains)
+        self._steady_reads = 0
+        self.factor = 1
+
+    def after_read(self) -> int:
+        """Look at the last reading; returns the factor for the next interval."""
+        if not self._may_slow:
+            return 1
+        if self._changed():
+            self._steady_reads = 0
+            self.factor = 1
+        else:
+            self._steady_reads += 1
+            if self._steady_reads >= STEADY_READS:
+                self._steady_reads = 0
+                self.factor = min(SLOWEST, 2 * self.factor)
+        return self.factor
+
+    def _changed(self) -> bool:
+        changed = False
+        for i, track in enumerate(self._feed.tracks):
+            power_w = track.power_w(0.05) or 0.0
+            last_w = self._powers_w[i]
+            if abs(power_w - last_w) > max(STEADY_W, STEADY_SHARE * abs(last_w)):
+                self._powers_w[i] = power_w
+                changed = True
+        return changed
+
+
+FLUSH_S = 0.5
+
+
+"""Buffered readings reach the journal this often: what a crash can lose."""
+
+
+TICK_SEARCH_AT_S = (0.0, 0.7, 3.0, 12.0)
+
+
+class SamplingPlan:
+    """When a feed is read next."""
+
+    __slots__ = ("due_s", "feed", "interval_s", "pace", "settles_later")
+
+    def __init__(self, feed: MeterStream, due_s: float) -> None:
+        self.feed = feed
+        self.due_s = due_s
+        self.interval_s = 0.0
+        self.pace: AdaptiveInterval | None = None
+        # Slow sensors are settled at once: when to read them next depends on what they said.
+        self.settles_later = feed.cheap_at_edges
+
+    def next(self, time_s: float) -> None:
+        """One interval on; after a pause go on from now instead of catching up."""
+        self.due_s += self.interval_s
+        if self.due_s <= time_s:
+            self.due_s = time_s + self.interval_s
+
+
+class PeriodicTasks:
+    """When the things beside reading are due."""
+
+    __slots__ = ("cpu_at_s", "cpu_s", "due_s", "flush_s", "searches_s", "signals_s")
+
+    def __init__(self, start_s: float) -> None:
+        self.searches_s = [start_s + after_s for after_s in TICK_SEARCH_AT_S]
+        self.signals_s = start_s
+        self.flush_s = start_s + FLUSH_S
+        self.due_s = start_s
+        self.cpu_s = time.thread_time()
+        self.cpu_at_s = start_s
+
+
+def feed_interval_s(feed: MeterStream, wished_s: float, duty: float) -> float:
+    """How often to read a feed: as wished, but no more often than it changes or than its cost
+    allows, and often enough that no counter wraps unseen.
+    """
+    if not feed.domains:
+        return 3_600.0
+    period_s = min(d.update_period_s for d in feed.domains)
+    interval_s = max(wished_s, period_s, feed.cost_s / duty)
+    for domain in feed.domains:
+        if domain.kind is DomainKind.COUNTER and domain.wrap_j is not None:
+            interval_s = min(interval_s, max(0.02, domain.wrap_j / plausible_power_w(domain)))
+    return interval_s
+
 
 SIGNALS_S = 1.0
+
+
 SIGNALS_IN_PROCESS_S = 2.0
+
+
 """Utilisation and the like cost more than all counters; inside a program they are read less."""
+
+
 DUTY_IN_PROCESS = 0.004
+
+
 """Share of time a meter may be read for inside the user's program."""
+
+
 DUTY_ALONE = 0.03
+
+
 """The same in a process of our own."""
+
+
 CPU_BUDGET = 0.004
+
+
 """Share of one core that reading cheap counters, and the journal, may take of the user's."""
+
+
 MOST_STRETCH = 8.0
+
+
 SHORT_S = 0.02
+
+
 FAULT_PAUSE_S = 0.1
+
+
 """After a fault of our own the thread goes on, but does not spin."""
+
+
 CHORES_SLACK_S = 0.02
+
+
 """Chores are done up to this much early, together with a reading, to save waking up for them."""
+
+
 TICK_SEARCH_EVERY_S = 60.0
+
+
 TICK_SEARCH_LIMIT_S = 0.3
 
 
@@ -37,14 +183,14 @@ class Sampler:
 
     def __init__(
         self,
-        feeds: Sequence[MeterFeed],
-        signal_feeds: Sequence[MeterFeed],
+        feeds: Sequence[MeterStream],
+        signal_feeds: Sequence[MeterStream],
         clock: Clock,
         interval_s: float,
         *,
         in_process: bool,
         adaptive: bool = True,
-        tick_feeds: Sequence[MeterFeed] = (),
+        tick_feeds: Sequence[MeterStream] = (),
         on_flush: Callable[[], None],
         on_fault: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -57,7 +203,7 @@ class Sampler:
         self._tick_feeds = [feed for feed in tick_feeds or feeds if any(feed.tick_clocks)]
         self._in_process = in_process
         self._stretch = 1.0
-        self._plans: list[Plan] = []
+        self._plans: list[SamplingPlan] = []
         self._on_flush = on_flush
         self._on_fault = on_fault
         self.on_readings: Callable[[float], None] | None = None
@@ -94,10 +240,10 @@ class Sampler:
 
     def replace_feeds(
         self,
-        feeds: Sequence[MeterFeed],
-        signal_feeds: Sequence[MeterFeed],
+        feeds: Sequence[MeterStream],
+        signal_feeds: Sequence[MeterStream],
         interval_s: float,
-        tick_feeds: Sequence[MeterFeed],
+        tick_feeds: Sequence[MeterStream],
     ) -> None:
         """Read other feeds from the next round on."""
         self._feeds = list(feeds)
@@ -128,7 +274,7 @@ class Sampler:
         now_s = self._clock.now_s
         start_s = now_s()
         self._plans = self._new_plans(start_s)
-        chores = Chores(start_s)
+        chores = PeriodicTasks(start_s)
         waiting = select.poll()
         waiting.register(self._wake_fd, select.POLLIN)
         while True:
@@ -158,7 +304,7 @@ class Sampler:
                 if self._stopped:
                     return
 
-    def _read_now(self, plan: Plan, time_s: float, chores: Chores) -> None:
+    def _read_now(self, plan: SamplingPlan, time_s: float, chores: PeriodicTasks) -> None:
         """Read a sensor whose next time depends on what it says; it has a budget of its own."""
         cpu_s = time.thread_time()
         plan.feed.read()
@@ -167,7 +313,7 @@ class Sampler:
         plan.due_s = plan.feed.quiet_time_s(plan.due_s)
         chores.cpu_s += time.thread_time() - cpu_s
 
-    def _do(self, chores: Chores, time_s: float) -> None:
+    def _do(self, chores: PeriodicTasks, time_s: float) -> None:
         """What is done once in a while."""
         if time_s >= chores.searches_s[0]:
             cpu_s = time.thread_time()
@@ -186,7 +332,7 @@ class Sampler:
                 self._set_interval(plan)
         chores.due_s = min(chores.searches_s[0], chores.signals_s, chores.flush_s)
 
-    def _keep_budget(self, chores: Chores, time_s: float) -> None:
+    def _keep_budget(self, chores: PeriodicTasks, time_s: float) -> None:
         """Read counters less often when that takes too much of the user's processor.
 
         Nothing of their energy is lost by it: the curve between two windows gets coarser.
@@ -199,19 +345,19 @@ class Sampler:
             # Half way each time: one slow round is no reason to change the pace.
             self._stretch = min(MOST_STRETCH, max(1.0, (self._stretch + wanted) / 2))
 
-    def _new_plans(self, now_s: float) -> list[Plan]:
+    def _new_plans(self, now_s: float) -> list[SamplingPlan]:
         old = {plan.feed: plan for plan in self._plans}
         plans = []
         for feed in self._feeds:
-            plan = old.get(feed) or Plan(feed, now_s)
+            plan = old.get(feed) or SamplingPlan(feed, now_s)
             if self._adaptive and plan.pace is None:
-                plan.pace = Pace(feed)
+                plan.pace = AdaptiveInterval(feed)
                 feed.after_take = plan.pace.after_read
             self._set_interval(plan)
             plans.append(plan)
         return plans
 
-    def _set_interval(self, plan: Plan) -> None:
+    def _set_interval(self, plan: SamplingPlan) -> None:
         wished_s = self._interval_s * (plan.pace.factor if plan.pace is not None else 1)
         if plan.settles_later:
             wished_s *= self._stretch

@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.bequest import bequeath
-from wattloop.measure.channels import channels_of
-from wattloop.measure.feeds import STAMP_SLACK_S, MeterFeed
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream
+from wattloop.measure.recovery import append_unsent_samples
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.sampler import Sampler
-from wattloop.measure.sampler_launch import ALIVE_FRAME, DATA_FD, STOP
+from wattloop.measure.sampler_process import ALIVE_FRAME, DATA_FD, STOP
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
 from wattloop.version import __version__
 
@@ -53,7 +53,7 @@ def main(order: dict[str, Any]) -> NoReturn:
     asked = end.wait()
     work.stop()
     if not asked and order["journal"]:
-        bequeath(order["job_id"], order["run_id"], Path(order["journal"]), work.sent)
+        append_unsent_samples(order["job_id"], order["run_id"], Path(order["journal"]), work.sent)
     os._exit(0)  # nothing is left to do, whatever threads of drivers are about
 
 
@@ -103,7 +103,7 @@ class _Work:
         context = Context(Host(Path(sysfs), Path(procfs)), settings_from(order["settings"]))
         self._feeds = _feeds(context, order["feeds"])
         # What shapes what, and which beat belongs to which sensor, is found as in the program.
-        channels_of([feed for feed, _ in self._feeds], context.settings.devices)
+        domain_sources([feed for feed, _ in self._feeds], context.settings.devices)
         self._events: list[bytes] = []
         self._backlog: deque[bytes] = deque()
         self._backlog_b = 0
@@ -196,7 +196,7 @@ def settings_from(values: dict[str, Any]) -> Settings:
 
 def _feeds(
     context: Context, wishes: list[dict[str, Any]]
-) -> list[tuple[MeterFeed, dict[str, Any]]]:
+) -> list[tuple[MeterStream, dict[str, Any]]]:
     """Our meter for each feed of the program that we find here as well."""
     inventory = detect(context, explain=False)
     found = []
@@ -206,12 +206,12 @@ def _feeds(
             signals = [s.name for s in meter.signals]
             same = (meter.name, names) == (wish["meter"], wish["domains"])
             if same and signals == wish["signal_names"]:
-                found.append((MeterFeed(meter, context.clock, wish["index"]), wish))
+                found.append((MeterStream(meter, context.clock, wish["index"]), wish))
                 break
     return found
 
 
-def _listen(feed: MeterFeed, events: list[bytes]) -> None:
+def _listen(feed: MeterStream, events: list[bytes]) -> None:
     numbers = {domain.name: i for i, domain in enumerate(feed.domains)}
 
     def gap(time_s: float, domain: str, gap: Gap) -> None:
@@ -226,7 +226,7 @@ def _listen(feed: MeterFeed, events: list[bytes]) -> None:
     feed.on_gap, feed.on_tick = gap, tick
 
 
-def _drained(feed: MeterFeed) -> list[bytes]:
+def _drained(feed: MeterStream) -> list[bytes]:
     frames: list[bytes] = []
     times_s, values, signal_times_s, signal_values = feed.drained()
     parts: tuple[tuple[int, int, array[float], array[float]], ...] = (

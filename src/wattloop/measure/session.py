@@ -1,4 +1,4 @@
-"""A session: meters being read on behalf of one run, from its beginning to its end."""
+"""A session: the meters read on behalf of one run, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -8,36 +8,108 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from wattloop.core.clock import Clock
 from wattloop.core.records import Scope
-from wattloop.core.results import RunStatus, WindowResult
+from wattloop.core.results import Missing, RunStatus, WindowResult
 from wattloop.core.settings import Settings, settings_from
 from wattloop.hardware.host import Host
-from wattloop.measure.channels import Channel
-from wattloop.measure.header import journal_header
-from wattloop.measure.job import (
-    RUN_VARIABLE,
-    Job,
-    current_job,
-    current_pool,
-    enter_job,
-    leave_job,
-)
-from wattloop.measure.live_readings import LiveReadings
-from wattloop.measure.logbook import Logbook
-from wattloop.measure.meter import Context
+from wattloop.measure.domain_source import DomainSource, selected
+from wattloop.measure.job import RUN_VARIABLE, Job, current_job, current_pool, enter_job, leave_job
 from wattloop.measure.node_reader import NodeReader
-from wattloop.measure.presence import Presence
 from wattloop.measure.process_share import ProcessShares
-from wattloop.measure.registry import Inventory, detect
-from wattloop.measure.run_end import call_all, run_result, whole_run
-from wattloop.measure.run_id import new_run_id
-from wattloop.measure.visible_gpus import LeftOut, gpus_left_out
-from wattloop.measure.windows import Window
+from wattloop.measure.run_header import journal_header, new_run_id
+from wattloop.measure.run_journal import Logbook
+from wattloop.measure.shared_node import Presence
+from wattloop.measure.windows import Window, window_energy
+from wattloop.meters.base import Context
+from wattloop.meters.registry import Inventory, detect
+from wattloop.meters.visible_gpus import LeftOut, gpus_left_out
 
 if TYPE_CHECKING:
-    from wattloop.measure.run_result import RunResult
+    from collections.abc import Iterable
 
-__all__ = ["Session"]
+    from wattloop.measure.run_result import RunResult
+    from wattloop.measure.shared_node import SharedTime
+
+
+SETTLE_S = 3.0
+
+
+EDGE_SLACK_S = 0.01
+
+
+class LiveReadings:
+    """What can be asked of a reader while it reads, and after it has ended.
+
+    Args:
+        reader: that reads the meters of this node.
+        inventory: of what it found, and of what is missing.
+        devices: that the user asked for; all unless given.
+        clock: of the readings.
+    """
+
+    def __init__(
+        self, reader: NodeReader, inventory: Inventory, devices: Sequence[str], clock: Clock
+    ) -> None:
+        self.reader = reader
+        self.inventory = inventory
+        self.clock = clock
+        self.role = reader.role
+        self.feeds = reader.feeds
+        self.channels = reader.channels
+        self.missing: list[Missing] = [
+            part for part in inventory.missing() if selected(part.name, devices)
+        ]
+        self._abandoned = False
+        self.shares: ProcessShares | None = None
+        """Divides the energy of the devices between this run and others, where asked for."""
+
+    def between(
+        self,
+        begin_s: float,
+        end_s: float,
+        *,
+        name: str = "",
+        window_id: int = -1,
+        parent_id: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> WindowResult:
+        """Energy between two instants of the machine's monotonic clock."""
+        self.reader.refresh()
+        result = window_energy(
+            () if self._abandoned else self.channels,
+            self.missing,
+            name=name,
+            window_id=window_id,
+            parent_id=parent_id,
+            begin_s=begin_s,
+            end_s=end_s,
+            warnings=warnings,
+        )
+        if self.shares is None or self._abandoned:
+            return result
+        return self.shares.applied(result, self.channels)
+
+    def read_since(self, end_s: float) -> bool:
+        """Whether every sensor has been read since `end_s`, so that it lies between two points."""
+        # A sensor that fell silent will not sharpen anything any more.
+        if self.clock.now_s() > end_s + SETTLE_S:
+            return True
+        self.reader.refresh()
+        lasts_s = (channel.track.last_read_s for channel in self.channels)
+        return all(last_s > end_s + EDGE_SLACK_S for last_s in lasts_s)
+
+    def power_w(self) -> dict[str, float]:
+        """Power of every domain now."""
+        self.reader.refresh()
+        powers = ((c.domain.name, c.power_w()) for c in self.channels)
+        return {name: power for name, power in powers if power is not None}
+
+    def signals(self) -> dict[str, float]:
+        """Utilisation, clocks, temperatures as last read."""
+        self.reader.refresh()
+        return {k: v for feed in self.feeds for k, v in feed.signal_values.items()}
+
 
 ROOT_WINDOW_ID = 0
 
@@ -304,7 +376,7 @@ class Session(LiveReadings):
         self._open.clear()
 
 
-def _is_gpu(channel: Channel) -> bool:
+def _is_gpu(channel: DomainSource) -> bool:
     return channel.domain.scope is Scope.GPU and "/" not in channel.domain.name
 
 
@@ -314,3 +386,67 @@ def _gpus_left_out(context: Context, inventory: Inventory, job: Job | None) -> l
         return []
     ranks = job is not None and (job.world_size or 1) > 1
     return gpus_left_out(context, inventory, os.environ, ranks=ranks)
+
+
+def whole_run(
+    session: Session, end_s: float, *, window_id: int, warnings: list[str]
+) -> WindowResult:
+    """Energy of the run; of what another process of the job has counted, only the rest."""
+    from_s = max(session.started_s, min(session.role.counts_from_s, end_s))
+    if from_s > session.started_s:
+        counted_s = from_s - session.started_s
+        warnings = [
+            *warnings,
+            f"another process of this job counted the first {counted_s:.1f} s; "
+            "this run counts the rest",
+        ]
+    result = session.between(
+        from_s, end_s, name=session.name, window_id=window_id, warnings=warnings
+    )
+    return result._replace(begin_s=session.started_s)
+
+
+def run_result(
+    session: Session,
+    result: WindowResult,
+    shared: SharedTime | None,
+    status: RunStatus,
+    exit_code: int | None,
+    signal: int | None,
+) -> RunResult:
+    """With what the joules mean, as far as that can be said."""
+    from wattloop.measure.run_result import RunResult
+
+    facts: dict[str, Any] = {
+        "run_id": session.run_id,
+        "status": status,
+        "exit_code": exit_code,
+        "signal": signal,
+        "started_wall_s": session.started_wall_s,
+        "counted": session.role.counts,
+        "nested": session.role.nested,
+        "counted_by": session.role.counted_by,
+        "left_out": session.left_out,
+        "shared": shared,
+    }
+    if shared is not None:
+        text = shared.text(result.energy_j)
+        result = result._replace(warnings=(*result.warnings, text))
+    settings = session.settings
+    if session.shares is not None:
+        part = session.shares.share("cpu", result.begin_s, result.end_s) or 0.0
+        settings = settings._replace(node_share=settings.node_share * part)
+    try:
+        return RunResult.of(result, settings, machine_id=session.host.machine_id, **facts)
+    except Exception as error:  # noqa: BLE001 - what joules mean must not cost us the joules
+        text = f"not accounted for: {type(error).__name__}: {error}"
+        return RunResult(result=result._replace(warnings=(*result.warnings, text)), **facts)
+
+
+def call_all(listeners: Iterable[Callable[[], None]], note: Callable[[str], None]) -> None:
+    """Tell those who wait for the end; what fails there is a note."""
+    for listener in list(listeners):
+        try:
+            listener()
+        except Exception as error:  # noqa: BLE001 - a listener must not cost the run its end
+            note(f"{type(error).__name__} while the run ended: {error}")

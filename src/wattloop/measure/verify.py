@@ -9,8 +9,8 @@ from typing import Any
 
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.meter import Meter
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.meters.base import Meter
 
 __all__ = ["Check", "Observed", "Verdict", "compare", "verify"]
 
@@ -82,8 +82,8 @@ def verify(
     on_progress: Callable[[float], None] | None = None,
 ) -> list[Check]:
     """Read every domain that two meters offer for `duration_s`, and compare them pair by pair."""
-    feeds = [MeterFeed(meter, clock, index) for index, meter in enumerate(meters)]
-    offered: dict[str, list[tuple[MeterFeed, int]]] = {}
+    feeds = [MeterStream(meter, clock, index) for index, meter in enumerate(meters)]
+    offered: dict[str, list[tuple[MeterStream, int]]] = {}
     for feed in feeds:
         for index, domain in enumerate(feed.domains):
             offered.setdefault(domain.name, []).append((feed, index))
@@ -123,7 +123,7 @@ def compare(domain: str, first: Observed, second: Observed) -> Check:
 
 
 def _read(
-    feeds: Sequence[MeterFeed],
+    feeds: Sequence[MeterStream],
     clock: Clock,
     duration_s: float,
     on_progress: Callable[[float], None] | None,
@@ -147,7 +147,7 @@ def _read(
     return begin_s, end_s
 
 
-def _observed(feed: MeterFeed, index: int, begin_s: float, end_s: float) -> Observed:
+def _observed(feed: MeterStream, index: int, begin_s: float, end_s: float) -> Observed:
     domain = feed.domains[index]
     span = feed.between(index, begin_s, end_s)
     if span is None or span.covered <= 0:
@@ -163,5 +163,5 @@ def _systematic_j(domain: Domain, energy_j: float, duration_s: float) -> float:
     return domain.known_error * abs(energy_j) + domain.known_error_w * duration_s
 
 
-def _period_s(feed: MeterFeed) -> float:
+def _period_s(feed: MeterStream) -> float:
     return max((d.update_period_s for d in feed.domains), default=0.0)

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wattloop.accounting.carbon import Intensity, find_intensity
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.core.units import kwh_from_joules
-from wattloop.measure.accounting.carbon import Intensity, find_intensity
 from wattloop.predict.node import NodePrediction
 from wattloop.predict.prediction import Interval, Prediction
 from wattloop.predict.request import is_number

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from wattloop.accounting.carbon import IntensitySearch
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import Missing, WindowResult
 from wattloop.core.units import format_duration, format_energy
-from wattloop.measure.accounting.carbon import IntensitySearch
 from wattloop.report.card_carbon import carbon_figures
 from wattloop.report.card_figure import NOT_KNOWN, CardFigure
 from wattloop.report.card_inference import Inference

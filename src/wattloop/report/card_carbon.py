@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from wattloop.accounting.carbon import IntensitySearch, carbon_g
 from wattloop.core.units import format_mass
-from wattloop.measure.accounting.carbon import IntensitySearch, carbon_g
 from wattloop.report.card_figure import NOT_KNOWN, CardFigure
 from wattloop.report.card_inference import Inference
 from wattloop.store.runs import RunRecord

@@ -20,7 +20,7 @@ def is_by_sm2(experiment: Experiment) -> bool:
 
 def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> dict[str, Any]:
     """Both figures of a stored search, by name; none where its course cannot be told any more."""
-    from wattloop.measure.configfile import load_settings
+    from wattloop.core.config_file import load_settings
     from wattloop.report.figures.sm2 import sm2_figures
     from wattloop.tune.standing import strategy_now
     from wattloop.tune.strategies.sm2 import Sm2

@@ -38,7 +38,7 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
 
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
-    from wattloop.measure.configfile import load_settings
+    from wattloop.core.config_file import load_settings
     from wattloop.tune.standing import chosen_now
     from wattloop.tune.stored import without_collecting
 

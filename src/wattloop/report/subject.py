@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from wattloop.accounting.restatement import restated
 from wattloop.core.errors import ConfigError, ExperimentNotFound, RunNotFound
 from wattloop.core.settings import Settings
-from wattloop.measure.accounting.restatement import restated
 from wattloop.report.advice_notes import advice_notes
 from wattloop.report.document import Document
 from wattloop.report.of_campaign import report_of_campaign

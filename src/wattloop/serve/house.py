@@ -12,11 +12,11 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from wattloop.core.config_file import load_settings
 from wattloop.core.errors import StoreLocked, StoreUnwritable
 from wattloop.core.units import format_duration, format_energy, format_mass, format_power
 from wattloop.fleet.nodes import NodeBook
-from wattloop.measure.closing import close_journal
-from wattloop.measure.configfile import load_settings
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.predict.workload.files import workload_from
 from wattloop.predict.workload.workload import Workload
 from wattloop.schedule.described.fleet_file import load_fleet
@@ -76,7 +76,7 @@ class House:
         self.simulated = Cache()
         self.kept = Kept()
         self.kept_pages = KeptPages()
-        self.ingest = Ingest(store, close_journal)
+        self.ingest = Ingest(store, finalize_orphaned_run)
         self.predictor, self.simulator = Worker(), Worker()
         # a process works on one prediction at a time; others wait for it
         self.predictions = WorkQueue("predict", threads=1, waiting=16)
@@ -115,7 +115,7 @@ class House:
             return
         self._tidied_s = now_s
         with suppress(StoreLocked, StoreUnwritable):  # busy: next time
-            recover(self.store, close_journal)
+            recover(self.store, finalize_orphaned_run)
             self.ingest.abandoned()
 
     def close(self) -> None:

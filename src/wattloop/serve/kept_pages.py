@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import select
 
+from wattloop.core.config_file import load_settings
 from wattloop.core.ownership import is_trusted
-from wattloop.measure.configfile import load_settings
 from wattloop.schedule.campaigns.source_digest import source_digest
 from wattloop.store.database import Store
 from wattloop.store.experiments import RUNNING, Experiment

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
-from wattloop.measure.meter import Meter, Reading
+from wattloop.meters.base import Meter, Reading
 
 __all__ = ["check_meter"]
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from wattloop.core.clock import Clock
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
 from wattloop.core.results import Missing
-from wattloop.measure.meter import Meter, Reading
+from wattloop.meters.base import Meter, Reading
 
 __all__ = ["ScriptedMeter", "counter", "gauge"]
 

@@ -14,14 +14,14 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope, Signal
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
-from wattloop.measure.channels import channels_of
-from wattloop.measure.closing import close_journal
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.header import feed_to_dict
-from wattloop.measure.meter import Meter, Reading
-from wattloop.measure.resolve import resolve_window
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.measure.run_header import feed_to_dict
 from wattloop.measure.run_journal import RunJournal
 from wattloop.measure.run_result import RunResult
+from wattloop.measure.windows import window_energy
+from wattloop.meters.base import Meter, Reading
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
 from wattloop.store.runs import RunRecord, find_run
@@ -110,7 +110,7 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
     meters: list[Meter] = [_cpu(clock, script.cpu_w)]
     if gpus:
         meters += [VirtualEnergy(gpus, clock), _ScriptedPower(gpus, clock, script)]
-    feeds = [MeterFeed(meter, clock, index) for index, meter in enumerate(meters)]
+    feeds = [MeterStream(meter, clock, index) for index, meter in enumerate(meters)]
     journal = RunJournal(synced=False)
     started_s = clock.now_s()
     head = header(
@@ -130,8 +130,8 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
     for event in script.events:
         journal.add_event(event)
     journal.write(feeds, clock.now_s(), lambda end_s: True)
-    result = resolve_window(
-        channels_of(feeds),
+    result = window_energy(
+        domain_sources(feeds),
         (),
         name="train",
         window_id=0,
@@ -150,12 +150,12 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
         started_wall_s=script.started_wall_s,
     )
     journal.end({"type": "end", "time_s": result.end_s, **run.to_end_dict()})
-    list(recover(store, close_journal))
+    list(recover(store, finalize_orphaned_run))
     return find_run(store, script.run_id)
 
 
 def _play(
-    script: RunScript, clock: VirtualClock, gpus: list[VirtualGpu], feeds: list[MeterFeed]
+    script: RunScript, clock: VirtualClock, gpus: list[VirtualGpu], feeds: list[MeterStream]
 ) -> None:
     """Let time pass: changes of load when they are due, readings as the sampler takes them."""
     started_s = clock.now_s()

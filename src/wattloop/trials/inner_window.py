@@ -8,7 +8,7 @@ processes of a machine share one monotonic clock.
 from pathlib import Path
 
 from wattloop.core.settings import Settings
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
@@ -36,7 +36,7 @@ def inner_window(store: Store, session: Session, name: str) -> tuple[float, floa
     Raises:
         NoSuchWindow: nothing of that name was measured; what was, is named.
     """
-    recover(store, close_journal)
+    recover(store, finalize_orphaned_run)
     inner = [run for run in _within(store, session.run_id) if run.boot_id == session.host.boot_id]
     windows = [window for run in inner for window in read_windows(store, run.run_id)]
     named = [(w.begin_s, w.end_s) for w in windows if w.name == name]

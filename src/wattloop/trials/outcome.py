@@ -154,7 +154,7 @@ def scope_energies(
     `node` is what a meter of the whole node read, else the stated model over the parts
     (`measure.accounting.node`).
     """
-    from wattloop.measure.accounting.node import node_energy
+    from wattloop.accounting.node import node_energy
 
     found: dict[str, ScopeEnergy] = {}
     for scope in (Scope.GPU, Scope.CPU, Scope.DRAM):

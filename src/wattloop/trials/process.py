@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wattloop.measure.launch import launch
+from wattloop.measure.command import launch
 from wattloop.trials.limits import stops_deferred
 from wattloop.trials.outcome import TrialStatus
 

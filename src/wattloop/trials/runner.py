@@ -9,7 +9,7 @@ from wattloop.control.lever import Lever
 from wattloop.control.session import LeverSession, lever_session
 from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.settings import Settings
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.fold import recover
 from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
@@ -163,7 +163,7 @@ class TrialRunner:
         )
         # While the store is busy the run waits in its journal for whoever comes next.
         with suppress(StoreLocked):
-            recover(self._store, close_journal)
+            recover(self._store, finalize_orphaned_run)
 
     def _output_of(self, trial: Trial) -> Path | None:
         if self._outputs is None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wattloop.core.settings import Settings
-from wattloop.measure.launch import find_program
+from wattloop.measure.command import find_program
 from wattloop.tune.checkpoint import CandidateFiles
 from wattloop.tune.command_training import CommandTraining, Pausing
 from wattloop.tune.command_words import command_words, parameter_variables

@@ -8,7 +8,7 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.model_error import EnergyError
 from wattloop.core.settings import Settings
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
@@ -195,7 +195,7 @@ class _Runs:
                 run_id=progress.run_id,
             )
             end_trial(self._store, identity, record)
-            recover(self._store, close_journal)
+            recover(self._store, finalize_orphaned_run)
         files = CandidateFiles(self._record.folder, name).checkpoint
         full = _full(segment, progress, record, self._problem)
         return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")

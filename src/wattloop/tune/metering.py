@@ -163,7 +163,7 @@ def scoped(result: WindowResult, scope: str | None, settings: Settings) -> Joule
             Provenance.weakest(d.provenance for d in parts).value,
             energy_error(parts, result.duration_s),
         )
-    from wattloop.measure.accounting.node import node_energy
+    from wattloop.accounting.node import node_energy
 
     node = node_energy(result, settings)
     if node.energy_j is None or node.provenance is None:

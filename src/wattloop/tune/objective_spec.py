@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from wattloop.accounting.carbon import find_intensity
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.hardware.lined_yaml import nearest
-from wattloop.measure.accounting.carbon import find_intensity
 from wattloop.tune.objective import NEED_QUALITY, OBJECTIVES, Objective
 from wattloop.tune.parameter_spec import Strict
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from wattloop.measure.launch import launch
+from wattloop.measure.command import launch
 from wattloop.trials.limits import stops_deferred
 
 __all__ = ["Program"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import ConfigError, LeverError
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.virtual.faults import refusal_to_read, refusal_to_set
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.machine import VirtualMachine, shared_machine

@@ -14,7 +14,7 @@ from wattloop.core.clock import Clock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
-from wattloop.measure.meter import Context, Meter, Reading
+from wattloop.meters.base import Context, Meter, Reading
 
 if TYPE_CHECKING:
     from wattloop.virtual.gpu import VirtualGpu
@@ -182,6 +182,6 @@ def _domain(name: str, gpu: VirtualGpu, kind: DomainKind, source: str) -> Domain
 
 def first_number(context: Context) -> int:
     """Number of the first virtual card, after the real ones: they never share a name."""
-    from wattloop.measure.meters.amd_gpu import find_cards, nvidia_count
+    from wattloop.meters.amd_gpu import find_cards, nvidia_count
 
     return nvidia_count(context.host) + sum(1 for _ in find_cards(context.host))

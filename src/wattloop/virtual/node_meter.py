@@ -8,7 +8,7 @@ from typing import ClassVar
 from wattloop.core.clock import Clock
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
-from wattloop.measure.meter import Meter, Reading
+from wattloop.meters.base import Meter, Reading
 from wattloop.virtual.gpu import VirtualGpu
 from wattloop.virtual.node import NodeModel
 from wattloop.virtual.noise import normal

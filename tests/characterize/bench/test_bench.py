@@ -7,6 +7,8 @@ from statistics import median
 import pytest
 
 from tests.characterize.bench.made import made
+from wattloop.accounting.energy_slope import Line
+from wattloop.accounting.idle import IdleLine
 from wattloop.characterize.bench.bench import Bench
 from wattloop.characterize.bench.choice import Choice
 from wattloop.characterize.bench.energies import scope_energies
@@ -20,10 +22,8 @@ from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.accounting.idle import IdleLine
-from wattloop.measure.accounting.line import Line
-from wattloop.measure.meter import Context
 from wattloop.measure.session import Session
+from wattloop.meters.base import Context
 from wattloop.store.database import open_store
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver

@@ -14,9 +14,9 @@ from wattloop.fleet.agent.config import AgentConfig
 from wattloop.fleet.agent.desk import Desk
 from wattloop.fleet.agent.site import Site
 from wattloop.hardware.host import Host
-from wattloop.measure.closing import close_journal
-from wattloop.measure.meter import Meter
-from wattloop.measure.registry import Inventory
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.meters.base import Meter
+from wattloop.meters.registry import Inventory
 from wattloop.store.journal import Journal, read_journal
 from wattloop.testing.scripted_meter import Script, ScriptedMeter
 
@@ -126,7 +126,7 @@ class ScriptedNode:
 
     def ends(self) -> list[dict[str, Any]]:
         """The ends of all runs; those without one as whoever folds them closes them."""
-        return [journal.end or close_journal(journal) for journal in self.journals()]
+        return [journal.end or finalize_orphaned_run(journal) for journal in self.journals()]
 
     def end_of(self, job: str) -> dict[str, Any]:
         (found,) = [j for j in self.journals() if j.header["job"] and j.header["job"]["id"] == job]

@@ -15,7 +15,7 @@ from wattloop.fleet.agent.lost_ends import LostEnds
 from wattloop.fleet.agent.service import Service
 from wattloop.fleet.agent.site import site_of
 from wattloop.fleet.agent.state import load_state
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.fold import fold
 from wattloop.store.job_list import job_page
@@ -81,7 +81,7 @@ def test_jobs_and_rest_add_up_after_a_kill_and_the_gap_is_kept(node: Node) -> No
     (first,), (second,) = node.ended("1"), node.ended("2")
     node.stop()
     rest = next(j for j in node.journals() if j.header["kind"] == "unallocated")
-    end = close_journal(rest)
+    end = finalize_orphaned_run(rest)
     for gpu, journal in ((0, first), (1, second)):
         off_j = abs(energy_j(journal, f"gpu:{gpu}") - true_j(gpu, journal))
         assert off_j <= journal.end["result"]["uncertainty_j"] + 1  # type: ignore[index]  # ended
@@ -221,7 +221,7 @@ def test_runs_are_jobs_on_the_jobs_page_and_nobodys_run_is_rolled_over(node: Nod
     node.work_until(lambda: sum(j.header["kind"] == "unallocated" for j in node.journals()) >= 2)
     with open_store(node.folder / "runs.db") as store:
         for path in sorted((node.home / "journals").glob("*.journal")):
-            fold(store, path, close_journal)
+            fold(store, path, finalize_orphaned_run)
         rows = job_page(store)
         runs = list_runs(store)
     row = next(r for r in rows if r["job_id"] == "7")

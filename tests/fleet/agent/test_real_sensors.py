@@ -8,7 +8,7 @@ from tests.fleet.agent.conftest import Node
 from tests.fleet.agent.scripted_node import domains_of
 from wattloop.fleet.agent.gpu_numbers import minor_numbers
 from wattloop.hardware.host import Host
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 from wattloop.testing.power_curves import Constant
 from wattloop.testing.powercap_driver import Driver
@@ -32,7 +32,7 @@ def test_packages_of_a_powercap_tree_are_shared_and_add_up(node: Node) -> None:
         (journal,) = node.ended("7")
         node.stop()
         rest = next(j for j in node.journals() if j.header["kind"] == "unallocated")
-        nobody = close_journal(rest)
+        nobody = finalize_orphaned_run(rest)
         begin_s, end_s = rest.header["started_s"], nobody["time_s"]
         true_j = [driver.true_energy_j(zone, begin_s, end_s) for zone in zones]
     assert journal.end is not None

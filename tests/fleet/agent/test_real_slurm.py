@@ -13,8 +13,8 @@ from tests.characterize.conftest import ENTRY_POINTS
 from wattloop.core.clock import RealClock
 from wattloop.fleet.agent.hooks import install_hooks
 from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
-from wattloop.measure.closing import close_journal
-from wattloop.measure.jobs import job_energy
+from wattloop.measure.job_energy import job_energy
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.jobs import find_job_members, stored_journal
 from wattloop.store.journal import read_journal
@@ -154,7 +154,7 @@ def test_jobs_that_share_a_node_and_its_rest_add_up_though_the_agent_is_killed(
     fleet.kill_agent("n1", signal.SIGTERM)  # a last row for what no job used
     journals = [read_journal(p) for p in (fleet.folder / "agents/n1/journals").glob("*.journal")]
     rest = next(j for j in journals if j is not None and j.header["kind"] == "unallocated")
-    end = close_journal(rest)
+    end = finalize_orphaned_run(rest)
     fleet.start_agent("n1")
 
     for number, cards in jobs.items():

@@ -1,8 +1,8 @@
 import pytest
 
 from tests.measure.accounting.test_carbon_live import provider
+from wattloop.accounting.carbon import IntensityKind, carbon_g, find_intensity
 from wattloop.core.settings import Settings
-from wattloop.measure.accounting.carbon import IntensityKind, carbon_g, find_intensity
 
 WH = 3_600.0
 

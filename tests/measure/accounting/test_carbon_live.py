@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from wattloop.accounting.carbon import LiveIntensity, fetch_live, shown_url
 from wattloop.core.records import Gap
-from wattloop.measure.accounting.carbon_live import LiveIntensity, fetch_live, shown_url
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 import pytest
 
+from wattloop.accounting.carbon import IntensityPoint, load_series, mean_intensity
 from wattloop.core.errors import ConfigError
-from wattloop.measure.accounting.carbon_series import IntensityPoint, load_series, mean_intensity
 
 HOUR_S = 3_600
 SERIES = (IntensityPoint(0, 100), IntensityPoint(HOUR_S, 200), IntensityPoint(3 * HOUR_S, 400))

@@ -1,8 +1,8 @@
 import pytest
 
 from tests.measure.accounting.windows import domain, window
+from wattloop.accounting.efficiency import Label, efficiencies, label_of
 from wattloop.core.provenance import Provenance
-from wattloop.measure.accounting.efficiency import Label, efficiencies, label_of
 
 
 @pytest.mark.parametrize(

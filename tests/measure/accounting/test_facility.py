@@ -1,8 +1,7 @@
 import pytest
 
+from wattloop.accounting.node import NodeEnergy, facility_energy
 from wattloop.core.provenance import Provenance
-from wattloop.measure.accounting.facility import facility_energy
-from wattloop.measure.accounting.node import NodeEnergy
 
 
 def test_facility_energy_is_node_energy_times_pue():

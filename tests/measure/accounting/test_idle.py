@@ -1,9 +1,9 @@
 import pytest
 
 from tests.measure.accounting.windows import domain, window
+from wattloop.accounting.energy_slope import Line
+from wattloop.accounting.idle import IdleLine, application_energy, fit_idle
 from wattloop.core.provenance import Provenance
-from wattloop.measure.accounting.idle import IdleLine, application_energy, fit_idle
-from wattloop.measure.accounting.line import Line
 
 
 def idle_line(name, alpha=4.44, beta=47.95, rmse=6.36, **over):

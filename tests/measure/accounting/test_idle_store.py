@@ -4,9 +4,8 @@ import os
 import pytest
 
 from tests.measure.accounting.windows import domain, window
+from wattloop.accounting.idle import IdleRecord, fit_idle, idle_path, load_idle, save_idle
 from wattloop.core.errors import StoreError, StoreTooNew, StoreUnwritable
-from wattloop.measure.accounting.idle import fit_idle
-from wattloop.measure.accounting.idle_store import IdleRecord, idle_path, load_idle, save_idle
 
 DAY_S = 86_400
 

@@ -1,8 +1,7 @@
 import pytest
 
 from tests.measure.accounting.windows import domain, window
-from wattloop.measure.accounting.efficiency import efficiencies
-from wattloop.measure.accounting.insights import insights, node_imbalance
+from wattloop.accounting.efficiency import efficiencies, insights, node_imbalance
 
 
 def codes(cpu_w=None, gpu_w=(), **over):

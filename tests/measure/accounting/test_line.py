@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from wattloop.measure.accounting.line import Line, fit_line
+from wattloop.accounting.energy_slope import Line, fit_line
 
 SLEEP_S = [1, 2, 4, 8, 16, 32, 64]
 

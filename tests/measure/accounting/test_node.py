@@ -1,10 +1,10 @@
 import pytest
 
 from tests.measure.accounting.windows import domain, window
+from wattloop.accounting.node import node_energy
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.settings import Settings
-from wattloop.measure.accounting.node import node_energy
 
 WH = 3_600.0
 

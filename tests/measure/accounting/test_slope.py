@@ -1,6 +1,6 @@
 import pytest
 
-from wattloop.measure.accounting.slope import slopes
+from wattloop.accounting.energy_slope import slopes
 
 
 def test_each_device_has_its_own_slope():

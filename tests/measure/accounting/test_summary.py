@@ -7,11 +7,11 @@ import pytest
 
 from tests.measure.accounting.test_idle import idle_line
 from tests.measure.accounting.windows import domain, window
+from wattloop.accounting.carbon import find_intensity
+from wattloop.accounting.summary import account
+from wattloop.core.config_file import read_config
 from wattloop.core.provenance import Provenance
 from wattloop.core.settings import Settings
-from wattloop.measure.accounting.carbon import find_intensity
-from wattloop.measure.accounting.summary import account
-from wattloop.measure.configfile import read_config
 
 RUN = window(
     61.2,
@@ -125,7 +125,7 @@ def test_the_account_is_plain_data():
 def test_importing_the_summary_loads_nothing_heavy():
     """Standard library only, and no HTTP, until somebody needs it."""
     code = (
-        "import sys, wattloop.measure.accounting.summary as s;"
+        "import sys, wattloop.accounting.summary as s;"
         "heavy = {'numpy', 'pydantic', 'yaml', 'sqlalchemy', 'http.client', 'urllib.request',"
         " 'statistics', 'tempfile', 'difflib'};"
         "print(sorted(heavy & set(sys.modules)))"

@@ -9,7 +9,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Gap, Scope
 from wattloop.hardware.host import Host
-from wattloop.measure.gauges.configured import configured_gauges
+from wattloop.meters.gauge_files import configured_gauges
 
 GOOD = {"name": "fan", "path": "fan", "unit": "W"}
 

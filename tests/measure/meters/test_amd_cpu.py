@@ -8,8 +8,8 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import amd_cpu
+from wattloop.meters import amd_cpu
+from wattloop.meters.base import Context
 from wattloop.testing.powercap_tree import PowercapTree
 
 

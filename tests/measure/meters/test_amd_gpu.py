@@ -10,8 +10,8 @@ import pytest
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import amd_gpu
+from wattloop.meters import amd_gpu
+from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 
 FILES = {

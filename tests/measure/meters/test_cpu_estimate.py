@@ -8,8 +8,8 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.cpu_estimate import detect
+from wattloop.meters.base import Context
+from wattloop.meters.cpu_estimate import detect
 from wattloop.testing.meter_contract import check_meter
 
 

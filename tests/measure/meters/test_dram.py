@@ -14,8 +14,8 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import dram
+from wattloop.meters import dram
+from wattloop.meters.base import Context
 from wattloop.testing.powercap_tree import PowercapTree
 from wattloop.testing.smbios import memory_device, write_table
 
@@ -166,7 +166,7 @@ import json, os
 from pathlib import Path
 from wattloop.core.errors import MeterUnavailable
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.measure.meters import dram
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

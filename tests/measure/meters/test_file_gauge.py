@@ -8,9 +8,8 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, DomainKind, Gap, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.gauges import known
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import file_gauge
+from wattloop.meters import gauge_files, sysfs_gauge
+from wattloop.meters.base import Context
 
 
 class Sysfs:
@@ -25,9 +24,9 @@ class Sysfs:
             (path / name).write_text(f"{text}\n")
         return path
 
-    def meter(self, *gauges: dict[str, object]) -> file_gauge.FileGauge:
+    def meter(self, *gauges: dict[str, object]) -> sysfs_gauge.FileGauge:
         context = Context(host=self.host, settings=Settings(gauges=gauges))
-        (meter,) = file_gauge.detect(context)
+        (meter,) = sysfs_gauge.detect(context)
         return meter
 
 
@@ -36,11 +35,11 @@ def sysfs(tmp_path: Path) -> Sysfs:
     return Sysfs(tmp_path)
 
 
-def readings(meter: file_gauge.FileGauge) -> dict[str, object]:
+def readings(meter: sysfs_gauge.FileGauge) -> dict[str, object]:
     return {d.name: v for d, v in zip(meter.domains, meter.read(), strict=True)}
 
 
-def domains(meter: file_gauge.FileGauge) -> dict[str, Domain]:
+def domains(meter: sysfs_gauge.FileGauge) -> dict[str, Domain]:
     return {d.name: d for d in meter.domains}
 
 
@@ -91,7 +90,7 @@ def test_grace_parts_lie_inside_their_socket(sysfs: Sysfs, below: str) -> None:
     assert found["cpu:0/core"].inside == found["cpu:0/uncore"].inside == "cpu:0/package"
     assert found["module:0"].scope is Scope.NODE
     assert found["cpu:0/package"].averaging_s == pytest.approx(0.1)
-    assert known.has_grace(sysfs.host)
+    assert gauge_files.has_grace(sysfs.host)
 
 
 def test_jetson_rail_is_voltage_times_current(sysfs: Sysfs) -> None:

@@ -6,8 +6,8 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.ipmi import Ipmi, detect, parse_power_w
+from wattloop.meters.base import Context
+from wattloop.meters.ipmi import Ipmi, detect, parse_power_w
 from wattloop.testing.meter_contract import check_meter
 
 ANSWER = """

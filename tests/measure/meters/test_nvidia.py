@@ -8,8 +8,8 @@ import pytest
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import nvidia, nvml_library
+from wattloop.meters import nvidia, nvml_library
+from wattloop.meters.base import Context
 from wattloop.testing.meter_contract import check_meter
 from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml
 

@@ -10,8 +10,8 @@ from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Gap, Scope
 from wattloop.hardware.host import Host
 from wattloop.hardware.perf_event import PerfCounter
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import perf, rapl
+from wattloop.meters import perf, rapl
+from wattloop.meters.base import Context
 from wattloop.testing.powercap_tree import PowercapTree
 
 JOULES_SCALE = "2.3283064365386962890625e-10"

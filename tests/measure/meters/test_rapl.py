@@ -13,8 +13,8 @@ import pytest
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import Domain, Gap, Scope
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import rapl
+from wattloop.meters import rapl
+from wattloop.meters.base import Context
 from wattloop.testing.power_curves import SquareWave
 from wattloop.testing.powercap_driver import Driver
 from wattloop.testing.powercap_tree import Layout, PowercapTree, TreeZone, Writing
@@ -322,7 +322,7 @@ import json, os, sys
 from pathlib import Path
 from wattloop.core.errors import MeterUnavailable
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
+from wattloop.meters.base import Context
 from wattloop.measure.meters import rapl
 root = Path(sys.argv[1])
 if os.getuid() == 0:

@@ -9,8 +9,7 @@ import pytest
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
 from wattloop.core.records import Gap
-from wattloop.measure.meters.redfish import Redfish
-from wattloop.measure.meters.redfish_client import Endpoint
+from wattloop.meters.redfish import Endpoint, Redfish
 from wattloop.testing.meter_contract import check_meter
 
 SECRET = "hunter2"

@@ -9,8 +9,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.replay import detect, record, record_header
+from wattloop.meters.base import Context
+from wattloop.meters.replay import detect, record, record_header
 from wattloop.testing.meter_contract import check_meter
 
 CSV = """time_s,domain,kind,value

@@ -8,14 +8,8 @@ from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.records import Gap
 from wattloop.core.settings import Settings
-from wattloop.measure.meter import Context
-from wattloop.measure.meters.yokogawa import (
-    detect,
-    open_instrument,
-    parse_values,
-    split_address,
-)
-from wattloop.measure.meters.yokogawa_setup import Setup
+from wattloop.meters.base import Context
+from wattloop.meters.yokogawa import Setup, detect, open_instrument, parse_values, split_address
 from wattloop.testing.meter_contract import check_meter
 
 pyvisa = pytest.importorskip("pyvisa", reason="needs PyVISA")

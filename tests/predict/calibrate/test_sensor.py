@@ -9,8 +9,8 @@ import pytest
 
 from wattloop.core.records import DomainKind
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import amd_gpu
+from wattloop.meters import amd_gpu
+from wattloop.meters.base import Context
 from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Watch
 from wattloop.predict.calibrate.timing import hold
 from wattloop.testing.nvml_stub import Call, NoCompiler, StubNvml

@@ -2,13 +2,13 @@
 
 from datetime import datetime
 
+from wattloop.accounting.carbon import load_series, mean_intensity
 from wattloop.advise.advice import Advice
 from wattloop.advise.again import run_again
 from wattloop.advise.facts import RunFacts
 from wattloop.core.errors import ConfigError
 from wattloop.core.units import format_mass
 from wattloop.core.user_path import user_path
-from wattloop.measure.accounting.carbon_series import load_series, mean_intensity
 
 __all__ = ["carbon_hour"]
 

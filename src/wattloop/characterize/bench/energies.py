@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from wattloop.accounting.idle import ApplicationDomain, IdleLine, application_energy
 from wattloop.characterize.bench.result import ScopeEnergy
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
-from wattloop.measure.accounting.idle import ApplicationDomain, IdleLine, application_energy
 
 __all__ = ["scope_energies"]
 

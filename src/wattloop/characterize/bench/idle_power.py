@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from wattloop.accounting.idle import IdleLine, fit_idle, fit_windows, idle_path, load_idle
 from wattloop.core.errors import MeterUnavailable, WattloopError
 from wattloop.core.results import WindowResult
 from wattloop.kernels.launch import Job, Worker, worker_environment
-from wattloop.measure.accounting.idle import IdleLine, fit_idle, fit_windows
-from wattloop.measure.accounting.idle_store import idle_path, load_idle
 from wattloop.measure.session import Session
 
 __all__ = ["Idle", "IdleByThreads", "idle_by_threads", "idle_line"]

@@ -58,7 +58,7 @@ def gpu_names(
 
 def minor_numbers(host: Host) -> dict[int, int]:
     """Minor number -> NVML index of every NVIDIA card; {} without the driver."""
-    from wattloop.measure.meters import nvml_library
+    from wattloop.meters import nvml_library
 
     try:
         nvml = nvml_library.open_nvml(host)

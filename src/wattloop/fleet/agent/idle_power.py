@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.accounting.idle import idle_path, load_idle
 from wattloop.core.errors import WattloopError
 from wattloop.core.records import Domain, Scope
 from wattloop.core.settings import Settings
 from wattloop.hardware.host import Host
-from wattloop.measure.accounting.idle_store import idle_path, load_idle
 
 __all__ = ["IdlePower", "fitted_idle_w"]
 

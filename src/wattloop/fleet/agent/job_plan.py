@@ -7,7 +7,7 @@ from wattloop.fleet.agent.gpu_numbers import gpu_names, parse_numbers
 from wattloop.fleet.agent.job_facts import cpus_on_node, facts_of_event
 from wattloop.fleet.agent.job_run import RunPlan
 from wattloop.fleet.agent.site import Site
-from wattloop.measure.run_id import new_run_id
+from wattloop.measure.run_header import new_run_id
 
 __all__ = ["job_plan", "tells_of"]
 

@@ -14,10 +14,10 @@ from wattloop.core.results import Missing, WindowResult
 from wattloop.fleet.agent.earlier_rows import chosen_rows
 from wattloop.fleet.agent.ledger import Account
 from wattloop.fleet.agent.share_domains import ShareMeter
-from wattloop.measure.channels import channels_of
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.resolve import resolve_window
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.run_journal import RunJournal
+from wattloop.measure.windows import window_energy
 from wattloop.store.journal import read_journal
 from wattloop.store.journal_writer import JournalWriter
 
@@ -93,7 +93,7 @@ class JobRun:
     ) -> None:
         self.plan = plan
         self.missing = list(missing)
-        self.feed = MeterFeed(ShareMeter(domains, signals), clock, 0)
+        self.feed = MeterStream(ShareMeter(domains, signals), clock, 0)
         self._journal = RunJournal(synced=True)
         self._zero_j = {domain.name: 0.0 for domain in domains}
         self._shown_j: dict[str, float] = {}
@@ -180,8 +180,8 @@ class JobRun:
     ) -> WindowResult:
         """Energy of the run by what its account says."""
         modelled = [Missing(n, why) for n, why in self.plan.modelled.items() if self.has(n)]
-        found = resolve_window(
-            channels_of([self.feed]),
+        found = window_energy(
+            domain_sources([self.feed]),
             [*self.missing, *modelled],
             name=self.plan.facts.get("name") or self.plan.job or "unallocated",
             window_id=0,

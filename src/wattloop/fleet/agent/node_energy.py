@@ -10,14 +10,12 @@ from wattloop.core.records import Domain, DomainKind, Gap
 from wattloop.core.results import Missing
 from wattloop.fleet.agent.plausible import PlausibleMeter
 from wattloop.fleet.agent.same_counter import goes_on
-from wattloop.measure.channels import Channel, channels_of, selected
-from wattloop.measure.counter_track import MODEL_S, CounterTrack
-from wattloop.measure.feeds import MeterFeed
-from wattloop.measure.fusion import ShapedCounter
-from wattloop.measure.meter import Context
-from wattloop.measure.registry import detect
-from wattloop.measure.resolve import unseen_wraps_reason
-from wattloop.measure.spans import BRIDGE_S, Span
+from wattloop.measure.domain_source import DomainSource, FusedCurve, domain_sources, selected
+from wattloop.measure.energy_curve import BRIDGE_S, MODEL_S, CounterCurve, EnergySpan
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.measure.windows import unseen_wraps_reason
+from wattloop.meters.base import Context
+from wattloop.meters.registry import detect
 
 __all__ = ["NodeEnergy"]
 
@@ -46,11 +44,11 @@ class NodeEnergy:
             if selected(part.name.partition(":")[0], families) and selected(part.name, left_out)
         ]
         self.feeds = [
-            MeterFeed(PlausibleMeter(meter, context.clock), context.clock, i)
+            MeterStream(PlausibleMeter(meter, context.clock), context.clock, i)
             for i, meter in enumerate(self._inventory.meters)
         ]
-        self.channels: dict[str, Channel] = {
-            channel.domain.name: channel for channel in channels_of(self.feeds, devices)
+        self.channels: dict[str, DomainSource] = {
+            channel.domain.name: channel for channel in domain_sources(self.feeds, devices)
         }
         used = {id(c.feed) for c in self.channels.values()}
         used |= {id(c.shape_feed) for c in self.channels.values() if c.shape_feed is not None}
@@ -213,17 +211,17 @@ class NodeEnergy:
 
     def _seed(
         self,
-        feed: MeterFeed,
+        feed: MeterStream,
         until_s: float,
         read_s: float,
         values: Mapping[int, tuple[float, float]],
         powers_w: Mapping[int, float | None],
     ) -> None:
         """Tracks that begin with what was read before, then go on with what is read now."""
-        now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterTrack) else None
+        now = [(t.last_read_s, t.last_raw_j) if isinstance(t, CounterCurve) else None
                for t in feed.tracks]  # fmt: skip
         for i, (before_j, raw_j) in values.items():
-            fresh = CounterTrack(feed.domains[i], feed.tracks[i].ticks)
+            fresh = CounterCurve(feed.domains[i], feed.tracks[i].ticks)
             fresh.model_w = powers_w[i]
             # A track takes a reading for half a period old; this one is exact at `until_s`.
             first_s = until_s + feed.domains[i].update_period_s / 2
@@ -236,7 +234,7 @@ class NodeEnergy:
             with feed.lock:
                 feed.tracks[i] = fresh
 
-    def _between(self, name: str, begin_s: float, end_s: float) -> Span | None:
+    def _between(self, name: str, begin_s: float, end_s: float) -> EnergySpan | None:
         return self.channels[name].between(begin_s, end_s) if end_s > begin_s else None
 
     def _note_gap(self, time_s: float, domain: str, gap: Gap) -> None:
@@ -245,12 +243,12 @@ class NodeEnergy:
             self.on_gap(time_s, domain, gap)
 
 
-def _counts(channel: Channel) -> bool:
+def _counts(channel: DomainSource) -> bool:
     return channel.domain.kind is DomainKind.COUNTER
 
 
-def _counter(channel: Channel) -> CounterTrack | None:
+def _counter(channel: DomainSource) -> CounterCurve | None:
     track = channel.track
-    if isinstance(track, ShapedCounter):
+    if isinstance(track, FusedCurve):
         return track.counter
-    return track if isinstance(track, CounterTrack) else None
+    return track if isinstance(track, CounterCurve) else None

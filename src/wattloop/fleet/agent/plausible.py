@@ -7,7 +7,7 @@ from wattloop.core.clock import Clock
 from wattloop.core.plausible import highest_power_w
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.core.results import Missing
-from wattloop.measure.meter import Meter, Reading
+from wattloop.meters.base import Meter, Reading
 
 __all__ = ["PlausibleMeter", "highest_w"]
 

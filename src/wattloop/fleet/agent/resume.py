@@ -11,8 +11,8 @@ from wattloop.fleet.agent.ledger import Account, Ledger
 from wattloop.fleet.agent.shares import NOBODY
 from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.state import AgentState, KeptRun
-from wattloop.measure.closing import close_journal
-from wattloop.measure.run_id import new_run_id
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.measure.run_header import new_run_id
 from wattloop.store.journal import read_journal
 from wattloop.store.journal_writer import JournalWriter
 
@@ -97,7 +97,7 @@ def end_as_died(path: Path, why: str) -> bool:
         return False
     journal = read_journal(path)
     if journal is not None:
-        end = close_journal(journal)
+        end = finalize_orphaned_run(journal)
         result = WindowResult.from_dict(end["result"])
         warnings = (*result.warnings, f"{why}: it ends with the last reading")
         writer.end({**end, "result": result._replace(warnings=warnings).to_dict()})

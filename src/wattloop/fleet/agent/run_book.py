@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from wattloop.accounting.summary import account as accounted
 from wattloop.core.records import Domain
 from wattloop.core.results import Missing, RunStatus
 from wattloop.fleet.agent.desk import Answer
@@ -18,8 +19,7 @@ from wattloop.fleet.agent.run_header import run_header, run_settings
 from wattloop.fleet.agent.share_domains import nobody_domain, share_domain
 from wattloop.fleet.agent.shares import Layout, Occupant
 from wattloop.fleet.agent.site import Site
-from wattloop.measure.accounting.summary import account as accounted
-from wattloop.measure.run_id import new_run_id
+from wattloop.measure.run_header import new_run_id
 
 __all__ = ["RunBook"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from wattloop.core.settings import Settings
 from wattloop.fleet.agent.job_run import JobRun, RunPlan
 from wattloop.hardware.host import Host
-from wattloop.measure.header import feed_to_dict, without_secrets
 from wattloop.measure.job import Job
+from wattloop.measure.run_header import feed_to_dict, without_secrets
 from wattloop.version import __version__
 
 __all__ = ["UNALLOCATED", "run_header", "run_settings"]

@@ -20,7 +20,7 @@ from wattloop.fleet.agent.state import STATUS_FILE
 from wattloop.fleet.delivery.loop import Delivery
 from wattloop.fleet.delivery.options import DeliveryOptions
 from wattloop.fleet.delivery.status import NodeStatus, write_status
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.fold import fold
 from wattloop.version import __version__
@@ -163,7 +163,7 @@ class LocalStore:
         try:
             with open_store(self._site.store) as store:
                 for path in paths:
-                    fold(store, path, close_journal)
+                    fold(store, path, finalize_orphaned_run)
         except StoreError as error:
             _log.warning("runs wait in %s: %s", self._site.journals, error)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Domain, DomainKind, Gap, Signal
 from wattloop.fleet.agent.shares import Layout
-from wattloop.measure.meter import Meter, Reading
+from wattloop.meters.base import Meter, Reading
 
 __all__ = ["ShareMeter", "nobody_domain", "share_domain"]
 

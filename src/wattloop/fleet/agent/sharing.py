@@ -15,8 +15,8 @@ from wattloop.fleet.agent.node_energy import NodeEnergy
 from wattloop.fleet.agent.run_book import RunBook
 from wattloop.fleet.agent.shares import NOBODY, Layout, Stretch
 from wattloop.fleet.agent.site import Site
-from wattloop.measure.meter import Context
-from wattloop.measure.spans import BRIDGE_S
+from wattloop.measure.energy_curve import BRIDGE_S
+from wattloop.meters.base import Context
 
 __all__ = ["Sharing"]
 

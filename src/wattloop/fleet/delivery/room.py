@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattloop.fleet.delivery.outbox import THINNED, Outbox, Waiting
-from wattloop.measure.closing import close_journal
+from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.frames import END, EVENT, HEADER, SAMPLES, frames_in, json_frame, pack_frame
 from wattloop.store.journal import read_journal
 
@@ -95,7 +95,7 @@ def _without_samples(path: Path) -> bytes:
     if journal is not None:
         # its writer died: the energy of what it read is worked out while the samples are there
         kept.append(json_frame(EVENT, {"type": "note", "text": NOTE}))
-        kept.append(json_frame(END, close_journal(journal)))
+        kept.append(json_frame(END, finalize_orphaned_run(journal)))
     return b"".join(kept)
 
 

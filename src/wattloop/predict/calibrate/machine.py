@@ -11,8 +11,8 @@ from typing import Any
 
 from wattloop.core.errors import ConfigError, MeterUnavailable
 from wattloop.core.units import format_bytes
-from wattloop.measure.meter import Context
-from wattloop.measure.meters import amd_gpu
+from wattloop.meters import amd_gpu
+from wattloop.meters.base import Context
 from wattloop.predict.calibrate.device import Bench
 from wattloop.predict.calibrate.host import probe
 from wattloop.predict.calibrate.sensor import MeterSensor, NvmlSensor, Sensor

@@ -11,9 +11,9 @@ from wattloop.core.beside import Beside
 from wattloop.core.errors import MeterUnavailable
 from wattloop.core.records import DomainKind, Gap
 from wattloop.hardware.host import Host
-from wattloop.measure.meter import Meter
-from wattloop.measure.meters import nvml_library
-from wattloop.measure.meters.nvidia_card import partitioned
+from wattloop.meters import nvml_library
+from wattloop.meters.base import Meter
+from wattloop.meters.nvidia import partitioned
 
 CLOCK_SM = 1
 

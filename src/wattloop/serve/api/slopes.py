@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from wattloop.measure.accounting.slope import slopes
+from wattloop.accounting.energy_slope import slopes
 
 __all__ = ["DeviceSlope", "NoSlope", "SlopesAnswer", "slopes_of"]
 

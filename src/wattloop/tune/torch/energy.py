@@ -3,9 +3,9 @@
 import time
 from typing import Protocol
 
+from wattloop.core.config_file import load_settings
 from wattloop.core.settings import Settings
 from wattloop.measure.api import active_session
-from wattloop.measure.configfile import load_settings
 from wattloop.measure.session import Session
 from wattloop.tune.metering import Joules, scope_of, scoped
 

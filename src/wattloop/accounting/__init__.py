@@ -1,0 +1,1 @@
+"""Accounting: carbon, cost, efficiency and idle energy from the joules of a window."""

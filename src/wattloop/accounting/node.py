@@ -1,0 +1,194 @@
+"""Energy of the whole node, measured or modelled, and of the facility by its PUE."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from wattloop.core.model_error import EnergyError, ModelError, energy_error
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope
+from wattloop.core.results import DomainEnergy, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_power
+from wattloop.hardware.chassis import ADAPTER_W, BOARD_W, DISK_W, FAN_SHARE, PSU_EFFICIENCY, Fact
+
+# Energy of the whole node. Where nobody measures it, a stated model.
+#
+# P_node = (P_measured + P_other) / eta_psu
+#
+# P_other is what has no sensor: board, disk, adapter card, and fans that work in proportion to the
+# power they cool. The defaults and their ranges are in `wattloop.hardware.chassis`.
+
+WHOLE = 0.99
+
+
+"""A node that was read for less of the time is not known as a whole."""
+
+
+class NodeEnergy(NamedTuple):
+    """Joules the node drew from its socket, and how they were found.
+
+    Attributes:
+        energy_j: joules, or None with `reason` when there is nothing to start from.
+        uncertainty_j: half-width; for the model, from the published ranges of its constants.
+        complete: False when a part of the node was missing from what the model started from.
+        assumptions: the model in words.
+        error: the uncertainty taken apart, for a comparison with other windows of this node.
+    """
+
+    energy_j: float | None
+    uncertainty_j: float = 0.0
+    provenance: Provenance | None = None
+    complete: bool = True
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    error: EnergyError | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = self._asdict()
+        del data["error"]
+        return data
+
+
+def node_energy(result: WindowResult, settings: Settings) -> NodeEnergy:
+    """What is measured of the whole node, else the model over what was measured of its parts."""
+    measured = _measured_node(result)
+    if measured:
+        sources = " and ".join(domain.source for domain in measured)
+        return NodeEnergy(
+            energy_j=sum(domain.energy_j or 0.0 for domain in measured),
+            uncertainty_j=math.hypot(*(domain.uncertainty_j for domain in measured)),
+            provenance=Provenance.weakest(domain.provenance for domain in measured),
+            complete=all(domain.covered >= WHOLE for domain in measured),
+            assumptions=(f"node energy read from {sources}; nothing added",),
+            error=energy_error(measured, result.duration_s),
+        )
+    energy_j = result.energy_j
+    if energy_j is None or result.provenance is None:
+        return NodeEnergy(energy_j=None, complete=False, reason="no part of the node was measured")
+    return _modelled(result, energy_j, result.provenance, settings)
+
+
+def _measured_node(result: WindowResult) -> list[DomainEnergy]:
+    """One domain, or several that make up the node together: modules, or two batteries."""
+    # psys stops at the board (and makers disagree where), so it is not the node's energy.
+    return [d for d in result.counted if d.scope is Scope.NODE and d.name != "psys"]
+
+
+def _modelled(
+    result: WindowResult, energy_j: float, provenance: Provenance, settings: Settings
+) -> NodeEnergy:
+    duration_s = result.duration_s
+    power_w = energy_j / duration_s if duration_s > 0 else 0.0
+    other_w = _other_w(
+        power_w, settings.node_overhead_w, settings.node_share, _host_share(result.domains)
+    )
+    eta = _efficiency(settings.psu_efficiency)
+    node_j = (energy_j + other_w.value * duration_s) / eta.value
+    # Independent unknowns: sensors, the other parts, the power supply.
+    uncertainty_j = math.hypot(
+        result.uncertainty_j / eta.value,
+        other_w.half_width * duration_s / eta.value,
+        node_j * eta.half_width / eta.value,
+    )
+    assumptions = [
+        "node = (measured + other parts) / efficiency of the power supply",
+        f"other parts {format_power(other_w.value)} ± {format_power(other_w.half_width)}: "
+        f"{other_w.source}",
+        f"power supply {eta.value:.2f} ± {eta.half_width:.2f}: {eta.source}",
+    ]
+    if result.missing:
+        names = ", ".join(m.name for m in result.missing)
+        assumptions.append(f"too low: without {names}, which could not be read")
+    return NodeEnergy(
+        energy_j=node_j,
+        uncertainty_j=uncertainty_j,
+        provenance=Provenance.weakest((Provenance.MODELLED, provenance)),
+        complete=not result.missing,
+        assumptions=tuple(assumptions),
+        error=_error(result, node_j, other_w, eta),
+    )
+
+
+def _error(result: WindowResult, node_j: float, other_w: Fact, eta: Fact) -> EnergyError:
+    """Other parts and power supply are models of this node too, as good in every window."""
+    parts = energy_error(result.counted, result.duration_s)
+    models = {
+        key: ModelError(model.energy_j / eta.value, model.relative, model.power_w / eta.value)
+        for key, model in parts.models.items()
+    }
+    models["other parts"] = ModelError(0.0, 0.0, other_w.half_width / eta.value)
+    models["power supply"] = ModelError(node_j, eta.half_width / eta.value, 0.0)
+    return EnergyError(node_j, result.duration_s, parts.random_j / eta.value, models)
+
+
+def _host_share(domains: Sequence[DomainEnergy]) -> float:
+    """Part of the host that this machine has: 1 unless it is a virtual one.
+
+    A host's board, disks and network card serve all its guests, so a guest is charged for them as
+    it is for the processors.
+    """
+    shares = [d.host_share for d in domains if d.scope is Scope.CPU and d.name.endswith("/package")]
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def _other_w(power_w: float, stated_w: float | None, share: float, host_share: float) -> Fact:
+    """Board, disks and network card are one per host: a guest or a job carries its share.
+
+    What the user states is of this machine, so only a job's share of it applies.
+    """
+    if stated_w is not None:
+        return Fact(share * stated_w, 0.0, f"{_part(share)}your setting node_overhead_w")
+    fixed = (BOARD_W, DISK_W, ADAPTER_W)
+    share *= host_share
+    guest = "" if host_share == 1 else ", the part of the host's threads that is ours"
+    return Fact(
+        share * sum(part.value for part in fixed) + FAN_SHARE.value * power_w,
+        math.hypot(*(share * part.half_width for part in fixed), FAN_SHARE.half_width * power_w),
+        f"{_part(share)}board {BOARD_W.value:g} W, disk {DISK_W.value:g} W, network card "
+        f"{ADAPTER_W.value:g} W{guest}; fans {FAN_SHARE.value:.0%} of what they cool "
+        "(docs/accounting.md)",
+    )
+
+
+def _part(share: float) -> str:
+    return "" if share == 1 else f"{share:.2g} of " if share < 0.01 else f"{share:.0%} of "
+
+
+def _efficiency(stated: float | None) -> Fact:
+    if stated is not None:
+        return Fact(stated, 0.0, "your setting psu_efficiency")
+    return PSU_EFFICIENCY
+
+
+# Energy of the room: what the node used, times the PUE the user states.
+#
+# E_facility = E_node x PUE
+
+
+class FacilityEnergy(NamedTuple):
+    """Joules with cooling and distribution. The PUE is stated, so it adds no uncertainty."""
+
+    energy_j: float | None
+    uncertainty_j: float
+    pue: float
+    provenance: Provenance | None
+    assumption: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return self._asdict()
+
+
+def facility_energy(node: NodeEnergy, pue: float, pue_source: str = "default") -> FacilityEnergy:
+    """Node energy times PUE; None stays None."""
+    return FacilityEnergy(
+        energy_j=None if node.energy_j is None else node.energy_j * pue,
+        uncertainty_j=node.uncertainty_j * pue,
+        pue=pue,
+        provenance=node.provenance,
+        assumption="PUE 1: cooling and distribution of the room are not counted; set pue"
+        if pue == 1.0 and pue_source == "default"
+        else f"PUE {pue:g} ({pue_source})",
+    )

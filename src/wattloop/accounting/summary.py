@@ -1,0 +1,241 @@
+"""All accounting of a window, and the summary line that fits a log."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wattloop.accounting.carbon import Intensity, IntensitySearch, carbon_g, find_intensity
+from wattloop.accounting.cost import Cost, Equivalent, cost_of, equivalents
+from wattloop.accounting.efficiency import Efficiency, Insight, efficiencies, insights
+from wattloop.accounting.idle import ApplicationEnergy, IdleLine, application_energy
+from wattloop.accounting.node import FacilityEnergy, NodeEnergy, facility_energy, node_energy
+from wattloop.core.provenance import Provenance
+from wattloop.core.records import Scope
+from wattloop.core.results import WindowResult
+from wattloop.core.settings import Settings
+from wattloop.core.units import format_duration, format_energy, format_mass
+
+STRONG = (Provenance.MEASURED,)
+
+
+"""Provenance that needs no word; any other is stated."""
+
+
+def summary_line(accounting: "Accounting") -> str:
+    """`wattloop: 12.4 kJ (3.44 Wh) ±0.3% in 61.2 s | cpu 4.1 kJ gpu 8.0 kJ | ...`."""
+    parts = (
+        _total(accounting.result),
+        _scopes(accounting.result),
+        _grid(accounting),
+        _efficiency(accounting.efficiencies),
+    )
+    return "wattloop: " + " | ".join(part for part in parts if part)
+
+
+def _total(result: WindowResult) -> str:
+    lasted = format_duration(result.duration_s)
+    energy_j = result.energy_j
+    if energy_j is None:
+        return f"nothing measured in {lasted}"
+    share = f" ±{_percent(result.uncertainty_j / abs(energy_j))}" if energy_j else ""
+    return f"{format_energy(energy_j)}{share} in {lasted}"
+
+
+def _scopes(result: WindowResult) -> str:
+    words = []
+    for scope in Scope:
+        energy_j = result.scope_energy_j(scope)
+        if energy_j is None:
+            continue
+        parts = [
+            d.provenance for d in result.domains if d.scope is scope and d.energy_j is not None
+        ]
+        weakest = Provenance.weakest(parts)
+        weak = "" if weakest in STRONG else f" ({weakest.value})"
+        words.append(f"{scope.value} {_short(energy_j)}{weak}")
+    words += [f"{name} missing" for name in dict.fromkeys(m.name for m in result.missing)]
+    return " ".join(words)
+
+
+def _grid(accounting: "Accounting") -> str:
+    """What was drawn from the grid; only where carbon or cost is asked for."""
+    words = []
+    if accounting.carbon_g is not None and accounting.intensity is not None:
+        where = (accounting.intensity.zone, accounting.intensity.year)
+        words.append(" ".join([_carbon(accounting.carbon_g), *(str(w) for w in where if w)]))
+    if accounting.cost is not None:
+        words.append(f"{accounting.cost.amount:.2g} {accounting.cost.currency}")
+    facility = accounting.facility
+    if not words or facility.energy_j is None or facility.provenance is None:
+        return ""
+    weak = [] if facility.provenance in STRONG else [facility.provenance.value]
+    hints = [*weak, *([f"PUE {facility.pue:g}"] if facility.pue != 1 else [])]
+    how = f" ({', '.join(hints)})" if hints else ""
+    return f"from the grid {_short(facility.energy_j)}{how}: {', '.join(words)}"
+
+
+def _efficiency(efficiencies: Sequence[Efficiency]) -> str:
+    node = next((e for e in efficiencies if e.name == "node"), None)
+    if node is None:
+        return ""
+    weak = [] if node.provenance in STRONG else [node.provenance.value]
+    hints = [*weak, *([f"of {node.basis}"] if node.capped else [])]
+    extra = f" ({', '.join(hints)})" if hints else ""
+    return f"efficiency {node.value:.2f} {node.label.value}{extra}"
+
+
+def _short(energy_j: float) -> str:
+    """Joules without the watt-hours in brackets."""
+    return format_energy(energy_j).partition(" (")[0]
+
+
+def _carbon(mass_g: float) -> str:
+    """`1.2 gCO2e`."""
+    return f"{format_mass(mass_g)}CO2e"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+NO_IDLE = "application energy is not known: fit this machine's idle line with 'wattloop idle'"
+
+
+NO_TARIFF = (
+    "set tariff: {per_kwh: 0.25, currency: EUR} to what you pay, in wattloop.yaml; or "
+    "WATTLOOP_TARIFF"
+)
+
+
+NO_LIMIT = "no efficiency: no device has both a known power limit and a reading; set cpu_tdp_w:"
+
+
+class Accounting(NamedTuple):
+    """Everything derived from one window.
+
+    Carbon, cost and equivalents are of the facility energy (node x PUE), since that is what is
+    drawn from the grid and paid for. What is not known is None, and `notes` says why.
+    """
+
+    result: WindowResult
+    application: ApplicationEnergy | None
+    node: NodeEnergy
+    facility: FacilityEnergy
+    intensity: Intensity | None
+    carbon_g: float | None
+    carbon_reason: str
+    cost: Cost | None
+    cost_reason: str
+    efficiencies: tuple[Efficiency, ...]
+    insights: tuple[Insight, ...]
+    equivalents: tuple[Equivalent, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """`low`, `medium` or `high` for `cpu`, `gpu` and `node`, as far as they are known."""
+        return {
+            e.name: e.label.value for e in self.efficiencies if e.name in ("cpu", "gpu", "node")
+        }
+
+    @property
+    def line(self) -> str:
+        """One line for a log."""
+        return summary_line(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "application": self.application.to_dict() if self.application else None,
+            "node": self.node.to_dict(),
+            "facility": self.facility.to_dict(),
+            "carbon_g": self.carbon_g,
+            "carbon_reason": self.carbon_reason,
+            "carbon_intensity": self.intensity.to_dict() if self.intensity else None,
+            "cost": self.cost.to_dict() if self.cost else None,
+            "cost_reason": self.cost_reason,
+            "efficiencies": [e.to_dict() for e in self.efficiencies],
+            "labels": self.labels,
+            "insights": [i.to_dict() for i in self.insights],
+            "equivalents": [e.to_dict() for e in self.equivalents],
+            "notes": list(self.notes),
+            "summary": self.line,
+        }
+
+
+def account(
+    result: WindowResult,
+    settings: Settings,
+    *,
+    idle_lines: Mapping[str, IdleLine] | None = None,
+    idle_note: str = "",
+    started_wall_s: float | None = None,
+    intensity: IntensitySearch | None = None,
+) -> Accounting:
+    """Account for one window. Never raises for a wrong zone, file or provider: notes say so.
+
+    Args:
+        result: the window.
+        settings: PUE, zone, tariff and what else the user stated.
+        idle_lines: this machine's idle lines, when it has them.
+        idle_note: age of those lines (`IdleRecord.note`).
+        started_wall_s: time of day at which the window began; a carbon series needs it.
+        intensity: an intensity found before. Without it, it is looked for here, which may ask a
+            live provider: give it when accounting for many windows of one run.
+    """
+    application = application_energy(result, idle_lines) if idle_lines else None
+    node = node_energy(result, settings)
+    facility = facility_energy(node, settings.pue, settings.sources.get("pue", "default"))
+    ended_wall_s = None if started_wall_s is None else started_wall_s + result.duration_s
+    search = intensity or find_intensity(settings, started_wall_s, ended_wall_s)
+    mass_g, carbon_reason = _carbon_summary(facility, search)
+    cost, cost_reason = _cost(facility, settings)
+    found = efficiencies(result, settings.cpu_tdp_w)
+    return Accounting(
+        result=result,
+        application=application,
+        node=node,
+        facility=facility,
+        intensity=search.found,
+        carbon_g=mass_g,
+        carbon_reason=carbon_reason,
+        cost=cost,
+        cost_reason=cost_reason,
+        efficiencies=found,
+        insights=insights(found),
+        equivalents=equivalents(facility.energy_j, mass_g),
+        notes=(
+            *_application_notes(application, idle_note),
+            *node.assumptions,
+            facility.assumption,
+            *search.notes,
+            *([] if search.found is None else [f"carbon intensity: {search.found.source}"]),
+            *([f"carbon: {carbon_reason}"] if carbon_reason else []),
+            *([f"cost: {cost_reason}"] if cost_reason else []),
+            *([] if found else [NO_LIMIT]),
+        ),
+    )
+
+
+def _carbon_summary(facility: FacilityEnergy, search: IntensitySearch) -> tuple[float | None, str]:
+    if search.found is None:
+        return None, search.reason
+    if facility.energy_j is None:
+        return None, "nothing was measured"
+    return carbon_g(facility.energy_j, search.found.g_co2e_per_kwh), ""
+
+
+def _cost(facility: FacilityEnergy, settings: Settings) -> tuple[Cost | None, str]:
+    if settings.tariff_per_kwh is None:
+        return None, NO_TARIFF
+    if facility.energy_j is None:
+        return None, "nothing was measured"
+    return cost_of(facility.energy_j, settings.tariff_per_kwh, settings.currency), ""
+
+
+def _application_notes(application: ApplicationEnergy | None, idle_note: str) -> list[str]:
+    if application is None:
+        return [NO_IDLE]
+    notes = [idle_note] if idle_note else []
+    notes += application.warnings
+    lacking = [d for d in application.domains if d.in_total and d.energy_j is None]
+    return notes + [f"application energy without {d.name}: {d.reason}" for d in lacking]

@@ -1,0 +1,255 @@
+"""The user's `wattloop.yaml`: found, read, and checked with errors that name line and field."""
+
+import itertools
+import os
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattloop.core.errors import ConfigError
+from wattloop.core.ownership import distrust, is_trusted
+from wattloop.core.settings import Settings, settings_from
+from wattloop.core.user_path import user_path
+
+FILE_NAME = "wattloop.yaml"
+
+
+FIELDS: dict[str, str] = {
+    "interval": "interval_s",
+    "devices": "devices",
+    "meters": "meters",
+    "pue": "pue",
+    "zone": "zone",
+    "tariff.per_kwh": "tariff_per_kwh",
+    "tariff.currency": "currency",
+    "carbon.g_per_kwh": "carbon_g_per_kwh",
+    "carbon.url": "carbon_url",
+    "carbon.file": "carbon_file",
+    "store": "store",
+    "cpu_tdp_w": "cpu_tdp_w",
+    "dimms": "dimms",
+    "node.overhead_w": "node_overhead_w",
+    "node.psu_efficiency": "psu_efficiency",
+    "gauges": "gauges",
+    "redfish_url": "redfish_url",
+    "ipmi": "ipmi",
+    "visa": "visa_resource",
+    "replay": "replay_file",
+    "virtual_gpus": "virtual_gpus",
+    "sampler": "sampler",
+    "share": "share",
+    "retain": "retain",
+}
+
+
+"""Key in the file -> setting."""
+
+
+SECTIONS = frozenset(key.partition(".")[0] for key in FIELDS if "." in key)
+
+
+REMEDY = (
+    "name it with --config or WATTLOOP_CONFIG if you trust it, or copy it to a file of your own"
+)
+
+
+PATHS = frozenset({"store", "carbon_file", "replay_file"})
+
+
+def load_settings(
+    environment: Mapping[str, str] | None = None,
+    config: str | None = None,
+    needs: Collection[str] | None = None,
+) -> Settings:
+    """Defaults, then the file (`config`, or the one found), then `WATTLOOP_*` variables.
+
+    A wrong value of a setting that is not in `needs` (None: all are) stops nothing and is kept in
+    `Settings.faults`.
+    """
+    env = os.environ if environment is None else environment
+    path = find_config(env, config)
+    if path is None:
+        return settings_from(env, None, needs)
+    named = bool(config or env.get("WATTLOOP_CONFIG"))
+    return settings_from(env, _read(path, Settings(), named=named), needs)
+
+
+def find_config(environment: Mapping[str, str], config: str | None = None) -> Path | None:
+    """The file to use: the one named, else the nearest, else the user's own; None without any.
+
+    Looks in the working directory and its parents up to the root of a git repository or the home
+    directory; outside of both, as long as the folders belong to this user. A file that another user
+    can have written is ignored, which is said once. A file that was named is used, whoever it
+    belongs to, and is an error if it does not exist.
+    """
+    for name, source in ((config, "--config"), (environment.get("WATTLOOP_CONFIG"), "")):
+        if name:
+            path = user_path(name)
+            origin = source or "WATTLOOP_CONFIG"
+            try:
+                is_file = path.is_file()
+            except OSError as error:
+                raise ConfigError(f"{origin}: {path} cannot be read: {error.strerror}") from None
+            if not is_file:
+                raise ConfigError(f"{origin}: {path} is not a file; name an existing {FILE_NAME}")
+            return path
+    # Path.is_file would raise where a directory may not be read; what we cannot see is not there
+    found = (path for path in _candidates(environment) if os.path.isfile(path))  # noqa: PTH113 - above
+    return next((path for path in found if is_trusted(path, REMEDY)), None)
+
+
+def read_config(path: Path, base: Settings | None = None) -> Settings:
+    """`base` (or the defaults) with the values of one file.
+
+    Raises:
+        ConfigError: `FILE:LINE: field ...`, with what is allowed.
+    """
+    return _read(path, base or Settings()).checked()
+
+
+def _read(path: Path, settings: Settings, *, named: bool = True) -> Settings:
+    """`settings` with the values of a file; wrong ones are among its faults."""
+    for entry in _entries(path, named=named):
+        name = FIELDS[entry.key]
+        source = f"file {path}:{entry.line}"
+        value = entry.value
+        if isinstance(value, str) and name in PATHS:
+            value = _from_file_of(path, value)
+        try:
+            settings = settings.overridden({name: value}, source)
+        except ConfigError as error:
+            detail = str(error).removeprefix(f"{source}: {name}")
+            hint = "; put it in quotes" if "must be text" in detail else ""
+            fault = f"{path}:{entry.line}: {entry.key}{detail}{hint}"
+            settings = settings.with_fault(name, fault)
+    return settings
+
+
+class _Entry(NamedTuple):
+    key: str
+    value: Any
+    line: int
+
+
+def _entries(path: Path, *, named: bool) -> Iterator[_Entry]:
+    import yaml
+
+    try:
+        with path.open("rb") as file:
+            # another user may have put another file there since it was found
+            if not named and distrust(path, status=os.fstat(file.fileno())):
+                return
+            text = file.read().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return
+        pairs = list(_pairs(path, root, "the file"))
+        for key, node in pairs:
+            yield from _entry(path, key, node, loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{path}{line}: not valid YAML: {problem}") from None
+    finally:
+        loader.dispose()
+
+
+def _entry(path: Path, key: Any, node: Any, loader: Any) -> Iterator[_Entry]:
+    """The value of one top-level key, or those of its section."""
+    line = key.start_mark.line + 1
+    name = key.value
+    if name == "tariff" and node.id == "scalar":
+        name = "tariff.per_kwh"  # `tariff: 0.25` is plain enough
+    if name in SECTIONS:
+        for inner, inner_node in _pairs(path, node, name):
+            full = f"{name}.{inner.value}"
+            _check_known(path, full, inner.start_mark.line + 1)
+            value = loader.construct_object(inner_node, deep=True)
+            yield _Entry(full, value, inner.start_mark.line + 1)
+        return
+    _check_known(path, name, line)
+    _check_no_duplicates(path, node, name)
+    yield _Entry(name, loader.construct_object(node, deep=True), line)
+
+
+def _pairs(path: Path, node: Any, what: str) -> Iterator[tuple[Any, Any]]:
+    """Keys and values of a mapping; refuses anything else, and a key that occurs twice."""
+    line = node.start_mark.line + 1
+    if node.id != "mapping":
+        raise ConfigError(f"{path}:{line}: {what} must be 'key: value' lines, not a {node.id}")
+    first: dict[Any, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.id != "scalar":
+            raise ConfigError(f"{path}:{line}: {what}: a key must be a plain word")
+        if key.value in first:
+            raise ConfigError(
+                f"{path}:{line}: '{key.value}' is given twice, first on line {first[key.value]}; "
+                "keep one"
+            )
+        first[key.value] = line
+        yield key, value
+
+
+def _check_no_duplicates(path: Path, node: Any, what: str) -> None:
+    """Inside values too (gauges), a repeated key would silently lose the first."""
+    if node.id == "mapping":
+        for key, value in _pairs(path, node, what):
+            _check_no_duplicates(path, value, f"{what}.{key.value}")
+    elif node.id == "sequence":
+        for value in node.value:
+            _check_no_duplicates(path, value, what)
+
+
+def _check_known(path: Path, key: str, line: int) -> None:
+    if key in FIELDS:
+        return
+    section = key.partition(".")[0]
+    inside = "." in key and section in SECTIONS
+    known = [k for k in FIELDS if k.startswith(f"{section}.")] if inside else []
+    known = known or sorted({k.partition(".")[0] for k in FIELDS})
+    import difflib  # needed for the wrong word only
+
+    near = difflib.get_close_matches(key, [*known, *FIELDS], n=1, cutoff=0.6)
+    advice = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+    raise ConfigError(f"{path}:{line}: unknown key '{key}'; {advice}")
+
+
+def _from_file_of(path: Path, value: str) -> str:
+    """Paths in the file are relative to the file, wherever the command is started."""
+    if not value or "://" in value:
+        return value
+    return str(path.resolve().parent / user_path(value))
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = Path(environment.get("HOME") or Path.home())
+    try:
+        here = Path.cwd()
+    except OSError:  # the working directory was removed, or may not be read
+        here = home
+    for directory in _folders(here, home):
+        yield directory / FILE_NAME
+    base = environment.get("XDG_CONFIG_HOME") or str(home / ".config")
+    yield Path(base) / "wattloop" / FILE_NAME
+
+
+def _folders(here: Path, home: Path) -> list[Path]:
+    """The working directory and those above it in which a file may speak for it."""
+    line = [here, *here.parents]
+    for number, directory in enumerate(line):
+        if directory == home or os.path.exists(directory / ".git"):  # noqa: PTH110 - never raises
+            return line[: number + 1]
+    return list(itertools.takewhile(_is_ours, line)) or [here]
+
+
+def _is_ours(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

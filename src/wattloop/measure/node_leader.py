@@ -1,0 +1,473 @@
+"""One process per job and node reads the devices; the others follow it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import time
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattloop.core.records import Gap
+from wattloop.measure.job import Job
+from wattloop.measure.meter_stream import MeterStream
+from wattloop.store.frames import HEADER, SAMPLES, SampleBlock
+from wattloop.store.journal import Journal, JournalTail, read_journal
+
+# One process per job and node counts the devices; the others look on.
+#
+# The claim is an exclusive `flock` on a small file named after the job. The kernel frees it when
+# its holder dies, and another process of the job takes over.
+
+KEPT_S = 86_400.0
+
+
+"""A claim nobody holds is removed a day after its job's last process took it."""
+
+
+TIDY_EVERY_S = 3600.0
+
+
+"""Looking at thousands of claims takes a tenth of a second: not at the end of every run."""
+
+
+def lock_directory() -> Path:
+    """A folder of this user on this node (never a shared file system)."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "wattloop"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"wattloop-{os.getuid()}"
+
+
+class NodeLock:
+    """The right to count this node's devices for one job."""
+
+    def __init__(self, job_id: str, directory: Path | None = None) -> None:
+        self._path = (directory or lock_directory()) / f"{_file_name(job_id)}.claim"
+        self._fd = -1
+        self.before: dict[str, Any] | None = None
+        """Who held it before us, as they left it; known once it was taken."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._fd >= 0
+
+    def take(self, owner: dict[str, Any]) -> bool:
+        """Try to become the one who counts; `owner` is what the others will read."""
+        if self.held:
+            return True
+        try:
+            fd = self._opened()
+        except OSError:
+            return True  # nowhere to agree with others: count, rather than lose the energy
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_ino != self._path.stat().st_ino:
+                raise FileNotFoundError(self._path)  # somebody tidied it away: try again later
+        except OSError:
+            os.close(fd)
+            return False
+        self.before = self.owner()
+        with suppress(OSError):  # a full disk: we count, but cannot say who we are
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(owner).encode(), 0)
+        self._fd = fd
+        return True
+
+    def owner(self) -> dict[str, Any] | None:
+        """Who holds it, as they described themselves."""
+        try:
+            data: dict[str, Any] = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        return data
+
+    def release(self, until_s: float | None = None) -> None:
+        """Let another process count from now on; `until_s` is the time up to which we did."""
+        if self._fd < 0:
+            return
+        owner = self.owner()
+        if until_s is not None and owner is not None:
+            with suppress(OSError):  # a full disk: the next one looks into our journal instead
+                os.pwrite(self._fd, json.dumps({**owner, "until_s": until_s}).encode(), 0)
+        self.forget()
+        _tidy(self._path.parent)
+
+    def forget(self) -> None:
+        """Close our copy of the file; in a forked child this leaves the parent's claim alone."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _opened(self) -> int:
+        """The file, in a folder that nobody else can write to."""
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to somebody else")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(self._path, flags, 0o600)
+
+
+def _tidy(directory: Path) -> None:
+    """Remove the claims of jobs that ended long ago, now and then."""
+    now_s = time.time()
+    last, oldest_s = directory / "tidied", now_s - KEPT_S
+    with suppress(FileNotFoundError):
+        if 0 <= now_s - last.stat().st_mtime < TIDY_EVERY_S:
+            return
+    with suppress(OSError):
+        last.touch(mode=0o600)
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(".claim") and entry.stat().st_mtime < oldest_s:
+                _remove_unless_held(entry.path)
+
+
+def _remove_unless_held(path: str) -> None:
+    with suppress(OSError), Path(path).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        Path(path).unlink()
+
+
+def _file_name(job_id: str) -> str:
+    """A name that differs for different jobs and is valid everywhere."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in job_id)[:120]
+    return f"{safe}-{zlib.crc32(job_id.encode()):08x}"
+
+
+# Readings of several processes on one node, made into those of a single watcher.
+#
+# Every process stamps its readings by itself, and on a busy machine a stamp may be off by the time
+# the process had to wait; readings sorted by such stamps would run backwards. So one process is
+# believed for as long as it was there, and others only for the time before and after it.
+
+LATE_STAMP_S = 1.0
+
+
+"""A counter that steps back this shortly after a change of process was stamped late."""
+
+
+OWN_ZERO = frozenset({"perf", "estimate", "virtual", "virtual-node"})
+
+
+"""Meters that count from the moment a process opened them; others show everybody the same."""
+
+
+Rows = list[tuple[float, list[float]]]
+
+
+class _Layout(NamedTuple):
+    """A meter with its domains: the same in every process that reads it."""
+
+    meter: str
+    names: tuple[str, ...]
+    description: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.meter, *self.names)
+
+    @property
+    def counters(self) -> list[int]:
+        kinds = enumerate(d["kind"] for d in self.description["domains"])
+        return [i for i, kind in kinds if kind == "counter"]
+
+
+def merged_journal(journals: Sequence[Journal]) -> Journal:
+    """One journal out of several of the same node, the most trusted first."""
+    layouts: dict[tuple[str, ...], _Layout] = {}
+    merged: dict[tuple[str, ...], Rows] = {}
+    for journal in journals:
+        own = [_layout(feed) for feed in journal.header["feeds"]]
+        for layout in own:
+            layouts.setdefault(layout.key, layout)
+        for index, rows in _rows(journal, len(own)).items():
+            layout = own[index]
+            merged[layout.key] = _joined(merged.get(layout.key, []), rows, layout)
+    first = journals[0]
+    header = {**first.header, "feeds": [layout.description for layout in layouts.values()]}
+    blocks = [
+        _block(feed, len(layout.names), merged[key])
+        for feed, (key, layout) in enumerate(layouts.items())
+        if merged.get(key)
+    ]
+    return Journal(first.path, header, blocks)
+
+
+def _joined(trusted: Rows, other: Rows, layout: _Layout) -> Rows:
+    """`trusted`, with what `other` has of the time before and after."""
+    counters = layout.counters
+    shifted = counters if layout.meter in OWN_ZERO else []
+    if not trusted or not other:
+        return trusted or other
+    begin_s, end_s = trusted[0][0], trusted[-1][0]
+    before = [row for row in other if row[0] < begin_s]
+    after = [row for row in other if row[0] > end_s]
+    if before:
+        shifts = _shifts(trusted[0], other, shifted)
+        before = [_shifted(row, shifts) for row in before]
+        while before and _runs_back(before[-1], trusted[0], counters):
+            before.pop()
+    if after:
+        shifts = _shifts(trusted[-1], other, shifted)
+        after = [_shifted(row, shifts) for row in after]
+        while after and _runs_back(trusted[-1], after[0], counters):
+            after.pop(0)
+    return [*before, *trusted, *after]
+
+
+def _shifts(seam: tuple[float, list[float]], other: Rows, counters: list[int]) -> dict[int, float]:
+    """What to add to each counter of `other`, so that it goes on where `seam` stands."""
+    time_s, values = seam
+    i = bisect_right(other, time_s, key=lambda row: row[0])
+    if i in (0, len(other)):
+        return {}
+    (left_s, left), (right_s, right) = other[i - 1], other[i]
+    share = (time_s - left_s) / (right_s - left_s) if right_s > left_s else 0.0
+    shifts = {c: values[c] - (left[c] + share * (right[c] - left[c])) for c in counters}
+    return {c: shift_j for c, shift_j in shifts.items() if not math.isnan(shift_j)}
+
+
+def _shifted(row: tuple[float, list[float]], shifts: dict[int, float]) -> tuple[float, list[float]]:
+    if not shifts:
+        return row
+    return row[0], [value + shifts.get(i, 0.0) for i, value in enumerate(row[1])]
+
+
+def _runs_back(
+    earlier: tuple[float, list[float]], later: tuple[float, list[float]], counters: list[int]
+) -> bool:
+    if later[0] - earlier[0] > LATE_STAMP_S:
+        return False
+    return any(later[1][c] < earlier[1][c] for c in counters)
+
+
+def _rows(journal: Journal, feeds: int) -> dict[int, Rows]:
+    rows: dict[int, Rows] = {}
+    for block in journal.blocks:
+        if block.feed < feeds:
+            width = block.width
+            rows.setdefault(block.feed, []).extend(
+                (time_s, list(block.values[i * width : (i + 1) * width]))
+                for i, time_s in enumerate(block.times_s)
+            )
+    for taken in rows.values():
+        taken.sort(key=lambda row: row[0])
+    return rows
+
+
+def _block(feed: int, width: int, rows: Rows) -> SampleBlock:
+    times_s = array("d", (time_s for time_s, _ in rows))
+    values = array("d", (value for _, row in rows for value in row))
+    return SampleBlock(feed, width, times_s, values)
+
+
+def _layout(feed: dict[str, Any]) -> _Layout:
+    return _Layout(feed["meter"], tuple(d["name"] for d in feed["domains"]), feed)
+
+
+# Processes of one job on one node: one reads the devices for all, the others follow it.
+#
+# The one that holds the job's claim counts. A follower reads only cheap counters, and takes the
+# readings of slow or costly sensors from the journal of the one who counts. When that one dies, a
+# follower takes over at its next flush.
+
+FOLLOWER_INTERVAL_S = 1.0
+
+
+LAST_MOMENTS = 0.05
+
+
+"""A rank that ends after the one that counts leaves this part of its time uncounted."""
+
+
+class LeaderRole:
+    """Whether this process counts the node's devices for its job."""
+
+    def __init__(self, run_id: str, job: Job | None) -> None:
+        self._run_id = run_id
+        self._job = job
+        self._claim = NodeLock(job.claim_name if job is not None else run_id)
+        self._journal: Path | None = None
+        self._tail: JournalTail | None = None
+        self._tail_path = ""
+        self._feed_map: dict[int, MeterStream] = {}
+        self._seen_s = -math.inf
+        self.counts = True
+        self.counted_by: str | None = None
+        self.counts_from_s = -math.inf
+        """Up to here another process has counted; what we count begins there."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether this run lies inside one that counts: its energy is part of that one's."""
+        return self._job is not None and self._job.kind == "wattloop"
+
+    def decide(self, journal: Path | None) -> None:
+        """Claim the node, unless a rank before us should have the first try."""
+        self._journal = journal
+        if self._may_claim_at_once():
+            self._try_claim()
+        else:
+            self.counts = False
+
+    def watch(self, feeds: Sequence[MeterStream]) -> None:
+        """Follow the journal of the one who counts, if that is another."""
+        if self.counts:
+            return
+        owner = self._claim.owner() or {}
+        self.counted_by = owner.get("run_id", self.counted_by)
+        path = owner.get("journal")
+        if not path or path == self._tail_path:
+            return
+        self._drop_tail()
+        try:
+            self._tail, self._tail_path = JournalTail(Path(path)), path
+        except OSError:  # on a file system that we do not see: we read everything ourselves
+            return
+        self._poll(feeds)
+
+    def feeds_to_read(
+        self, feeds: Sequence[MeterStream], used: Sequence[MeterStream]
+    ) -> list[MeterStream]:
+        """What this process reads itself."""
+        if self.counts or self._tail is None:
+            return list(used)
+        followed = {id(feed) for feed in self._feed_map.values()}
+        return [feed for feed in used if id(feed) not in followed]
+
+    def interval_s(self, wished_s: float, read: Sequence[MeterStream]) -> float:
+        """How often to read; a follower whose windows read at their edges needs little more."""
+        if self.counts or not all(feed.cheap_at_edges for feed in read):
+            return wished_s
+        return max(wished_s, FOLLOWER_INTERVAL_S)
+
+    def flush(self, feeds: Sequence[MeterStream], *, ending: bool = False) -> bool:
+        """Take over if nobody counts, else take the other's readings; True if the role changed.
+
+        A run that is `ending` leaves the claim to those that go on.
+        """
+        if self.counts:
+            return False
+        followed = self._tail
+        self._poll(feeds)
+        if not ending and self._try_claim():
+            self._drop_tail()
+            return True
+        self.watch(feeds)
+        return self._tail is not followed
+
+    def settle(self, started_s: float, end_s: float) -> None:
+        """At the end of a run that never came to take over: count what no other process has.
+
+        Not for the last moments of ranks that end together.
+        """
+        if self.counts:
+            return
+        until_s = max(started_s, self._counted_until_s(self._claim.owner()))
+        if until_s == started_s or end_s - until_s > LAST_MOMENTS * (end_s - started_s):
+            self._try_claim()
+
+    def release(self, until_s: float) -> None:
+        """Let another process of the job count from `until_s` on."""
+        self._claim.release(until_s)
+        self._drop_tail()
+
+    def forget(self) -> None:
+        """In a forked child: drop our copies of the parent's files."""
+        self._claim.forget()
+        self._drop_tail()
+
+    def _may_claim_at_once(self) -> bool:
+        return self._job is None or not self._job.local_rank
+
+    def _try_claim(self) -> bool:
+        owner: dict[str, Any] = {
+            "run_id": self._run_id,
+            "pid": os.getpid(),
+            "journal": None if self._journal is None else str(self._journal),
+            "rank": None if self._job is None else self._job.rank,
+        }
+        self.counts = self._claim.take(owner)
+        if self.counts:
+            self.counted_by = None
+            self.counts_from_s = self._counted_until_s(self._claim.before)
+        else:
+            self.counted_by = (self._claim.owner() or {}).get("run_id")
+        return self.counts
+
+    def _counted_until_s(self, owner: dict[str, Any] | None) -> float:
+        """Up to when a holder of the claim counted: it says so, or its journal does."""
+        if owner is None or owner.get("run_id") == self._run_id:
+            return -math.inf
+        if "until_s" in owner:
+            return float(owner["until_s"])
+        if self._tail is not None:
+            return self._seen_s
+        return last_reading_s(owner.get("journal"))
+
+    def _poll(self, feeds: Sequence[MeterStream]) -> None:
+        if self._tail is None:
+            return
+        try:
+            frames = list(self._tail.poll())
+        except (OSError, ValueError):  # the disk it lies on is gone
+            self._drop_tail()
+            return
+        for kind, data in frames:
+            if kind == SAMPLES and data.times_s:
+                self._seen_s = max(self._seen_s, data.times_s[-1])
+            if kind == HEADER:
+                self._map_feeds(data, feeds)
+            elif kind == SAMPLES and data.feed in self._feed_map:
+                feed = self._feed_map[data.feed]
+                width = data.width
+                with feed.lock:
+                    for i, time_s in enumerate(data.times_s):
+                        if time_s > feed.last_s:  # what we have read ourselves is not read again
+                            values = data.values[i * width : (i + 1) * width]
+                            feed.follow(time_s, [_reading(v) for v in values])
+
+    def _map_feeds(self, header: dict[str, Any], feeds: Sequence[MeterStream]) -> None:
+        """Which of the owner's feeds stand for slow or costly ones of ours."""
+        mine = {
+            tuple(d.name for d in f.domains): f
+            for f in feeds
+            if not f.cheap_at_edges and f.meter.name not in OWN_ZERO
+        }
+        for index, theirs in enumerate(header["feeds"]):
+            names = tuple(d["name"] for d in theirs["domains"])
+            feed = mine.get(names)
+            if feed is not None and feed.meter.name == theirs["meter"]:
+                self._feed_map[index] = feed
+
+    def _drop_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+        self._tail_path = ""
+        self._seen_s = -math.inf
+        self._feed_map.clear()
+
+
+def last_reading_s(path: str | None) -> float:
+    """Time of the last sample in a journal; minus infinity when there is none."""
+    try:
+        journal = read_journal(Path(path)) if path else None
+    except OSError:  # folded into the store meanwhile
+        return -math.inf
+    blocks = journal.blocks if journal is not None else []
+    return max((block.times_s[-1] for block in blocks if block.times_s), default=-math.inf)
+
+
+def _reading(value: float) -> float | Gap:
+    return Gap("not read by the process that counts") if math.isnan(value) else value

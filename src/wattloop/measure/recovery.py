@@ -1,0 +1,207 @@
+"""Finish the run of a crashed process from its journal and from samples it had not written."""
+
+import math
+import os
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from wattloop.core.clock import VirtualClock
+from wattloop.core.records import Domain, Gap
+from wattloop.core.results import Missing, RunStatus, WindowResult
+from wattloop.core.settings import Settings
+from wattloop.measure.domain_source import domain_sources
+from wattloop.measure.meter_stream import STAMP_SLACK_S, MeterStream
+from wattloop.measure.node_leader import NodeLock
+from wattloop.measure.process_share import ShareCurves
+from wattloop.measure.run_header import domain_from_dict
+from wattloop.measure.shared_node import shared_in
+from wattloop.measure.windows import window_energy
+from wattloop.meters.base import Meter, Reading
+from wattloop.store.frames import SAMPLES, SampleBlock, block_from, frames_in, samples_frame
+from wattloop.store.holding import held
+from wattloop.store.journal import Journal, read_journal
+
+
+def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
+    """The end that the run could not write itself: status `died`, energy of what was read."""
+    header = journal.header
+    feeds = recorded_feeds(journal)
+    begin_s = float(header["started_s"])
+    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
+    end_s = max([begin_s, *times_s])
+    missing = [Missing(**m) for m in header.get("missing", [])]
+    role = _last_role(journal)
+    counts_from_s = max(begin_s, min(end_s, float(role.get("counts_from_s", begin_s))))
+    settings = header.get("settings", {})
+    channels = domain_sources(feeds, settings.get("devices", ()))
+    divided = settings.get("share") == "process"
+    shares = ShareCurves.from_events(journal.events) if divided else None
+
+    def between(from_s: float, until_s: float) -> WindowResult:
+        found = window_energy(
+            channels,
+            missing,
+            name=header["name"],
+            window_id=0,
+            parent_id=None,
+            begin_s=from_s,
+            end_s=until_s,
+            warnings=("whoever measured this run died; it ends with the last reading",),
+        )
+        return found if shares is None else shares.applied(found, channels)
+
+    result = between(counts_from_s, end_s)
+    shared = shared_in(journal, result, (channel.domain for channel in channels), between)
+    if shared is not None:
+        text = shared.text(result.energy_j)
+        result = result._replace(warnings=(*result.warnings, text))
+    return {
+        "type": "end",
+        "time_s": end_s,
+        "wall_s": float(header["started_wall_s"]) + (end_s - begin_s),
+        "status": RunStatus.DIED.value,
+        "exit_code": None,
+        "signal": None,
+        "result": result._replace(begin_s=begin_s).to_dict(),
+        "accounting": _accounting(result, header, shares),
+        "counted": bool(role.get("counts", True)),
+        "counted_by": role.get("counted_by"),
+        "shared": None if shared is None else shared.to_dict(),
+    }
+
+
+def _last_role(journal: Journal) -> dict[str, Any]:
+    """Whether the dead run counted its node and since when, or which run did."""
+    for event in reversed(journal.events):
+        if isinstance(event, dict) and event.get("type") == "role":
+            return event
+    # It died before its first flush: the first rank of a node claims it at once, others later.
+    job = journal.header.get("job") or {}
+    return {"counts": not job.get("local_rank")}
+
+
+def _accounting(
+    result: WindowResult, header: Mapping[str, Any], shares: ShareCurves | None
+) -> dict[str, Any]:
+    """What the run itself would have made of its energy, but for a live carbon intensity."""
+    from wattloop.accounting.summary import account
+
+    known = set(Settings._fields)
+    stored = {name: value for name, value in header.get("settings", {}).items() if name in known}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    settings = Settings(**{**values, "carbon_url": ""})
+    if shares is not None:
+        part = shares.share("cpu", result.begin_s, result.end_s) or 0.0
+        settings = settings._replace(node_share=settings.node_share * part)
+    started_wall_s = float(header["started_wall_s"])
+    return account(result, settings, started_wall_s=started_wall_s).to_dict()
+
+
+class RecordedMeter(Meter):
+    """A meter that is only remembered: its domains are known, its readings come from a journal."""
+
+    name: ClassVar[str] = "recorded"
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        self._domains = tuple(domains)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """As the journal's header lists them."""
+        return self._domains
+
+    def read(self) -> Sequence[Reading]:
+        """Nothing more can be read."""
+        return [Gap("recorded", lost=True)] * len(self._domains)
+
+
+def recorded_feeds(journal: Journal) -> list[MeterStream]:
+    """Feeds with the readings of a journal."""
+    feeds = [
+        MeterStream(
+            RecordedMeter([domain_from_dict(d) for d in feed["domains"]]), VirtualClock(), index
+        )
+        for index, feed in enumerate(journal.header["feeds"])
+    ]
+    for block in journal.blocks:
+        if block.feed >= len(feeds):  # signals
+            continue
+        for i, time_s in enumerate(block.times_s):
+            values = block.values[i * block.width : (i + 1) * block.width]
+            feeds[block.feed].take(time_s, [_reading(v) for v in values])
+    return feeds
+
+
+def _reading(value: float) -> Reading:
+    return Gap("not read") if math.isnan(value) else value
+
+
+# What a program that was killed had not yet written: its sampling process still has it.
+#
+# Another process of the job may take over at the same moment, and counts from where the journal of
+# the dead one ends. So the journal is only completed by whoever holds the job's claim.
+
+
+def append_unsent_samples(job_id: str, run_id: str, path: Path, sent: Iterable[bytes]) -> None:
+    """Complete the journal of a dead run, unless another run counts the node already."""
+    claim = NodeLock(job_id)
+    owner = claim.owner()
+    if owner is not None and owner.get("run_id") == run_id and claim.take(owner):
+        claim.release(complete_journal(path, sent))
+
+
+def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
+    """Append the readings among the frames `sent` that are newer than those in a dead journal.
+
+    Holds the journal's lock, as whoever folds it would: it is left alone when somebody has it,
+    when it was folded meanwhile, or when the run has an end.
+
+    Returns:
+        When the last reading in it was taken; None if it was left alone.
+    """
+    with held(path) as refusal:
+        if refusal is not None:
+            return None
+        journal = read_journal(path)
+        if journal is None or journal.end is not None:
+            return None
+        last_s: dict[int, float] = {}
+        for block in journal.blocks:
+            if block.times_s:
+                # Two processes stamped them: what is this close may be in the wrong order.
+                until_s = block.times_s[-1] + STAMP_SLACK_S
+                last_s[block.feed] = max(last_s.get(block.feed, -math.inf), until_s)
+        rests = [
+            rest
+            for kind, payload, _ in frames_in(b"".join(sent))
+            if kind == SAMPLES
+            and (rest := _after(block := block_from(payload), last_s.get(block.feed, -math.inf)))
+        ]
+        size_b = path.stat().st_size - journal.torn_bytes
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.ftruncate(file, size_b)  # what stands behind a torn frame is never read
+            data = b"".join(samples_frame(*rest) for rest in rests)
+            if os.write(file, data) != len(data):
+                os.ftruncate(file, size_b)
+                return None
+        finally:
+            os.close(file)
+        times_s = [
+            *(b.times_s[-1] for b in journal.blocks if b.times_s),
+            *(rest.times_s[-1] for rest in rests),
+        ]
+    return max(times_s, default=None)
+
+
+def _after(block: SampleBlock, time_s: float) -> SampleBlock | None:
+    """The readings of a block that are later than `time_s`."""
+    first = next((i for i, t in enumerate(block.times_s) if t > time_s), None)
+    if first is None:
+        return None
+    values: array[float] = block.values[first * block.width :]
+    return SampleBlock(block.feed, block.width, block.times_s[first:], values)

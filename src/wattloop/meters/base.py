@@ -1,0 +1,93 @@
+"""The contract every meter keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.records import Domain, Gap, Signal
+from wattloop.core.results import Missing
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+
+Reading = float | Gap
+
+
+"""Joules of a counter, watts of a gauge or the value of a signal, or why there is none."""
+
+
+class Context(NamedTuple):
+    """What `detect` functions are given: the machine, the user's settings and the clock."""
+
+    host: Host = Host()
+    settings: Settings = Settings()
+    clock: Clock = RealClock()
+
+
+class Meter(ABC):
+    """A named source of domains.
+
+    A meter module has a function `detect(context) -> Sequence[Meter]` that returns what can be
+    read now, or raises `MeterUnavailable` with reason and remedy. Detection never starts a
+    program and takes a few milliseconds at most.
+
+    `read` is called from the sampler's thread and, for cheap meters, from the threads that open
+    and close windows; calls of one meter never overlap (its `MeterFeed` holds a lock). Nothing is
+    opened at import time.
+    """
+
+    name: ClassVar[str]
+    """Short name used in settings and messages: `rapl`, `nvml`."""
+    shared: ClassVar[bool] = False
+    """Whether a second process may read the same source at the same time and is shown the same
+    numbers. Not where reading needs the device for oneself or a counter begins with its opening.
+    """
+    shared_signals: ClassVar[bool] = False
+    """The same for the signals alone."""
+
+    @property
+    @abstractmethod
+    def domains(self) -> tuple[Domain, ...]:
+        """What it reads. Fixed for the life of the meter."""
+
+    @abstractmethod
+    def read(self) -> Sequence[Reading]:
+        """One value per domain, in order: joules for counters as the sensor gives them (not
+        unwrapped), watts for gauges, or a `Gap`. Never raises for a fault of the device.
+        """
+
+    def sample(self) -> Any:
+        """A reading in whatever form is cheapest to take; `decoded` makes readings of it later.
+
+        Code that runs once in a while runs from a cold cache, ten times slower than in a loop:
+        what need not be done at the moment of a reading is done for many readings at once.
+        """
+        return self.read()
+
+    def decoded(self, sampled: Any) -> Sequence[Reading]:
+        """The readings that `sample` took."""
+        readings: Sequence[Reading] = sampled
+        return readings
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Parts of the node that this meter found but may not or cannot read, and the remedy.
+
+        They belong among the missing parts of every window. Fixed for the life of the meter.
+        """
+        return ()
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """What `read_signals` returns, in order."""
+        return ()
+
+    def read_signals(self) -> Sequence[Reading]:
+        """One value per signal, or a `Gap`. Never raises for a fault of the device."""
+        return ()
+
+    def close(self) -> None:
+        """Release files and handles; called once, after the last read."""
+
+    def after_fork_in_child(self) -> None:
+        """Forget handles that a forked child must not share. Nothing to do for most meters."""

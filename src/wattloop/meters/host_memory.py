@@ -1,0 +1,48 @@
+"""Memory in use, as a signal. Offered whether or not anything measures the memory's power."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from wattloop.core.errors import MeterUnavailable
+from wattloop.core.records import Domain, Gap, Signal
+from wattloop.hardware.memory import MemoryUse
+from wattloop.meters.base import Context, Meter, Reading
+
+
+def detect(context: Context) -> Sequence["Memory"]:
+    """The machine's memory, where the kernel tells its use."""
+    use = MemoryUse(context.host.procfs)
+    reading = use.used_fraction()
+    if isinstance(reading, Gap):
+        raise MeterUnavailable(
+            "memory", reading.reason, "set WATTLOOP_PROCFS_ROOT to a mounted /proc"
+        )
+    return [Memory(use)]
+
+
+class Memory(Meter):
+    """Signal `memory/used`; no energy of its own."""
+
+    name: ClassVar[str] = "memory"
+    shared: ClassVar[bool] = True
+
+    def __init__(self, use: MemoryUse) -> None:
+        self._use = use
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """None: this meter has signals only."""
+        return ()
+
+    def read(self) -> Sequence[Reading]:
+        """Nothing."""
+        return ()
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Share of the main memory in use."""
+        return (Signal("memory/used", "fraction"),)
+
+    def read_signals(self) -> Sequence[Reading]:
+        """(MemTotal - MemAvailable) / MemTotal."""
+        return [self._use.used_fraction()]

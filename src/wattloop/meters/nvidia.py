@@ -1,0 +1,471 @@
+"""NVIDIA GPUs: the energy counter, and power for the curve between its updates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from wattloop.core.errors import MeterUnavailable
+from wattloop.core.records import Domain, DomainKind, Gap, Scope, Signal
+from wattloop.core.results import Missing
+from wattloop.meters import nvml_library
+from wattloop.meters.base import Context, Meter, Reading
+
+MIG_ON = 1
+
+
+VGPU_GUEST = 2
+
+
+CLOCK_SM, CLOCK_MEMORY = 1, 2
+
+
+GA100 = (8, 0)
+
+
+AMPERE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CardSignal:
+    """A signal and how it is read: `read(nvml, handle)`."""
+
+    name: str
+    unit: str
+    read: Callable[[Any, Any], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card that can be measured.
+
+    Attributes:
+        averaging_s: past seconds over which its power reading is a mean.
+        instant: power comes from the instantaneous field.
+        limit_w: power limit in force; `limit_note` says how it relates to the default.
+    """
+
+    index: int
+    handle: Any
+    model: str
+    has_power: bool
+    has_counter: bool
+    instant: bool
+    averaging_s: float
+    update_period_s: float
+    limit_w: float | None
+    limit_note: str
+    max_limit_w: float | None
+    uuid: str
+    signals: tuple[CardSignal, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of its domain."""
+        return f"gpu:{self.index}"
+
+
+def inspect(nvml: Any, index: int, counters: dict[str, bool]) -> Card | Missing:
+    """What card `index` offers, or why it cannot be measured.
+
+    `counters` remembers which models have the energy counter: asking takes 4 ms, and cards of one
+    model agree.
+    """
+    name = f"gpu:{index}"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        model = _text(nvml.nvmlDeviceGetName(handle))
+        refusal = partitioned(nvml, handle, name, model)
+        if refusal is not None:
+            return refusal
+        if model not in counters:
+            counters[model] = _answers(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        instant = _has_instant(nvml, handle)
+        has_power = instant or _answers(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
+        if not has_power and not counters[model]:
+            return Missing(name, f"{model} has neither a power reading nor an energy counter")
+        return _card(
+            nvml,
+            index,
+            handle,
+            model=model,
+            has_power=has_power,
+            has_counter=counters[model],
+            instant=instant,
+        )
+    except nvml.NVMLError as error:
+        return Missing(name, *nvml_library.explain(error))
+
+
+def _card(
+    nvml: Any,
+    index: int,
+    handle: Any,
+    *,
+    model: str,
+    has_power: bool,
+    has_counter: bool,
+    instant: bool,
+) -> Card:
+    capability = _optional(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
+    # NVML's manual: the plain reading is a mean of one second on Ampere and later, GA100 excepted.
+    averages = not instant and capability >= (AMPERE, 0) and capability != GA100
+    limit_mw = _optional(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    default_mw = _optional(nvml, nvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    range_mw = _optional(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    return Card(
+        index=index,
+        handle=handle,
+        model=model,
+        has_power=has_power,
+        has_counter=has_counter,
+        instant=instant,
+        averaging_s=1.0 if averages else 0.0,
+        update_period_s=0.1 if instant or capability[0] >= AMPERE else 0.05,
+        limit_w=None if limit_mw is None else limit_mw / 1_000,
+        limit_note=_limit_note(limit_mw, default_mw),
+        max_limit_w=None if range_mw is None else range_mw[1] / 1_000,
+        uuid=_text(_optional(nvml, nvml.nvmlDeviceGetUUID, handle) or ""),
+        signals=tuple(s for s in _signals(f"gpu:{index}") if _supported(nvml, handle, s)),
+    )
+
+
+def _limit_note(limit_mw: int | None, default_mw: int | None) -> str:
+    if limit_mw is None:
+        return ""
+    if default_mw is not None and limit_mw < default_mw:
+        of_w = f"{default_mw / 1_000:g} W default"
+        return f"enforced power limit {limit_mw / 1_000:g} W of {of_w}"
+    return f"power limit {limit_mw / 1_000:g} W"
+
+
+def partitioned(nvml: Any, handle: Any, name: str, model: str) -> Missing | None:
+    """Cards shared by hardware partitions have one power sensor for all of them."""
+    mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if mig is not None and mig[0] == MIG_ON:
+        return Missing(
+            name,
+            f"{model} is split by MIG: its sensor covers the whole card, and the energy of one "
+            "instance cannot be told from its neighbours'",
+            "measure on a card without MIG ('sudo nvidia-smi -i N -mig 0'), or read the whole "
+            "card from the host that owns it",
+        )
+    if _optional(nvml, nvml.nvmlDeviceGetVirtualizationMode, handle) == VGPU_GUEST:
+        return Missing(
+            name,
+            f"{model} is a vGPU: the guest sees no power sensor of its own",
+            "measure on the host, or in a guest with the whole card passed through",
+        )
+    return None
+
+
+def _signals(name: str) -> tuple[CardSignal, ...]:
+    return (
+        CardSignal(
+            f"{name}/utilisation",
+            "fraction",
+            lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100,
+        ),
+        CardSignal(
+            f"{name}/memory_utilisation",
+            "fraction",
+            lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).memory / 100,
+        ),
+        CardSignal(
+            f"{name}/sm_clock",
+            "MHz",
+            lambda nvml, h: float(nvml.nvmlDeviceGetClockInfo(h, CLOCK_SM)),
+        ),
+        CardSignal(
+            f"{name}/memory_clock",
+            "MHz",
+            lambda nvml, h: float(nvml.nvmlDeviceGetClockInfo(h, CLOCK_MEMORY)),
+        ),
+        CardSignal(
+            f"{name}/temperature",
+            "degC",
+            lambda nvml, h: float(nvml.nvmlDeviceGetTemperature(h, 0)),
+        ),
+        CardSignal(
+            f"{name}/memory_used",
+            "B",
+            lambda nvml, h: float(nvml.nvmlDeviceGetMemoryInfo(h).used),
+        ),
+        CardSignal(
+            f"{name}/power_limit",
+            "W",
+            lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1_000,
+        ),
+    )
+
+
+def _supported(nvml: Any, handle: Any, signal: CardSignal) -> bool:
+    return _answers(nvml, lambda h: signal.read(nvml, h), handle)
+
+
+def _has_instant(nvml: Any, handle: Any) -> bool:
+    try:
+        field = nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
+    except nvml.NVMLError as error:
+        if nvml_library.is_unsupported(error):
+            return False
+        raise
+    if field.nvmlReturn == 0:
+        return bool(field.value.uiVal > 0)  # older drivers answer 0 W instead of "unsupported"
+    return field.nvmlReturn not in nvml_library.UNSUPPORTED
+
+
+def _answers(nvml: Any, call: Callable[[Any], Any], handle: Any) -> bool:
+    """Whether the card supports the call; a passing fault counts as yes, a gone card raises."""
+    try:
+        call(handle)
+    except nvml.NVMLError as error:
+        if nvml_library.error_code(error) in (nvml_library.GPU_IS_LOST, nvml_library.NO_PERMISSION):
+            raise
+        return not nvml_library.is_unsupported(error)
+    return True
+
+
+def _optional(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
+    """The call's value, or None where the card does not offer it."""
+    try:
+        return call(handle)
+    except nvml.NVMLError as error:
+        if nvml_library.error_code(error) == nvml_library.GPU_IS_LOST:
+            raise
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+# NVIDIA GPUs: the energy counter, and power for the shape between its steps.
+#
+# The counter is exact in total but takes milliseconds to read and changes ten times a second; the
+# power reading takes microseconds. Both have the domain `gpu:N`, N being NVML's index (that of
+# `nvidia-smi`): CUDA_VISIBLE_DEVICES does not renumber cards. Which of them a run counts is
+# decided
+# in `measure.visible_gpus`.
+
+COUNTER_READ_COST_S = 0.004
+
+
+"""Measured on an H200, driver 580: 2.5 to 3.9 ms of CPU a call."""
+
+
+SENSOR_ERROR = 0.05
+
+
+"""NVML's manual states +-5 % for Fermi and Kepler and nothing for later cards: that it holds for
+them, and for the counter, is our assumption. The sensor of A100 and H100 looks at 25 % of the
+time only (arXiv 2312.02741)."""
+
+
+SENSOR_ERROR_W = 5.0
+
+
+"""As `nvidia-smi --help-query-gpu` states it."""
+
+
+IMPLAUSIBLE = 2.0
+
+
+"""Cards exceed their limit for moments; that none does so twofold is our assumption."""
+
+
+def detect(context: Context) -> Sequence[Meter]:
+    """A meter for power and one for the counters, as far as the cards have them."""
+    nvml = nvml_library.open_nvml(context.host)
+
+    cards: list[Card] = []
+    refused: list[Missing] = []
+    counters: dict[str, bool] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        found = inspect(nvml, index, counters)
+        if isinstance(found, Card):
+            cards.append(found)
+        else:
+            refused.append(found)
+    if not cards:
+        nvml_library.shut_down(nvml)
+        raise _nothing_readable(refused)
+    meters: list[Meter] = []
+    by_power = [card for card in cards if card.has_power]
+    by_counter = [card for card in cards if card.has_counter]
+    if by_power:
+        meters.append(NvmlPower(nvml, by_power, by_power, refused))
+        refused = []
+    for card in by_counter:
+        # A meter each: reading one counter takes milliseconds, and each card has its own beat.
+        if meters:
+            nvml.nvmlInit()  # counted by the library: each meter shuts down its own
+        only_here = [] if card.has_power else [card]
+        meters.append(NvmlEnergy(nvml, [card], only_here, refused))
+        refused = []
+    return meters
+
+
+class _NvmlMeter(Meter):
+    """Cards, their handles, signals and end of life; subclasses know what to read.
+
+    Args:
+        nvml: the initialised `pynvml` module.
+        cards: what `read` reads.
+        signal_cards: cards whose signals this meter offers; each card's are offered once.
+        refused: cards that cannot be measured at all.
+    """
+
+    def __init__(
+        self,
+        nvml: Any,
+        cards: Sequence[Card],
+        signal_cards: Sequence[Card],
+        refused: Sequence[Missing],
+    ) -> None:
+        self._nvml = nvml
+        self._cards = tuple(cards)
+        self._signal_cards = tuple(signal_cards)
+        self._handles: dict[int, Any] = {c.index: c.handle for c in (*cards, *signal_cards)}
+        self._refused = tuple(refused)
+        self._open = True
+        self._closed = False
+        self._domains = tuple(self._domain(card) for card in cards)
+        self._signals = tuple(Signal(s.name, s.unit) for c in signal_cards for s in c.signals)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """`gpu:N` per card."""
+        return self._domains
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Cards that are here but cannot be measured."""
+        return self._refused
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """Utilisation, clocks, temperature, memory and power limit, where supported."""
+        return self._signals
+
+    def read(self) -> Sequence[Reading]:
+        """One value per card."""
+        return [self._guarded(card, self._read_card, card) for card in self._cards]
+
+    def read_signals(self) -> Sequence[Reading]:
+        """One value per signal."""
+        return [
+            self._guarded(card, signal.read, self._nvml)
+            for card in self._signal_cards
+            for signal in card.signals
+        ]
+
+    def close(self) -> None:
+        """Shut the library down, waiting a second at most."""
+        self._closed = True
+        if self._open:
+            self._open = False
+            nvml_library.shut_down(self._nvml)
+
+    def after_fork_in_child(self) -> None:
+        """Handles belong to the parent; the child opens its own at its first read."""
+        self._open = False
+        self._handles.clear()
+
+    @abstractmethod
+    def _domain(self, card: Card) -> Domain:
+        """What is known of the sensor."""
+
+    @abstractmethod
+    def _read_card(self, card: Card, handle: Any) -> Reading:
+        """The value of one card."""
+
+    def _guarded(self, card: Card, read: Callable[[Any, Any], Reading], first: Any) -> Reading:
+        if self._closed:
+            return Gap(f"{card.name}: the meter is closed")
+        try:
+            return read(first, self._handles.get(card.index) or self._reopened(card.index))
+        except self._nvml.NVMLError as error:
+            return nvml_library.gap(card.name, nvml_library.error_code(error))
+
+    def _reopened(self, index: int) -> Any:
+        if not self._open:
+            self._nvml.nvmlInit()
+            self._open = True
+        self._handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        return self._handles[index]
+
+
+class NvmlPower(_NvmlMeter):
+    """Power now: cheap, and follows the load where the driver has the instantaneous field."""
+
+    name: ClassVar[str] = "nvml-power"
+    shared: ClassVar[bool] = True
+
+    def _read_card(self, card: Card, handle: Any) -> Reading:
+        if not card.instant:
+            return int(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1_000
+        field = self._nvml.nvmlDeviceGetFieldValues(handle, [nvml_library.POWER_INSTANT_FIELD])[0]
+        if field.nvmlReturn != 0:
+            return nvml_library.gap(card.name, field.nvmlReturn)
+        return int(field.value.uiVal) / 1_000
+
+    def _domain(self, card: Card) -> Domain:
+        return Domain(
+            name=card.name,
+            kind=DomainKind.GAUGE,
+            scope=Scope.GPU,
+            source="NVML instantaneous power" if card.instant else "NVML power",
+            resolution=1e-3,
+            update_period_s=card.update_period_s,
+            known_error=SENSOR_ERROR,
+            known_error_w=SENSOR_ERROR_W,
+            averaging_s=card.averaging_s,
+            read_cost_s=40e-6 if card.instant else 20e-6,
+            max_power_w=_implausible_w(card),
+            tdp_w=card.limit_w,
+            tdp_note=card.limit_note,
+            device=card.model,
+            identity=card.uuid,
+        )
+
+
+class NvmlEnergy(_NvmlMeter):
+    """Millijoules since the driver was loaded (Volta and later)."""
+
+    name: ClassVar[str] = "nvml-energy"
+    shared: ClassVar[bool] = True
+
+    def _read_card(self, card: Card, handle: Any) -> Reading:
+        return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1_000
+
+    def _domain(self, card: Card) -> Domain:
+        return Domain(
+            name=card.name,
+            kind=DomainKind.COUNTER,
+            scope=Scope.GPU,
+            source="NVML energy counter",
+            resolution=1e-3,
+            update_period_s=0.1,
+            known_error=SENSOR_ERROR,
+            read_cost_s=COUNTER_READ_COST_S,
+            max_power_w=_implausible_w(card),
+            tdp_w=card.limit_w,
+            tdp_note=card.limit_note,
+            device=card.model,
+            identity=card.uuid,
+        )
+
+
+def _implausible_w(card: Card) -> float | None:
+    return None if card.max_limit_w is None else IMPLAUSIBLE * card.max_limit_w
+
+
+def _nothing_readable(refused: Sequence[Missing]) -> MeterUnavailable:
+    if not refused:
+        return MeterUnavailable("nvidia", "the driver is loaded but sees no GPU")
+    reasons = "; ".join(f"{missing.name}: {missing.reason}" for missing in refused)
+    names = tuple(missing.name for missing in refused)
+    return MeterUnavailable("nvidia", reasons, refused[0].remedy, parts=names)

@@ -1,0 +1,247 @@
+"""CPU and DRAM energy from the kernel's `power` event source, the second way to RAPL."""
+
+import errno
+import math
+import re
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from wattloop.core.errors import MeterUnavailable
+from wattloop.core.records import Domain, DomainKind, Gap, Scope
+from wattloop.core.results import Missing
+from wattloop.hardware.host import Host
+from wattloop.hardware.perf_event import PerfCounter
+from wattloop.hardware.text_file import read_whole
+from wattloop.meters import rapl
+from wattloop.meters.base import Context, Meter, Reading
+
+POWER = "bus/event_source/devices/power"
+
+
+UPDATE_PERIOD_S = 0.001
+
+
+MOST_CPUS = 65_536
+
+
+"""Above any number of CPUs that Linux is built for; a mask that names more is garbage."""
+
+
+REMEDY = (
+    "run 'sudo sysctl kernel.perf_event_paranoid=0' (or give the program CAP_PERFMON), "
+    "see docs/meters/perf.md"
+)
+
+
+LEAVES = {
+    "energy-pkg": "package",
+    "energy-cores": "core",
+    # powercap calls the same register "uncore" (thesis, section 3.3.3).
+    "energy-gpu": "uncore",
+    "energy-ram": "dram",
+    "energy-psys": "psys",
+}
+
+
+def detect(context: Context) -> Sequence["Perf"]:
+    """The energy events of domains that powercap does not read already."""
+    events = find_events(context.host)
+    taken = rapl.readable_names(context.host)
+    left = [event for event in events if event.name not in taken]
+    if events and not left:
+        raise MeterUnavailable(
+            "perf",
+            "powercap already reads the same counters; perf is kept for cross-checking",
+            "compare the two with 'wattloop devices --verify'",
+        )
+    return _opened(context.host, left)
+
+
+def detect_second_source(context: Context) -> Sequence["Perf"]:
+    """The energy events, whether or not powercap reads the same domains."""
+    return _opened(context.host, find_events(context.host))
+
+
+class PowerEvent(NamedTuple):
+    """One energy event on one CPU, which stands for its package."""
+
+    name: str
+    label: str
+    kind: int
+    config: int
+    cpu: int
+    joules_per_count: float
+
+
+def find_events(host: Host) -> list[PowerEvent]:
+    """The energy events in sysfs, one for each package (or die) that counts by itself."""
+    kind = read_whole(host.sysfs / POWER / "type")
+    cpus = _cpu_list(host.read_text("sys", f"{POWER}/cpumask") or "")
+    if kind is None:
+        return []
+    events: list[PowerEvent] = []
+    sockets = _sockets(host, cpus)
+    for label, leaf in LEAVES.items():
+        config = _config(host.read_text("sys", f"{POWER}/events/{label}"))
+        scale = _scale(host, label)
+        if config is None or scale is None:
+            continue
+        for cpu, socket in sockets.items():
+            events.append(PowerEvent(_name(socket, leaf), label, kind, config, cpu, scale))
+            if leaf == "psys":
+                break
+    if not any(event.label == "energy-pkg" for event in events):
+        # Seen in virtual machines: psys alone, and it never moves. Real ones count packages too.
+        events = [event for event in events if event.label != "energy-psys"]
+    return events
+
+
+class Perf(Meter):
+    """Counters that run from the moment the meter is opened."""
+
+    name: ClassVar[str] = "perf"
+
+    def __init__(self, events: Sequence[PowerEvent]) -> None:
+        self._counters: list[tuple[PowerEvent, PerfCounter]] = []
+        refused = []
+        for event in events:
+            try:
+                counter = PerfCounter(event.kind, event.config, event.cpu)
+            except OSError as error:
+                refused.append(_refusal(event, error))
+            else:
+                self._counters.append((event, counter))
+        self._refused = tuple(refused)
+        self._domains = tuple(_domain(event) for event, _ in self._counters)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """Packages, cores, integrated graphics, DRAM and psys, as far as the processor has them."""
+        return self._domains
+
+    @property
+    def refused(self) -> tuple[Missing, ...]:
+        """Events that are listed in sysfs and that the kernel does not let us count."""
+        return self._refused
+
+    def read(self) -> Sequence[Reading]:
+        """Joules of each event since the meter was opened."""
+        return [_joules(event, counter) for event, counter in self._counters]
+
+    def close(self) -> None:
+        """Stop counting."""
+        for _, counter in self._counters:
+            counter.close()
+
+
+def _opened(host: Host, events: Sequence[PowerEvent]) -> Sequence[Perf]:
+    if not events:
+        directory = host.sysfs / POWER
+        raise MeterUnavailable(
+            "perf",
+            f"{directory / 'events'} has no energy event"
+            if directory.is_dir()
+            else f"{directory} does not exist",
+            "load it with 'sudo modprobe rapl'; virtual machines have none",
+            parts=("cpu",),
+        )
+    meter = Perf(events)
+    if not meter.domains:
+        first = meter.refused[0]
+        raise MeterUnavailable(
+            "perf", first.reason, first.remedy, parts=tuple(m.name for m in meter.refused)
+        )
+    return [meter]
+
+
+def _joules(event: PowerEvent, counter: PerfCounter) -> Reading:
+    try:
+        return counter.read() * event.joules_per_count
+    except OSError as error:
+        return Gap(f"perf {event.label} on CPU {event.cpu}: {error.strerror or error}")
+
+
+def _refusal(event: PowerEvent, error: OSError) -> Missing:
+    reason = f"perf power/{event.label}/ on CPU {event.cpu}: {error.strerror or error}"
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    return Missing(event.name, reason, REMEDY if denied else "")
+
+
+def _domain(event: PowerEvent) -> Domain:
+    socket, _, leaf = event.name.rpartition("/")
+    scopes = {"energy-ram": Scope.DRAM, "energy-psys": Scope.NODE}
+    is_part = event.label in ("energy-cores", "energy-gpu")
+    return Domain(
+        name=event.name,
+        kind=DomainKind.COUNTER,
+        scope=scopes.get(event.label, Scope.CPU),
+        source=f"perf power/{event.label}/ on CPU {event.cpu}",
+        inside=f"{socket}/package" if is_part and leaf else None,
+        # The event counts in 2^-32 J, the register below it in 61 uJ.
+        resolution=61e-6,
+        update_period_s=UPDATE_PERIOD_S,
+        read_cost_s=3e-6,
+    )
+
+
+def _name(socket: str, leaf: str) -> str:
+    if leaf == "psys":
+        return "psys"
+    if leaf == "dram":
+        return f"dram:{socket.removeprefix('cpu:')}"
+    return f"{socket}/{leaf}"
+
+
+def _sockets(host: Host, cpus: Sequence[int]) -> dict[int, str]:
+    """Which socket (or die) each CPU of the mask stands for.
+
+    Intel counts by die where a package has several. AMD counts by package, though some kernels
+    (6.9 to 6.11) list one CPU for each core complex: their counts are the same joules again.
+    """
+    packages: dict[int, list[int]] = {}
+    for cpu in cpus:
+        packages.setdefault(_topology(host, cpu, "physical_package_id"), []).append(cpu)
+    one_each = "AuthenticAMD" in (host.read_text("proc", "cpuinfo") or "")
+    sockets = {}
+    for package, members in packages.items():
+        if len(members) == 1 or one_each:
+            sockets[members[0]] = f"cpu:{package}"
+        else:
+            for cpu in members:
+                sockets[cpu] = f"cpu:{package}/die:{_topology(host, cpu, 'die_id')}"
+    return sockets
+
+
+def _topology(host: Host, cpu: int, leaf: str) -> int:
+    return read_whole(host.sysfs / f"devices/system/cpu/cpu{cpu}/topology/{leaf}") or 0
+
+
+def _cpu_list(text: str) -> list[int]:
+    """`0,18` or `0-1` as numbers."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            return []
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high >= MOST_CPUS:
+            return []
+        cpus.extend(range(low, high + 1))
+    return cpus
+
+
+def _config(text: str | None) -> int | None:
+    """`event=0x02` as a number."""
+    match = re.fullmatch(r"event=(0x[0-9a-fA-F]+|\d+)", text or "")
+    return int(match.group(1), 0) if match else None
+
+
+def _scale(host: Host, label: str) -> float | None:
+    """Joules per count; None when the unit is not joules, so that nothing is guessed."""
+    if host.read_text("sys", f"{POWER}/events/{label}.unit") != "Joules":
+        return None
+    try:
+        scale = float(host.read_text("sys", f"{POWER}/events/{label}.scale") or "")
+    except ValueError:
+        return None
+    return scale if math.isfinite(scale) and scale > 0 else None

@@ -1,0 +1,167 @@
+"""Which meters exist, and which of them can be used here.
+
+Meters are listed here by hand, best source first. Third parties add theirs through the
+entry-point group `wattloop.meters`: an object `detect(context) -> Sequence[Meter]`.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from wattloop.core.entry_points import entry_points, loaded
+from wattloop.core.errors import ConfigError, MeterUnavailable
+from wattloop.core.results import Missing
+from wattloop.meters.base import Context, Meter
+
+Detect = Callable[[Context], Sequence[Meter]]
+
+
+METERS: dict[str, str] = {
+    "replay": "wattloop.meters.replay",
+    "rapl": "wattloop.meters.rapl",
+    "amd-cpu": "wattloop.meters.amd_cpu",
+    "perf": "wattloop.meters.perf",
+    "nvidia": "wattloop.meters.nvidia",
+    "amd-gpu": "wattloop.meters.amd_gpu",
+    "file-gauge": "wattloop.meters.sysfs_gauge",
+    "yokogawa": "wattloop.meters.yokogawa",
+    "redfish": "wattloop.meters.redfish",
+    "ipmi": "wattloop.meters.ipmi",
+    "dram": "wattloop.meters.dram",
+    "memory": "wattloop.meters.host_memory",
+    "estimate": "wattloop.meters.cpu_estimate",
+}
+
+
+"""Name -> module with `detect(context)`, in order of preference for the same domain."""
+
+
+ASKED_FOR_BY = {
+    "replay": "replay_file",
+    "yokogawa": "visa_resource",
+    "redfish": "redfish_url",
+    "ipmi": "ipmi",
+}
+
+
+"""Meters that exist only where a setting names their source."""
+
+
+ENTRY_POINT_GROUP = "wattloop.meters"
+
+
+FAULT_REMEDY = "this is a fault of the meter: report it to whoever wrote it, with this line"
+
+
+class Inventory:
+    """What can be read here, and what cannot, with reasons."""
+
+    def __init__(
+        self,
+        meters: list[Meter] | None = None,
+        refusals: list[MeterUnavailable] | None = None,
+    ) -> None:
+        self.meters = [] if meters is None else meters
+        self.refusals = [] if refusals is None else refusals
+        self.names: list[str] = []
+        """For each meter, the name under which it was looked for."""
+
+    def missing(self) -> list[Missing]:
+        """Parts of the node that exist but that no meter reads."""
+        offered = {domain.name for meter in self.meters for domain in meter.domains}
+        missing: dict[str, Missing] = {}
+        for meter in self.meters:
+            for part in meter.refused:
+                if not _covered(part.name, offered):
+                    missing.setdefault(part.name, part)
+        for refusal in self.refusals:
+            for part_name in refusal.parts:
+                if not _covered(part_name, offered):
+                    who = "" if refusal.meter == part_name else f"{refusal.meter}: "
+                    part = Missing(part_name, f"{who}{refusal.reason}", refusal.remedy)
+                    missing.setdefault(part_name, part)
+        return list(missing.values())
+
+    def close(self) -> None:
+        """Close every meter."""
+        for meter in self.meters:
+            with suppress(Exception):  # a broken plug-in must not cost the run its end
+                meter.close()
+
+
+def detect(context: Context, *, explain: bool = True) -> Inventory:
+    """Try every meter the settings allow; refusals keep their reasons.
+
+    Args:
+        context: machine, settings and clock.
+        explain: whether meters that nobody asked for are loaded too, only to say so. That takes
+            milliseconds, which a person who lists devices does not mind and a program does.
+    """
+    inventory = Inventory()
+    wanted = context.settings.meters
+    finders = _finders(context)
+    unknown = set(wanted) - set(finders)
+    if unknown:
+        raise ConfigError(
+            f"unknown meter {', '.join(sorted(unknown))}; known are {', '.join(finders)}"
+        )
+    for name, finder in finders.items():
+        if wanted and name not in wanted:
+            continue
+        setting = ASKED_FOR_BY.get(name)
+        if not explain and setting and not wanted and not getattr(context.settings, setting):
+            continue
+        found = detect_one(name, finder, context, inventory.refusals)
+        inventory.meters.extend(found)
+        inventory.names.extend([name] * len(found))
+        if found and name == "replay":
+            break
+    return inventory
+
+
+def detect_one(
+    name: str, finder: Detect, context: Context, refusals: list[MeterUnavailable]
+) -> Sequence[Meter]:
+    """Meters of one source; a refusal, or a fault of a third party's code, is kept with reason."""
+    try:
+        return finder(context)
+    except MeterUnavailable as refusal:
+        refusals.append(refusal)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken plug-in must not stop the measuring
+        reason = f"failed to start: {type(error).__name__}: {error}"
+        refusals.append(MeterUnavailable(name, reason, FAULT_REMEDY))
+    return ()
+
+
+def meter_names(context: Context | None = None) -> list[str]:
+    """Names of all known meters, third parties' included."""
+    return list(_finders(context or Context()))
+
+
+def _finders(context: Context) -> dict[str, Detect]:
+    plugins = {name: _lazy(target) for name, target in entry_points(ENTRY_POINT_GROUP)}
+    # The virtual GPU, when asked for, goes before real ones of the same name.
+    ordered: dict[str, Detect] = {}
+    if context.settings.virtual_gpus and "virtual" in plugins:
+        ordered["virtual"] = plugins.pop("virtual")
+    for name, module in METERS.items():
+        ordered[name] = _lazy(f"{module}:detect")
+    for name, finder in plugins.items():
+        ordered.setdefault(name, finder)
+    return ordered
+
+
+def _lazy(target: str) -> Detect:
+    def finder(context: Context) -> Sequence[Meter]:
+        found: Sequence[Meter] = loaded(target)(context)
+        return found
+
+    return finder
+
+
+def _covered(part: str, offered: set[str]) -> bool:
+    family = part.partition(":")[0]
+    if part in offered or family in offered:  # `dram`, modelled, stands for a refused `dram:0`
+        return True
+    return any(name.startswith((f"{part}:", f"{part}/")) for name in offered)
