@@ -21,7 +21,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.fleet.delivery import Delivery, DeliveryOptions, NodeStatus
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter
 
 GPUS = 4
 NODES_A_JOB = 4

@@ -25,10 +25,9 @@ import httpx
 from bars import Bar, Page, Table, arguments, publish
 from serve_load_store import DAY_RUN, DOMAINS, filled, search_of
 from serve_load_traffic import TOKEN, Traffic, real_page_ms, together
-from wattloop.store.chunks import read_samples
 from wattloop.store.database import open_store
 from wattloop.store.runs import delete_run, find_run
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 
 SETTLE_S = 15.0
 """Libraries are loaded in the background after the start; users come later."""

@@ -18,8 +18,8 @@ from tune_stores import fill, many_trials_spec
 from wattloop.core.results import RunStatus
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store
-from wattloop.store.fold import Outcome, fold
-from wattloop.store.frames import HEADER, json_frame, samples_frame
+from wattloop.store.journal import HEADER, json_frame, samples_frame
+from wattloop.store.journal_import import Outcome, import_journal
 from wattloop.store.runs import RunRecord, find_run, insert_run_in
 from wattloop.store.schema import sample_chunks, sample_levels
 
@@ -95,7 +95,7 @@ def _made(store: Store, run_id: str, samples: int, seed: int) -> RunRecord:
             times_s = array("d", [(begin + n) / 10 for n in range(count)])
             values = array("d", _power(draw, begin, count))
             file.write(samples_frame(0, len(DOMAINS), times_s, values))
-    folded = fold(store, path, finalize_orphaned_run)
+    folded = import_journal(store, path, finalize_orphaned_run)
     assert folded.outcome is Outcome.FOLDED, folded
     return find_run(store, run_id)
 

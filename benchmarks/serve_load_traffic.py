@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from serve_load_store import DOMAINS, header
-from wattloop.store.frames import END, json_frame, samples_frame
+from wattloop.store.journal import END, json_frame, samples_frame
 
 __all__ = ["TOKEN", "Traffic", "real_page_ms", "together"]
 

@@ -21,14 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wattloop.store.chunks import pack_samples, read_samples
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store
-from wattloop.store.fold import fold
-from wattloop.store.frames import SampleBlock
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, SampleBlock
+from wattloop.store.journal_import import import_journal
 from wattloop.store.runs import RunRecord, find_run, insert_run_in, list_runs
-from wattloop.store.series import find_series, series_of
+from wattloop.store.samples import find_series, pack_samples, read_curve, read_samples, series_of
 from wattloop.testing.journals import ended, header, root_window
 
 RAPL_STEP_J = 2.0**-14
@@ -61,7 +58,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     with open_store(folder / "runs.db") as store:
         path = write(store, "day", feeds, blocks)
         journal_b = path.stat().st_size
-        fold_s = timed(lambda: fold(store, path, lambda journal: {}))
+        fold_s = timed(lambda: import_journal(store, path, lambda journal: {}))
         day_b = size_b(folder)
         series = find_series(find_run(store, "day").feeds, "gpu:0")
         list_s = best(lambda: list_runs(store, limit=20))

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import MetaData, insert
 
 from wattloop.store.database import Store
-from wattloop.store.trial_records import each_trial
+from wattloop.store.experiments import each_trial
 
 STUDY = "ten thousand"
 BEGUN = datetime(2026, 1, 1)

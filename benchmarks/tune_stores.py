@@ -12,10 +12,9 @@ import numpy as np
 from sqlalchemy import insert
 
 from wattloop.store.database import Store
-from wattloop.store.experiments import set_experiment_status
+from wattloop.store.experiments import TrialRecord, set_experiment_status
 from wattloop.store.schema import trials as trials_table
 from wattloop.store.text import json_text
-from wattloop.store.trial_records import TrialRecord
 from wattloop.tune.progress import EpochPoint, Progress, Status
 from wattloop.tune.running import fingerprint
 from wattloop.tune.search_record import open_search

@@ -3,7 +3,7 @@
 from wattloop.advise.advisor import advice_on
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, find_run, insert_run
 from wattloop.testing.journals import ended, header, write_journal
 
@@ -13,7 +13,7 @@ def test_a_run_whose_writer_died_is_read_as_far_as_it_goes(store: Store) -> None
     store.journals.mkdir(parents=True, exist_ok=True)
     write_journal(store.journals, "died", seconds=40)
     write_journal(store.journals, "ended", seconds=40, head=header("ended"), end=ended())
-    list(recover(store, finalize_orphaned_run))
+    list(import_orphaned(store, finalize_orphaned_run))
     assert advice_on(store, find_run(store, "died")) == []
     assert advice_on(store, find_run(store, "ended")) == []
 

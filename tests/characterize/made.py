@@ -6,8 +6,7 @@ Time grows as the cap falls below 200 W; power follows the cap. Two runs of a po
 
 from typing import Any
 
-from wattloop.store.experiments import Experiment
-from wattloop.store.trial_records import TrialRecord
+from wattloop.store.experiments import Experiment, TrialRecord
 
 CAPS_W = (100, 150, 200, 260)
 HOST_W = 400.0

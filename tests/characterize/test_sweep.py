@@ -19,8 +19,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.meters.base import Context
 from wattloop.store.database import Store, open_store
-from wattloop.store.experiments import find_experiment
-from wattloop.store.trial_records import begin_trial, read_trials
+from wattloop.store.experiments import begin_trial, find_experiment, read_trials
 from wattloop.trials.outcome import Outcome
 from wattloop.trials.trial import Trial
 from wattloop.virtual.machine import shared_machine

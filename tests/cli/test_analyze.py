@@ -13,8 +13,12 @@ from tests.characterize.made import CAPS_W, made_sweep, time_s
 from tests.cli.conftest import Machine
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
-from wattloop.store.experiments import create_experiment, set_experiment_status
-from wattloop.store.trial_records import begin_trial, end_trial
+from wattloop.store.experiments import (
+    begin_trial,
+    create_experiment,
+    end_trial,
+    set_experiment_status,
+)
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.search_record import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until

@@ -8,7 +8,7 @@ import pytest
 
 from wattloop.cli.main import main
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 
@@ -68,7 +68,7 @@ def test_what_would_go_is_said_before_it_goes(
     with open_store(place) as store:
         head = {**header("r1"), "started_wall_s": 1_700_000_000.0}
         write_journal(store.journals, "r1", seconds=60, head=head, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
     found = []
     for extra in (["--dry-run"], []):
         words = ["fleet", "retain", "--samples", "0s", "--store", place, "--json", "-", *extra]
@@ -108,7 +108,7 @@ def test_how_long_things_are_kept_may_stand_in_the_settings(
     with open_store(place) as store:
         head = {**header("r1"), "started_wall_s": 1_700_000_000.0}
         write_journal(store.journals, "r1", seconds=60, head=head, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
 
     def would_go(*words: str) -> dict[str, int]:
         given = ["fleet", "retain", "--dry-run", "--store", place, "--json", "-", *words]

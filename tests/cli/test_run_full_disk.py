@@ -43,7 +43,7 @@ JOURNAL = """
 import json, pathlib, sys
 from array import array
 from wattloop.store.journal import read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter
 disk, fill = sys.argv[1:]
 path = pathlib.Path(disk, "a.journal")
 writer = JournalWriter(path, {"run_id": "r"})

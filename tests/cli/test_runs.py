@@ -14,8 +14,7 @@ from tests.cli.conftest import Machine
 from wattloop.cli.main import main
 from wattloop.cli.runs_view import print_run
 from wattloop.store.database import open_store
-from wattloop.store.journal import journal_directory
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, journal_directory
 from wattloop.store.run_record import RunRecord
 from wattloop.store.runs import list_runs
 from wattloop.testing.journals import ended, header, root_window, write_journal
@@ -297,7 +296,7 @@ def test_running_and_dead_runs_are_listed(two: Path, capsys: pytest.CaptureFixtu
     folder = journal_directory(str(two))
     code = (
         "import sys, time; from pathlib import Path; from array import array\n"
-        "from wattloop.store.journal_writer import JournalWriter\n"
+        "from wattloop.store.journal import JournalWriter\n"
         "from wattloop.testing.journals import header\n"
         "w = JournalWriter(Path(sys.argv[1]) / 'live.journal', header('live', name='now',"
         " started_wall_s=time.time()))\n"
@@ -344,7 +343,7 @@ def test_a_read_only_store_says_that_runs_wait(
 ) -> None:
     """Runs that cannot be folded are not passed over in silence."""
     open_store(two).close()
-    monkeypatch.setattr("wattloop.store.place.Place.is_read_only", True)
+    monkeypatch.setattr("wattloop.store.location.StoreLocation.is_read_only", True)
     assert main(["runs", "list"]) == 0
     assert "2 run(s) wait in journals" in capsys.readouterr().err
 

@@ -9,8 +9,8 @@ from wattloop.core.plausible import counter_rise_j, highest_power_w
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus
 from wattloop.fleet.delivery.status import NodeStatus
-from wattloop.store.frames import SampleBlock
-from wattloop.store.levels import watts
+from wattloop.store.downsampling import watts
+from wattloop.store.journal import SampleBlock
 from wattloop.store.runs import RunRecord
 
 WRAP_J = 1_000.0

@@ -14,8 +14,8 @@ import pytest
 
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
-from wattloop.store.job_list import job_totals
+from wattloop.store.job_queries import job_totals
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, list_runs
 from wattloop.testing.power_curves import SquareWave
 from wattloop.testing.powercap_driver import Driver
@@ -58,7 +58,7 @@ class Node:
 
     def records(self) -> list[RunRecord]:
         with open_store(str(self.folder / "runs.db")) as store:
-            list(recover(store, finalize_orphaned_run))
+            list(import_orphaned(store, finalize_orphaned_run))
             return sorted(list_runs(store), key=lambda r: r.started_s)
 
     def check_total(self) -> list[RunRecord]:

@@ -14,7 +14,7 @@ from wattloop.kernels.work import nominal_runs, work_command
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
 from wattloop.store.details import read_windows
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
 
 
@@ -42,7 +42,7 @@ def test_a_window_holds_the_runs_alone(
     assert main([*words, "--window", "kernel"]) == 0
     told = json.loads(capsys.readouterr().out)
     with open_store(str(tmp_path / "runs.db")) as store:
-        recover(store, finalize_orphaned_run)
+        import_orphaned(store, finalize_orphaned_run)
         (window,) = read_windows(store, find_run(store, "last").run_id)
     assert window.name == "kernel"
     assert window.duration_s >= told["time_s"]

@@ -8,9 +8,7 @@ import pytest
 
 from wattloop.measure.node_leader import NodeLock
 from wattloop.measure.recovery import append_unsent_samples, complete_journal
-from wattloop.store.frames import EVENT, json_frame, samples_frame
-from wattloop.store.journal import read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import EVENT, JournalWriter, json_frame, read_journal, samples_frame
 
 
 def samples(*times_s: float) -> bytes:

@@ -12,7 +12,7 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
 
 from .conftest import Machine
@@ -44,7 +44,7 @@ def test_clock_that_is_set_does_not_change_the_run(machine: Machine, step_s: flo
     assert run.result.energy_j == machine.about_j(run.result.duration_s)
     assert window.energy_j == machine.about_j(window.duration_s)
     with open_store(Path(machine.store)) as store:
-        recover(store, finalize_orphaned_run)
+        import_orphaned(store, finalize_orphaned_run)
         kept = find_run(store, run.run_id)
     assert kept.ended_wall_s is not None
     assert kept.ended_wall_s - kept.started_wall_s == pytest.approx(run.result.duration_s)

@@ -19,7 +19,7 @@ from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.node_leader import LeaderRole
 from wattloop.measure.run_header import feed_to_dict
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter
 from wattloop.testing.scripted_meter import ScriptedMeter, counter, gauge
 
 from .conftest import Machine

@@ -9,7 +9,7 @@ from wattloop.cli.runs_job import find_job
 from wattloop.core.errors import RunNotFound
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store, open_store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.testing.journals import STARTED_WALL_S, ended, header, write_journal
 
 NODE_J = 350.0 * 10
@@ -30,7 +30,7 @@ def keep(store: Store, number: int, *, end: dict[str, Any] | None = None, **chan
     run_id = f"20270115-080000-{number:06x}"
     head = header(run_id, **{"job": job(number), "missing": [], **changes})
     write_journal(store.journals, run_id, head=head, end=end)
-    recover(store, finalize_orphaned_run)
+    import_orphaned(store, finalize_orphaned_run)
     return run_id
 
 

@@ -9,8 +9,7 @@ import pytest
 from wattloop.core.errors import RunNotFound
 from wattloop.core.records import Domain, DomainKind, Scope
 from wattloop.measure.live import JournalView, find_live_journal
-from wattloop.store.journal import journal_directory
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, journal_directory
 
 
 def header(run_id: str) -> dict[str, Any]:

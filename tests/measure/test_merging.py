@@ -8,8 +8,7 @@ import pytest
 
 from wattloop.measure.node_leader import merged_journal
 from wattloop.measure.recovery import recorded_feeds
-from wattloop.store.frames import SampleBlock
-from wattloop.store.journal import Journal
+from wattloop.store.journal import Journal, SampleBlock
 
 POWER_W = 100.0
 

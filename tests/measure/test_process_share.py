@@ -20,8 +20,8 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.meters.base import Context
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
-from wattloop.store.job_list import job_totals
+from wattloop.store.job_queries import job_totals
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import list_runs
 from wattloop.testing.nvml_stub import NoCompiler, StubNvml
 
@@ -75,7 +75,7 @@ def test_two_runs_state_their_parts(machine: Machine, monkeypatch: pytest.Monkey
         assert found["accounting"]["node"]["energy_j"] < 3 * found["energy_j"]
     assert 0 < idle["energy_j"] < busy["energy_j"] / 2
     with open_store(str(machine.store)) as store:
-        list(recover(store, finalize_orphaned_run))
+        list(import_orphaned(store, finalize_orphaned_run))
         total_j = job_totals(store).energy_j
         records = list_runs(store)
     assert total_j == pytest.approx(busy["energy_j"] + idle["energy_j"])
@@ -101,7 +101,7 @@ def test_a_run_that_counts_everything_contains_the_parts_of_others(
     whole.terminate()
     assert whole.wait(timeout=300) == 128 + signal.SIGTERM
     with open_store(str(machine.store)) as store:
-        list(recover(store, finalize_orphaned_run))
+        list(import_orphaned(store, finalize_orphaned_run))
         found = {record.name: record for record in list_runs(store)}
     assert found["whole"].left_out == 0.0
     assert found["part"].left_out == 1.0
@@ -122,7 +122,7 @@ def test_a_killed_run_keeps_its_part(machine: Machine, monkeypatch: pytest.Monke
         time.sleep(7.0)
         process.send_signal(signal.SIGKILL)
     with open_store(str(machine.store)) as store:
-        list(recover(store, finalize_orphaned_run))
+        list(import_orphaned(store, finalize_orphaned_run))
         (record,) = list_runs(store)
     assert record.status.value == "died"
     assert record.result is not None

@@ -18,7 +18,7 @@ from wattloop.report.figures.style import lever_title, plain_name
 from wattloop.report.figures.sweep import sweep_figures
 from wattloop.report.figures.techniques import technique_figures
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
 from wattloop.testing.journals import close_journal, ended, write_journal
 
@@ -89,7 +89,7 @@ def test_power_over_time_is_thinned_and_has_its_tdp(tmp_path: Path) -> None:
     """An hour at 10 Hz is drawn from a few hundred points."""
     with open_store(tmp_path / "runs.db") as store:
         write_journal(store.journals, "r1", seconds=3_600, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         chart = power_figure(store, {"default": find_run(store, "r1")}, "gpu", 700.0)
     rows = values(spec_of(chart))
     assert 100 < len(rows) <= 1_000

@@ -18,12 +18,11 @@ from wattloop.core.results import WindowResult
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.schedule.campaigns.running import run_campaign
 from wattloop.store.database import Store, open_store
-from wattloop.store.experiments import create_experiment
-from wattloop.store.fold import Outcome, fold
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.experiments import begin_trial, create_experiment, end_trial
+from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_import import Outcome, import_journal
 from wattloop.store.runs import insert_run
-from wattloop.store.series import SIGNALS_FROM
-from wattloop.store.trial_records import begin_trial, end_trial
+from wattloop.store.samples import SIGNALS_FROM
 from wattloop.study.record import StudyRecord
 from wattloop.study.spec import StudySpec
 
@@ -155,4 +154,4 @@ def _run(store: Store) -> None:
         window = WindowResult(name, number + 1, 0, begin_s, begin_s + 28)
         journal.event({"type": "window", "window": window.to_dict()})
     journal.close()
-    assert fold(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED
+    assert import_journal(store, path, finalize_orphaned_run).outcome is Outcome.FOLDED

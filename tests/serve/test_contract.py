@@ -27,7 +27,7 @@ from wattloop.fleet.delivery.batch import Piece, pack_batch
 from wattloop.serve.api.node_forms import DELIVERY, JOURNAL
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
-from wattloop.store.pieces import RUN_ID
+from wattloop.store.ingest.uploads import RUN_ID
 
 EXAMPLES = int(os.environ.get("WATTLOOP_CONTRACT_EXAMPLES", "15"))
 """More of them by hand: WATTLOOP_CONTRACT_EXAMPLES=200 pytest tests/serve/test_contract.py"""

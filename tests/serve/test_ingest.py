@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
-from wattloop.store.frames import END, HEADER, json_frame, samples_frame
-from wattloop.store.ingest import LARGEST_PIECE_B, STALE_S
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B, STALE_S
+from wattloop.store.journal import END, HEADER, json_frame, samples_frame
 
 RUN = "20260101-000000-abcdef"
 TOKEN = {"Authorization": "Bearer secret"}

@@ -24,8 +24,8 @@ from tests.fleet.delivery.served import domain, end_of, header_of
 from wattloop.core.results import WindowResult
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
-from wattloop.store.frames import END, EVENT, HEADER, json_frame, samples_frame
-from wattloop.store.ingest import STALE_S
+from wattloop.store.ingest.uploads import STALE_S
+from wattloop.store.journal import END, EVENT, HEADER, json_frame, samples_frame
 
 JOURNALS = int(os.environ.get("WATTLOOP_FUZZ_JOURNALS", "60"))
 TOKEN = {"Authorization": "Bearer secret"}

@@ -10,8 +10,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from tests.characterize.made import made_sweep
 from wattloop.serve.kept_pages import MOST, KeptPages, ReportPage
 from wattloop.store.database import Store, open_store
-from wattloop.store.experiments import Experiment, create_experiment
-from wattloop.store.trial_records import begin_trial, end_trial
+from wattloop.store.experiments import Experiment, begin_trial, create_experiment, end_trial
 
 PAGE = ReportPage("title", "in short", [("Heading", "<p>text &amp; more</p>")])
 OTHER = ReportPage("other", "", [])

@@ -20,7 +20,7 @@ from wattloop.fleet.tokens import Role, add_token, revoke_token
 from wattloop.fleet.tokens import file as token_file
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
-from wattloop.store.frames import END, EVENT, HEADER, json_frame, pack_frame
+from wattloop.store.journal import END, EVENT, HEADER, json_frame, pack_frame
 
 RUN = "20260101-000000-abcdef"
 NASTY = "<script>alert(1)</script>"
@@ -390,6 +390,6 @@ def test_a_machine_that_comes_back_after_hours_gives_all_of_its_run(fleet: Fleet
 
 def test_a_full_disk_asks_nodes_to_wait(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 with the time to come again; nothing is taken."""
-    monkeypatch.setattr("wattloop.store.incoming.ROOM_B", 1e18)
+    monkeypatch.setattr("wattloop.store.ingest.incoming.ROOM_B", 1e18)
     answer = fleet.deliver(Piece(RUN, 0, fleet.journal()))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")

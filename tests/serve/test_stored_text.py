@@ -20,7 +20,7 @@ from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.worker import Worker
 from wattloop.store.database import Store, open_store
-from wattloop.store.frames import HEADER, frames_in, json_frame
+from wattloop.store.journal import HEADER, frames_in, json_frame
 from wattloop.store.schema import experiments
 
 MAKER = """

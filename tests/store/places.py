@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from wattloop.store.place import Place
+from wattloop.store.location import StoreLocation
 
 __all__ = ["POSTGRES", "WHERE", "empty_place", "needs_postgres"]
 
@@ -30,7 +30,7 @@ def empty_place(kind: str, folder: Path) -> Iterator[str]:
         yield str(folder / "runs.db")
         return
     name = f"wattloop_{uuid.uuid4().hex[:12]}"
-    server = Place.parse(POSTGRES).server_url()
+    server = StoreLocation.parse(POSTGRES).server_url()
     admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))

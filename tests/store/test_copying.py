@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.store.chunks import read_samples
-from wattloop.store.copying import copy_runs
-from wattloop.store.curves import read_curve
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
+from wattloop.store.export import copy_runs
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunFilter, find_run, list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_curve, read_samples
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 
@@ -21,7 +19,7 @@ def test_a_copy_has_everything_and_copying_again_adds_nothing(tmp_path: Path) ->
         head = header("r1", tags={"k": "v"})
         write_journal(old.journals, "r1", seconds=60, head=head, end=ended())
         write_journal(old.journals, "r2", end=ended())
-        recover(old, close_journal)
+        import_orphaned(old, close_journal)
         assert sorted(copy_runs(old, new)[0]) == ["r1", "r2"]
         assert sorted(copy_runs(old, new)[1]) == ["r1", "r2"]
         assert list_runs(new) == list_runs(old)

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 
 from tests.store.places import POSTGRES, needs_postgres
 from wattloop.core.errors import StoreError, StoreLocked, StoreTooNew, StoreUnwritable
-from wattloop.store import place, versions
+from wattloop.store import location, migrations
 from wattloop.store.database import Store, open_store
 from wattloop.store.journal import journal_directory
 from wattloop.store.runs import RunRecord, insert_run, list_runs
@@ -33,11 +33,15 @@ class TestPostgreSQL(StoreContract):
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
         name = f"wattloop_{uuid.uuid4().hex[:12]}"
         admin = create_engine(
-            place.Place.parse(POSTGRES).server_url(), isolation_level="AUTOCOMMIT"
+            location.StoreLocation.parse(POSTGRES).server_url(), isolation_level="AUTOCOMMIT"
         )
         with admin.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
-        url = place.Place.parse(POSTGRES).server_url().set(drivername="postgresql", database=name)
+        url = (
+            location.StoreLocation.parse(POSTGRES)
+            .server_url()
+            .set(drivername="postgresql", database=name)
+        )
         with open_store(url.render_as_string(hide_password=False)) as store:
             yield store
         with admin.connect() as connection:
@@ -72,7 +76,7 @@ def test_a_read_only_store_can_be_read_but_not_written(
     path = tmp_path / "runs with space?#.db"
     with open_store(path) as store:
         insert_run(store, RunRecord(run_id="r1"))
-    monkeypatch.setattr(place.Place, "is_read_only", property(lambda self: True))
+    monkeypatch.setattr(location.StoreLocation, "is_read_only", property(lambda self: True))
     with open_store(path) as store:
         assert [run.run_id for run in list_runs(store)] == ["r1"]
         with pytest.raises(StoreUnwritable, match="read-only"):
@@ -95,7 +99,9 @@ def test_a_newer_store_is_refused_naming_both_versions(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     connection.close()
-    with pytest.raises(StoreTooNew, match=rf"version 99.*up to {versions.VERSION}.*pip install -U"):
+    with pytest.raises(
+        StoreTooNew, match=rf"version 99.*up to {migrations.VERSION}.*pip install -U"
+    ):
         open_store(path)
 
 
@@ -130,10 +136,10 @@ def test_an_old_store_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "runs.db"
     open_store(path).close()
     steps: list[int] = []
-    ours = versions.VERSION
+    ours = migrations.VERSION
     further = {n: lambda _, n=n: steps.append(n) for n in (ours, ours + 1)}
-    monkeypatch.setattr(versions, "VERSION", ours + 2)
-    monkeypatch.setattr(versions, "MIGRATIONS", further)
+    monkeypatch.setattr(migrations, "VERSION", ours + 2)
+    monkeypatch.setattr(migrations, "MIGRATIONS", further)
     open_store(path).close()
     open_store(path).close()
     assert steps == [ours, ours + 1]
@@ -195,7 +201,7 @@ def test_passwords_never_appear_in_messages() -> None:
 
 def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without psycopg the message has the command that installs it."""
-    monkeypatch.setattr("wattloop.store.faults.find_spec", lambda name: None)
+    monkeypatch.setattr("wattloop.store.database.find_spec", lambda name: None)
     with pytest.raises(StoreError, match=r"wattloop\[postgres\]"):
         open_store("postgresql://localhost/x")
 
@@ -210,6 +216,10 @@ def test_places_that_cannot_hold_runs_are_refused(location: str) -> None:
 @needs_postgres
 def test_a_missing_database_says_how_to_create_it() -> None:
     """PostgreSQL: the server answers but the database is not there."""
-    url = place.Place.parse(POSTGRES).server_url().set(drivername="postgresql", database="nope")
+    url = (
+        location.StoreLocation.parse(POSTGRES)
+        .server_url()
+        .set(drivername="postgresql", database="nope")
+    )
     with pytest.raises(StoreError, match="createdb"):
         open_store(url.render_as_string(hide_password=False))

@@ -8,7 +8,7 @@ import pytest
 
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_events, read_steps
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import find_run
 from wattloop.store.tables import table_of
 from wattloop.testing.journals import close_journal, ended, write_journal
@@ -60,7 +60,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def folded(store: Store, *events: dict[str, Any]) -> None:
     write_journal(store.journals, "r1", events=events, end=ended())
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
 
 
 def exported(store: Store) -> list[dict[str, Any]]:

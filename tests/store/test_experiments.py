@@ -10,17 +10,18 @@ import pytest
 from sqlalchemy import update
 
 from wattloop.core.errors import StoreError
-from wattloop.store import place
+from wattloop.store import location
 from wattloop.store.database import open_store
 from wattloop.store.experiments import (
     Experiment,
+    begin_trial,
     create_experiment,
     list_experiments,
     new_experiment_id,
+    read_trials,
 )
 from wattloop.store.runs import RunRecord, insert_run, list_runs
 from wattloop.store.schema import trials
-from wattloop.store.trial_records import begin_trial, read_trials
 
 
 def old_store(path: Path) -> Path:
@@ -47,7 +48,7 @@ def test_an_old_store_that_cannot_be_written_is_still_read(
 ) -> None:
     """Tables that nobody could have filled are no reason to refuse its runs."""
     path = old_store(tmp_path / "runs.db")
-    monkeypatch.setattr(place.Place, "is_read_only", property(lambda self: True))
+    monkeypatch.setattr(location.StoreLocation, "is_read_only", property(lambda self: True))
     with open_store(path) as store:
         assert [r.run_id for r in list_runs(store)] == ["r1"]
         assert list_experiments(store) == []
@@ -59,7 +60,7 @@ def test_trials_survive_the_death_of_their_process(tmp_path: Path) -> None:
         "import os, sys\n"
         "from wattloop.store.database import open_store\n"
         "from wattloop.store.experiments import *\n"
-        "from wattloop.store.trial_records import *\n"
+        "from wattloop.store.experiments import *\n"
         "store = open_store(sys.argv[1])\n"
         "create_experiment(store, Experiment(experiment_id='e', kind='sweep'))\n"
         "begin_trial(store, 'e', 'k', {'cap': 100})\n"

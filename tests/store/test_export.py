@@ -15,7 +15,7 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store, open_store
 from wattloop.store.export import export
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, find_run, list_runs
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         write_journal(store.journals, "r1", events=events, end=ended())
         later = header("r2", name="=evil()", started_wall_s=2e9, command=["caf\udce9"])
         write_journal(store.journals, "r2", head=later, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         yield store
 
 

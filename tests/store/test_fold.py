@@ -15,16 +15,13 @@ import pytest
 
 import wattloop
 from wattloop.core.errors import StoreLocked
-from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
-from wattloop.store.fold import Outcome, fold, recover
-from wattloop.store.frames import EVENT, json_frame
-from wattloop.store.journal import FORMAT
-from wattloop.store.journal_writer import JournalWriter
-from wattloop.store.place import Place
+from wattloop.store.journal import EVENT, FORMAT, JournalWriter, json_frame
+from wattloop.store.journal_import import Outcome, import_journal, import_orphaned
+from wattloop.store.location import StoreLocation
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 from wattloop.testing.journals import FEEDS, close_journal, ended, header, write_journal
 
 
@@ -37,9 +34,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_a_live_journal_is_left_alone(store: Store) -> None:
     """As long as its writer lives, nobody folds it."""
     writer = JournalWriter(store.journals / "r1.journal", header("r1"))
-    assert [f.outcome for f in recover(store, close_journal)] == [Outcome.HELD]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.HELD]
     writer.close()
-    assert [f.outcome for f in recover(store, close_journal)] == [Outcome.FOLDED]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
 
 
 def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
@@ -47,7 +44,7 @@ def test_a_journal_that_is_being_born_is_left_alone(store: Store) -> None:
     store.journals.mkdir()
     path = store.journals / "r1.journal"
     path.touch()
-    assert fold(store, path, close_journal).outcome is Outcome.HELD
+    assert import_journal(store, path, close_journal).outcome is Outcome.HELD
     assert path.exists()
 
 
@@ -56,7 +53,7 @@ def test_another_folder_is_not_disturbed(store: Store) -> None:
     path = write_journal(store.journals, "r1", end=ended())
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert fold(store, path, close_journal).outcome is Outcome.HELD
+        assert import_journal(store, path, close_journal).outcome is Outcome.HELD
     assert path.exists()
 
 
@@ -68,7 +65,7 @@ def test_the_good_part_of_a_torn_journal_is_kept_at_every_length(store: Store) -
     for length in random.Random(7).sample(range(1, len(whole)), 40):
         path = store.journals / f"cut{length}.journal"
         path.write_bytes(whole[:length])
-        outcome = fold(store, path, close_journal).outcome
+        outcome = import_journal(store, path, close_journal).outcome
         assert outcome in (Outcome.FOLDED, Outcome.ALREADY, Outcome.UNREADABLE)
         if outcome is Outcome.FOLDED:
             kept += 1
@@ -85,7 +82,7 @@ def test_flipped_bits_end_the_readable_part(store: Store) -> None:
     data = bytearray(path.read_bytes())
     data[-400] ^= 0xFF
     path.write_bytes(data)
-    fold(store, path, close_journal)
+    import_journal(store, path, close_journal)
     record = find_run(store, "r1")
     assert record.status == "died"
     assert "torn" in record.notes[0]
@@ -97,18 +94,18 @@ def test_an_unreadable_header_is_set_aside_with_a_note(store: Store) -> None:
     store.journals.mkdir()
     path = store.journals / "r1.journal"
     path.write_bytes(os.urandom(500))
-    (folded,) = recover(store, close_journal)
+    (folded,) = import_orphaned(store, close_journal)
     assert folded.outcome is Outcome.UNREADABLE
     aside = store.journals / "r1.journal.corrupt"
     assert aside.stat().st_size == 500
     assert "damaged" in aside.with_name("r1.journal.corrupt.txt").read_text()
-    assert recover(store, close_journal) == []
+    assert import_orphaned(store, close_journal) == []
 
 
 def test_a_newer_journal_is_left_alone(store: Store) -> None:
     """A format we do not know waits for the version that does."""
     path = write_journal(store.journals, "r1", head=header("r1", format=FORMAT + 1), end=ended())
-    (folded,) = recover(store, close_journal)
+    (folded,) = import_orphaned(store, close_journal)
     assert folded.outcome is Outcome.NEWER
     assert "upgrade" in folded.note
     assert path.exists()
@@ -122,7 +119,7 @@ def test_a_close_that_fails_does_not_lose_the_run(store: Store) -> None:
     def broken(_: object) -> dict[str, object]:
         raise RuntimeError("no idea")
 
-    recover(store, broken)
+    import_orphaned(store, broken)
     record = find_run(store, "r1")
     assert (record.status, record.energy_j) == ("died", None)
     assert "no idea" in record.notes[0]
@@ -132,7 +129,7 @@ def test_a_close_that_fails_does_not_lose_the_run(store: Store) -> None:
 def test_an_end_without_meaning_is_closed_again(store: Store) -> None:
     """A result that cannot be read is computed from the samples."""
     write_journal(store.journals, "r1", end=ended() | {"result": {"nonsense": 1}})
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
     assert find_run(store, "r1").energy_j == pytest.approx(350.0 * 9.9)
 
 
@@ -146,7 +143,7 @@ def test_frames_with_nonsense_do_not_stop_the_others(store: Store) -> None:
     writer.samples(0, 1, array("d", [1_001.0]), array("d", [3.0]))
     writer.end(ended())
     writer.close()
-    assert [f.outcome for f in recover(store, close_journal)] == [Outcome.FOLDED]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
     assert read_windows(store, "r1") == []
     assert list(read_samples(store, "r1", find_series(FEEDS, "cpu:0/package"))[1]) == [3.0]
 
@@ -159,7 +156,7 @@ def test_feeds_added_later_have_their_samples(store: Store) -> None:
     writer.samples(2, 1, array("d", [1_001.0]), array("d", [77.0]))
     writer.end(ended())
     writer.close()
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
     series = find_series(find_run(store, "r1").feeds, "gpu:9")
     assert list(read_samples(store, "r1", series)[1]) == [77.0]
 
@@ -170,7 +167,7 @@ def test_samples_out_of_order_are_sorted(store: Store) -> None:
     writer.samples(0, 1, array("d", [1_002.0, 1_001.0]), array("d", [2.0, 1.0]))
     writer.end(ended())
     writer.close()
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
     times_s, values = read_samples(store, "r1", find_series(FEEDS, "cpu:0/package"))
     assert (list(times_s), list(values)) == ([1_001.0, 1_002.0], [1.0, 2.0])
 
@@ -179,7 +176,10 @@ def test_one_refused_journal_does_not_stop_the_others(store: Store) -> None:
     """A journal that cannot be folded stays; the next one is folded."""
     stays = write_journal(store.journals, "r1", head=header("r1", feeds=17), end=ended())
     write_journal(store.journals, "r2", end=ended())
-    assert [f.outcome for f in recover(store, close_journal)] == [Outcome.REFUSED, Outcome.FOLDED]
+    assert [f.outcome for f in import_orphaned(store, close_journal)] == [
+        Outcome.REFUSED,
+        Outcome.FOLDED,
+    ]
     assert stays.exists()
 
 
@@ -192,17 +192,17 @@ def test_a_locked_store_keeps_the_journal(tmp_path: Path) -> None:
         holder = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreLocked):
-            recover(store, close_journal)
+            import_orphaned(store, close_journal)
         holder.close()
         assert path.exists()
-        assert [f.outcome for f in recover(store, close_journal)] == [Outcome.FOLDED]
+        assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.FOLDED]
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(wattloop.__file__).parents[1])}
 FOLDER = """
 import sys
 from wattloop.store.database import open_store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import recover
 from wattloop.testing.journals import close_journal
 store = open_store(sys.argv[1])
 print("go", flush=True)
@@ -225,7 +225,7 @@ def test_kill_9_while_folding_loses_nothing(tmp_path: Path) -> None:
             waiting = {p.stem for p in store.journals.glob("*.journal")}
             stored = {record.run_id for record in list_runs(store)}
             assert waiting | stored == {f"r{number}" for number in range(8)}
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         for record in list_runs(store):
             series = find_series(record.feeds, "gpu:0")
             assert len(read_samples(store, record.run_id, series)[0]) == 3_000
@@ -240,7 +240,7 @@ def forked_folder(path: Path) -> int:
         try:
             with open_store(path) as store:
                 os.write(go, b"go")
-                recover(store, close_journal)
+                import_orphaned(store, close_journal)
         finally:
             os._exit(0)
     os.close(go)
@@ -281,8 +281,8 @@ def test_processes_that_fold_together_keep_each_run_once(tmp_path: Path) -> None
 def test_journals_of_other_servers_stay(store: Store, named: str, outcome: Outcome) -> None:
     """All servers share one journal folder; each run goes to the store it was meant for."""
     folder = store.journals
-    store.place = Place.parse("postgresql://ada:secret@db.example/energy")
+    store.place = StoreLocation.parse("postgresql://ada:secret@db.example/energy")
     head = header("r1", settings={"store": named})
     path = write_journal(folder, "r1", head=head, end=ended())
-    assert fold(store, path, close_journal).outcome is outcome
+    assert import_journal(store, path, close_journal).outcome is outcome
     assert path.exists() is (outcome is Outcome.ELSEWHERE)

@@ -10,14 +10,13 @@ from sqlalchemy import func, select
 from tests.fleet.delivery.served import header_of, whole
 from wattloop.core.errors import StoreError, StoreUnwritable
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.store.arriving import Source
-from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store, open_store
-from wattloop.store.frames import HEADER, json_frame
-from wattloop.store.ingest import Ingest
+from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.uploads import Ingest
+from wattloop.store.journal import HEADER, json_frame
 from wattloop.store.runs import find_run, list_runs
+from wattloop.store.samples import find_series, read_samples
 from wattloop.store.schema import sample_chunks
-from wattloop.store.series import find_series
 
 RUN = "20260101-000000-abcdef"
 NODE = Source("n1", None, is_trusted=True)
@@ -97,7 +96,7 @@ def test_a_disk_that_refuses_leaves_the_part_as_it_was(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("wattloop.store.incoming.os.fsync", full)
+        patched.setattr("wattloop.store.ingest.incoming.os.fsync", full)
         with pytest.raises(StoreUnwritable, match="No space"):
             ingest.take(RUN, 900, data[900:], NODE)
     assert ingest.received(RUN, NODE).offset == 900
@@ -114,7 +113,7 @@ def test_a_store_that_is_away_is_not_asked_for_every_piece(
         asked.append("once")
         raise StoreError("cannot be reached")
 
-    monkeypatch.setattr("wattloop.store.ingest.has_run", away)
+    monkeypatch.setattr("wattloop.store.ingest.uploads.has_run", away)
     ingest = Ingest(store, finalize_orphaned_run)
     for number in range(20):
         run_id = f"20260101-0000{number:02}-abcdef"
@@ -148,7 +147,7 @@ def test_a_writer_waits_for_a_store_that_is_away(
         raise StoreError("cannot be reached")
 
     with monkeypatch.context() as patched:
-        patched.setattr("wattloop.store.ingest.has_run", away)
+        patched.setattr("wattloop.store.ingest.uploads.has_run", away)
         with pytest.raises(StoreUnwritable, match="whose run"):
             ingest.take(RUN, 0, data, Source())
         assert ingest.take(RUN, 0, data, NODE).complete

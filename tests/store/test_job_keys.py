@@ -11,7 +11,7 @@ from tests.store.places import WHERE, empty_place
 from tests.store.test_job_rows import FACTS, KEY, member
 from wattloop.core.results import RunStatus
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_list import job_page, job_with_runs
+from wattloop.store.job_queries import job_page, job_with_runs
 from wattloop.store.runs import RunRecord, insert_run
 
 DAY_S = 86_400.0

@@ -11,8 +11,7 @@ from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_filling import fill_run_facts
-from wattloop.store.job_list import JobFilter, job_page, job_totals, known_values
+from wattloop.store.job_queries import JobFilter, fill_run_facts, job_page, job_totals, known_values
 from wattloop.store.runs import RunRecord, insert_run
 from wattloop.store.schema import run_facts
 

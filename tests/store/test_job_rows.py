@@ -11,9 +11,9 @@ from sqlalchemy import text
 from tests.store.places import WHERE, empty_place
 from tests.store.test_job_list import record
 from wattloop.core.errors import RunNotFound
-from wattloop.store.copying import copy_runs
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_list import JobFilter, job_page, job_totals, job_with_runs
+from wattloop.store.export import copy_runs
+from wattloop.store.job_queries import JobFilter, job_page, job_totals, job_with_runs
 from wattloop.store.runs import delete_run, insert_run
 
 FACTS = {"scheduler": "slurm", "job": "42", "cluster": "lab", "partition": "gpu"}

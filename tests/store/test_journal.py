@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.store.frames import EVENT, HEADER, SAMPLES
-from wattloop.store.journal import JournalTail, journal_directory, journal_is_live, read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import (
+    EVENT,
+    HEADER,
+    SAMPLES,
+    JournalTail,
+    JournalWriter,
+    journal_directory,
+    journal_is_live,
+    read_journal,
+)
 
 
 def written(path: Path) -> bytes:
@@ -75,7 +82,7 @@ def test_journal_is_live_exactly_while_its_writer_lives(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     code = (
         "import sys, time; from pathlib import Path;"
-        "from wattloop.store.journal_writer import JournalWriter;"
+        "from wattloop.store.journal import JournalWriter;"
         "w = JournalWriter(Path(sys.argv[1]), {'run_id': 'r'}); print('ready', flush=True);"
         "time.sleep(60)"
     )

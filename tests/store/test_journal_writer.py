@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wattloop.store.journal import journal_is_live, read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, journal_is_live, read_journal
 
 
 def test_existing_file_is_never_overwritten(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_disk_that_stays_full_bounds_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest frames are dropped, and counted, rather than filling the memory."""
-    from wattloop.store import journal_writer as module
+    from wattloop.store import journal as module
 
     monkeypatch.setattr(module, "BACKLOG_LIMIT_B", 4_000)
     writer = JournalWriter(tmp_path / "a.journal", {})

@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from wattloop.store.levels import Curve, binned, coarser, pack_curve, unpack_curve, watts
+from wattloop.store.downsampling import Curve, binned, coarser, pack_curve, unpack_curve, watts
 
 
 def test_a_counter_becomes_watts_across_a_wrap() -> None:

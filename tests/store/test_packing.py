@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from wattloop.core.errors import StoreError
-from wattloop.store.packing import pack, unpack
+from wattloop.store.samples import pack, unpack
 
 NAN = math.nan
 SERIES = {

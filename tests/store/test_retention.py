@@ -11,17 +11,14 @@ import pytest
 from tests.store.places import WHERE, empty_place
 from wattloop.core.errors import ConfigError
 from wattloop.measure.job_energy import job_energy
-from wattloop.store.chunks import read_samples
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store, open_store
 from wattloop.store.details import read_windows
-from wattloop.store.fold import recover
-from wattloop.store.job_list import job_totals
-from wattloop.store.jobs import find_job_members, stored_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.job_queries import find_job_members, job_totals, stored_journal
+from wattloop.store.journal import JournalWriter
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.retention import Dropped, Retention, apply_retention, parse_age
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_curve, read_samples
 from wattloop.testing.journals import close_journal, ended, header, write_journal
 
 DAY_S = 86_400.0
@@ -39,7 +36,7 @@ def store(
         for run_id, days in AGES_D.items():
             head = header(run_id, started_wall_s=NOW_S - days * DAY_S)
             write_journal(found.journals, run_id, seconds=60, head=head, end=ended())
-        recover(found, close_journal)
+        import_orphaned(found, close_journal)
         yield found
 
 
@@ -79,7 +76,7 @@ def test_a_job_of_old_runs_still_has_its_energy(store: Store) -> None:
     for run_id, host in (("j1", "n1"), ("j2", "n2")):
         head = header(run_id, host=host, job=job, started_wall_s=NOW_S - 50 * DAY_S)
         write_journal(store.journals, run_id, seconds=60, head=head, end=ended())
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
     apply_retention(store, Retention(samples_s=30 * DAY_S), now_wall_s=NOW_S)
     members = find_job_members(store, "7")
     found = job_energy("7", members.records, lambda r: stored_journal(store, r))
@@ -101,7 +98,7 @@ def test_samples_that_nothing_coarser_stands_for_stay(store: Store) -> None:
     writer.samples(1, 1, array("d", [1_000.5]), array("d", [300.0]))
     writer.end(ended())
     writer.close()
-    recover(store, close_journal)
+    import_orphaned(store, close_journal)
     apply_retention(store, Retention(samples_s=30 * DAY_S), now_wall_s=NOW_S)
     assert points(store, "short") == (1, 1)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattloop.store.series import power_series
+from wattloop.store.samples import power_series
 
 
 def _feed(meter: str, kind: str, period_s: float, provenance: str = "measured") -> dict[str, Any]:

@@ -11,13 +11,11 @@ from tests.store.places import WHERE, empty_place
 from tests.store.test_job_rows import FACTS, member
 from tests.store.version1 import DATA, RUNS, make_version1
 from wattloop.core.errors import StoreError
-from wattloop.store import place, versions
-from wattloop.store.chunks import read_samples
+from wattloop.store import location, migrations
 from wattloop.store.database import open_store
-from wattloop.store.job_filling import fill_jobs
-from wattloop.store.job_list import job_page, job_totals
+from wattloop.store.job_queries import fill_jobs, job_page, job_totals
 from wattloop.store.runs import find_run, insert_run, list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 
 
 @pytest.fixture(params=WHERE)
@@ -104,16 +102,16 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(
     """Half of a step is undone with the rest; the next attempt finds version 1."""
 
     def fails(connection: Connection) -> None:
-        versions._from_1(connection)
+        migrations._from_1(connection)
         connection.execute(text("ALTER TABLE no_such_table ADD COLUMN x INTEGER"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(versions, "MIGRATIONS", {1: fails})
+        patched.setattr(migrations, "MIGRATIONS", {1: fails})
         with pytest.raises(StoreError):
             open_store(old)
     with monkeypatch.context() as patched:
-        patched.setattr(versions, "VERSION", 1)
-        patched.setattr(versions, "is_current", lambda *_: True)
+        patched.setattr(migrations, "VERSION", 1)
+        patched.setattr(migrations, "is_current", lambda *_: True)
         with open_store(old) as store, store.reading() as connection:
             found = inspect(connection)
             assert "jobs" not in found.get_table_names()
@@ -130,6 +128,6 @@ def test_an_old_store_on_a_read_only_disk_can_still_be_read(
     """It cannot be migrated there, and needs not be to list its runs."""
     path = tmp_path / "runs.db"
     make_version1(str(path))
-    monkeypatch.setattr(place.Place, "is_read_only", property(lambda self: True))
+    monkeypatch.setattr(location.StoreLocation, "is_read_only", property(lambda self: True))
     with open_store(path) as store:
         assert len(list_runs(store)) == 3

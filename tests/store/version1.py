@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from wattloop.store.place import Place
+from wattloop.store.location import StoreLocation
 
 __all__ = ["RUNS", "make_version1"]
 
@@ -19,7 +19,7 @@ RUNS = [row["run_id"] for row in DATA["rows"]["runs"]]
 
 def make_version1(location: str) -> None:
     """Write it at a path or URL, with the statements of that release."""
-    place = Place.parse(location)
+    place = StoreLocation.parse(location)
     engine = create_engine(f"sqlite:///{place.path}" if place.path else place.server_url())
     with engine.begin() as connection:
         for statement in DATA[engine.dialect.name]:

@@ -14,8 +14,8 @@ from wattloop.control.lever import Lever, LeverState, Setting
 from wattloop.core.errors import DeviceBusy, LeverError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
+from wattloop.store.experiments import read_trials
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.trial_records import read_trials
 from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial

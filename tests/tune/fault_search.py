@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.tune.small import Halving, small_problem
 from wattloop.store.database import open_store
-from wattloop.store.experiments import list_experiments
-from wattloop.store.trial_records import TrialRecord, read_trials
+from wattloop.store.experiments import TrialRecord, list_experiments, read_trials
 from wattloop.tune.progress import EpochPoint, Progress, Status
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search

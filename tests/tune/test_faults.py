@@ -25,7 +25,7 @@ from tests.tune.small import Halving, small_problem
 from wattloop.core.errors import DeviceBusy
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.trial_records import read_trials
+from wattloop.store.experiments import read_trials
 from wattloop.tune.command_bench import CommandBench
 from wattloop.tune.search_loop import Search
 from wattloop.tune.search_record import SearchRecord, open_search

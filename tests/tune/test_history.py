@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from wattloop.store.experiments import Experiment, create_experiment
-from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial
+from wattloop.store.experiments import (
+    Experiment,
+    TrialRecord,
+    begin_trial,
+    create_experiment,
+    end_trial,
+)
 from wattloop.tune.history import candidates_of, search_table, summary_of
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status

@@ -12,7 +12,7 @@ from tests.tune.small import Halving, small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.store.database import open_store
-from wattloop.store.trial_records import read_trials
+from wattloop.store.experiments import read_trials
 from wattloop.tune.device_groups import device_groups
 from wattloop.tune.function_bench import FunctionBench
 from wattloop.tune.parallel_bench import ParallelBench

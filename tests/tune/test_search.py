@@ -11,9 +11,8 @@ import pytest
 
 from tests.tune.small import Halving, Trainings, small_problem
 from wattloop.core.errors import ConfigError, DeviceBusy, StoreUnwritable
-from wattloop.store import trial_records
-from wattloop.store.experiments import list_experiments
-from wattloop.store.trial_records import read_trials
+from wattloop.store import experiments
+from wattloop.store.experiments import list_experiments, read_trials
 from wattloop.trials.claim import claimed
 from wattloop.tune import reserve, search_record
 from wattloop.tune.candidate_results import candidates_of
@@ -215,7 +214,7 @@ def test_a_full_disk_stops_it_and_nothing_is_lost(begun, monkeypatch):
     the search stops with an error that says so, and goes on when there is room.
     """
     full = {"since": None}
-    real = trial_records.end_trial
+    real = experiments.end_trial
 
     def end_trial(store, experiment_id, record):
         reserve = store.journals / f"{experiment_id}.reserve"

@@ -13,11 +13,10 @@ from wattloop.advise.tried import TriedCap, tried_caps
 from wattloop.core.records import Scope
 from wattloop.core.results import RunStatus
 from wattloop.core.settings import Settings
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps
 from wattloop.store.runs import RunRecord, child_runs
-from wattloop.store.series import Series, power_series, series_of
+from wattloop.store.samples import Series, power_series, read_curve, series_of
 
 __all__ = ["RunFacts", "read_facts"]
 

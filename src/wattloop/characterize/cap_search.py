@@ -19,11 +19,13 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
     create_experiment,
+    end_trial,
+    forget_trials,
     new_experiment_id,
+    read_trials,
     same_experiments,
     set_experiment_status,
 )
-from wattloop.store.trial_records import end_trial, forget_trials, read_trials
 from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial

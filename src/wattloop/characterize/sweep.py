@@ -21,11 +21,12 @@ from wattloop.store.experiments import (
     RUNNING,
     Experiment,
     create_experiment,
+    forget_trials,
     new_experiment_id,
+    read_trials,
     same_experiments,
     set_experiment_status,
 )
-from wattloop.store.trial_records import forget_trials, read_trials
 from wattloop.trials.outcome import Outcome, TrialStatus
 from wattloop.trials.runner import TrialRunner
 from wattloop.trials.trial import Trial

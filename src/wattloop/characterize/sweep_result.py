@@ -8,8 +8,7 @@ from wattloop.analyze.intervals import Estimate
 from wattloop.characterize.gains import COMPARED, Compared
 from wattloop.characterize.point_result import Group, PointResult
 from wattloop.characterize.repeats import repeated
-from wattloop.store.experiments import Experiment
-from wattloop.store.trial_records import TrialRecord
+from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.trials.outcome import SCOPES, Outcome
 
 __all__ = ["SweepResult", "chosen_scope", "result_of"]

@@ -190,11 +190,11 @@ def keep(settings: Settings, run: "RunResult | None" = None, run_id: str = "") -
         from wattloop.core.errors import StoreError
         from wattloop.measure.recovery import finalize_orphaned_run
         from wattloop.store.database import open_store
-        from wattloop.store.fold import recover
+        from wattloop.store.journal_import import import_orphaned
 
         try:
             with open_store(settings.store_location, FOLD_TIMEOUT_S) as store:
-                for folded in recover(store, finalize_orphaned_run):
+                for folded in import_orphaned(store, finalize_orphaned_run):
                     if folded.note:
                         say(f"wattloop: warning: {folded.note}")
                 if run is not None and run.result.duration_s >= ADVISED_FROM_S:

@@ -256,7 +256,7 @@ def copy_command(
     config: Config = None,
 ) -> None:
     """Copy all runs to another store; those already there are left as they are."""
-    from wattloop.store.copying import copy_runs
+    from wattloop.store.export import copy_runs
 
     check_target(json_file, "--json")
     with opened(store, config) as source, opened(to, config, create=True) as target:

@@ -8,7 +8,7 @@ from wattloop.core.records import Scope
 from wattloop.core.units import format_duration, format_energy, format_power
 from wattloop.measure.job_energy import JobEnergy, NodeEnergy, job_energy
 from wattloop.store.database import Store
-from wattloop.store.jobs import find_job_members, stored_journal
+from wattloop.store.job_queries import find_job_members, stored_journal
 
 __all__ = ["find_job", "print_job"]
 

@@ -47,9 +47,11 @@ def opened_if_any(place: str | None, config: str | None) -> Iterator["Store | No
 
 def nothing_yet(place: str | None, config: str | None) -> str:
     """What to say of a store that holds no run: which one it is, and how to begin."""
-    from wattloop.store.place import Place
+    from wattloop.store.location import StoreLocation
 
-    location = Place.parse(settings_of(config, needs=STORE, store=place).store_location).label
+    location = StoreLocation.parse(
+        settings_of(config, needs=STORE, store=place).store_location
+    ).label
     return f"{location}: no runs yet; try: wattloop run -- python train.py"
 
 
@@ -87,9 +89,9 @@ def filter_of(
 def _exists(location: str) -> bool:
     """Whether there is anything to look at: a file, journals, or a server to ask."""
     from wattloop.store.journal import journal_directory
-    from wattloop.store.place import Place
+    from wattloop.store.location import StoreLocation
 
-    path = Place.parse(location).path
+    path = StoreLocation.parse(location).path
     return path is None or path.exists() or journal_directory(str(path)).is_dir()
 
 
@@ -102,10 +104,10 @@ def _recover(store: "Store") -> None:
         say(f"wattloop: warning: {store.where} is read-only; {waiting} run(s) wait in journals")
         return
     from wattloop.measure.recovery import finalize_orphaned_run
-    from wattloop.store.fold import recover
+    from wattloop.store.journal_import import import_orphaned
 
     try:
-        for folded in recover(store, finalize_orphaned_run):
+        for folded in import_orphaned(store, finalize_orphaned_run):
             if folded.note:
                 say(f"wattloop: warning: {folded.note}")
     except (StoreLocked, StoreUnwritable) as error:

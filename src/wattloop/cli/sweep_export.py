@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from wattloop.characterize.sweep_result import SweepResult
 from wattloop.cli.output import write_json, write_text
 from wattloop.core.errors import ConfigError
+from wattloop.store.experiments import read_trials
 from wattloop.store.formats.csv_file import csv_text
-from wattloop.store.trial_records import read_trials
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ def list_command(
 ) -> None:
     """Show sweeps, newest first."""
     from wattloop.cli import sweep_view
-    from wattloop.store.trial_records import read_trials
+    from wattloop.store.experiments import read_trials
 
     sweeps = Listing(
         kind=KIND,

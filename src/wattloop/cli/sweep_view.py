@@ -24,9 +24,8 @@ from wattloop.report.sweep_cells import (
     title_of,
     with_interval,
 )
-from wattloop.store.experiments import Experiment
+from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.store.tables import iso_time
-from wattloop.store.trial_records import TrialRecord
 from wattloop.trials.outcome import SCOPES
 
 if TYPE_CHECKING:

@@ -19,8 +19,15 @@ from wattloop.measure.run_header import domain_from_dict
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
 from wattloop.measure.session import Session
 from wattloop.measure.windows import window_energy
-from wattloop.store.frames import END, EVENT, HEADER, SAMPLES
-from wattloop.store.journal import JournalTail, journal_directory, journal_is_live
+from wattloop.store.journal import (
+    END,
+    EVENT,
+    HEADER,
+    SAMPLES,
+    JournalTail,
+    journal_directory,
+    journal_is_live,
+)
 
 __all__ = ["DeviceView", "JournalView", "LiveView", "Snapshot", "find_live_journal"]
 

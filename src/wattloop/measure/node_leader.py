@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from wattloop.core.records import Gap
 from wattloop.measure.job import Job
 from wattloop.measure.meter_stream import MeterStream
-from wattloop.store.frames import HEADER, SAMPLES, SampleBlock
-from wattloop.store.journal import Journal, JournalTail, read_journal
+from wattloop.store.journal import HEADER, SAMPLES, Journal, JournalTail, SampleBlock, read_journal
 
 # One process per job and node counts the devices; the others look on.
 #

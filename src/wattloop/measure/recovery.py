@@ -19,9 +19,16 @@ from wattloop.measure.run_header import domain_from_dict
 from wattloop.measure.shared_node import shared_in
 from wattloop.measure.windows import window_energy
 from wattloop.meters.base import Meter, Reading
-from wattloop.store.frames import SAMPLES, SampleBlock, block_from, frames_in, samples_frame
-from wattloop.store.holding import held
-from wattloop.store.journal import Journal, read_journal
+from wattloop.store.journal import (
+    SAMPLES,
+    Journal,
+    SampleBlock,
+    block_from,
+    frames_in,
+    lock_journal,
+    read_journal,
+    samples_frame,
+)
 
 
 def finalize_orphaned_run(journal: Journal) -> dict[str, Any]:
@@ -163,7 +170,7 @@ def complete_journal(path: Path, sent: Iterable[bytes]) -> float | None:
     Returns:
         When the last reading in it was taken; None if it was left alone.
     """
-    with held(path) as refusal:
+    with lock_journal(path) as refusal:
         if refusal is not None:
             return None
         journal = read_journal(path)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wattloop.core.records import Gap
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.windows import Window
-from wattloop.store.journal import journal_directory
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, journal_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from wattloop.measure.sampler import Sampler
 from wattloop.measure.sampler_process import ALIVE_FRAME, DATA_FD, STOP
 from wattloop.meters.base import Context
 from wattloop.meters.registry import detect
-from wattloop.store.frames import EVENT, HEADER, json_frame, samples_frame
+from wattloop.store.journal import EVENT, HEADER, json_frame, samples_frame
 from wattloop.version import __version__
 
 __all__ = ["main", "settings_from"]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from wattloop.core.records import Gap
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.run_journal import SIGNALS_FEED_OFFSET
-from wattloop.store.frames import (
+from wattloop.store.journal import (
     EVENT,
     HEADER,
     SAMPLES,

@@ -5,8 +5,7 @@ from dataclasses import asdict
 from wattloop.characterize.sweep_result import SweepResult, result_of
 from wattloop.core.errors import ConfigError
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.trial_records import read_trials
+from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.trials.outcome import SCOPES
 from wattloop.trials.status_now import with_status_now
 from wattloop.tune.history import (

@@ -18,10 +18,10 @@ from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
 from wattloop.serve.security import Guard
 from wattloop.serve.steward import Steward
-from wattloop.store import versions
+from wattloop.store import migrations
 from wattloop.store.database import Store, open_store
-from wattloop.store.job_filling import fill_jobs, fill_run_facts
-from wattloop.store.node_list import known_nodes
+from wattloop.store.job_queries import fill_jobs, fill_run_facts
+from wattloop.store.nodes import known_nodes
 from wattloop.version import __version__
 
 __all__ = ["create_app"]
@@ -83,7 +83,7 @@ async def _living(app: FastAPI) -> AsyncIterator[None]:
 def _check_readable(store: Store) -> None:
     """A store of an earlier release on a disk that cannot be written has no rows for jobs."""
     with store.reading() as connection:
-        if versions.is_current(connection, store.where):
+        if migrations.is_current(connection, store.where):
             return
     raise StoreUnwritable(
         f"{store.where}: of an earlier release, and it cannot be brought up to date where it is; "

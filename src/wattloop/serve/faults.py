@@ -24,7 +24,7 @@ from wattloop.core.errors import (
     WattloopError,
 )
 from wattloop.serve.house import House
-from wattloop.store.ingest import Unexpected
+from wattloop.store.ingest.uploads import Unexpected
 
 __all__ = [
     "API_ROOT",

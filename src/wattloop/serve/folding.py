@@ -4,7 +4,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from wattloop.store.ingest import Ingest, Received
+from wattloop.store.ingest.uploads import Ingest, Received
 
 __all__ = ["Folding"]
 

@@ -33,8 +33,8 @@ from wattloop.serve.options import ServeOptions
 from wattloop.serve.refusals import Refusals
 from wattloop.serve.worker import Worker, WorkQueue
 from wattloop.store.database import Store
-from wattloop.store.fold import recover
-from wattloop.store.ingest import Ingest
+from wattloop.store.ingest.uploads import Ingest
+from wattloop.store.journal_import import import_orphaned
 from wattloop.version import __version__
 
 __all__ = ["NAVIGATION", "PATIENCE_S", "House", "InHouse", "static_text"]
@@ -115,7 +115,7 @@ class House:
             return
         self._tidied_s = now_s
         with suppress(StoreLocked, StoreUnwritable):  # busy: next time
-            recover(self.store, finalize_orphaned_run)
+            import_orphaned(self.store, finalize_orphaned_run)
             self.ingest.abandoned()
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from wattloop.core.errors import StoreError
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.serve.house import House
-from wattloop.store.fold import recover
-from wattloop.store.node_list import keep_nodes
+from wattloop.store.journal_import import import_orphaned
+from wattloop.store.nodes import keep_nodes
 from wattloop.store.retention import apply_retention
 
 __all__ = ["Steward"]
@@ -36,7 +36,7 @@ class Steward:
         self._duties = [
             _Duty(lambda: self._settle(search=True), 60.0),
             _Duty(lambda: self._settle(search=False), 2.0),
-            _Duty(lambda: recover(store, finalize_orphaned_run), 5.0),
+            _Duty(lambda: import_orphaned(store, finalize_orphaned_run), 5.0),
             _Duty(ingest.abandoned, 30.0),
             _Duty(self._keep_nodes, 10.0),
         ]

@@ -1,107 +1,276 @@
-"""Which runs make up a job, and their readings in the form in which they were written."""
-
-from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12
+"""One row per job: its key, and the totals of its runs."""
 
 import math
-from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from wattloop.core.errors import RunNotFound
-from wattloop.store.chunks import read_samples
-from wattloop.store.database import Store
-from wattloop.store.frames import SampleBlock
-from wattloop.store.journal import Journal
-from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
-from wattloop.store.series import series_of
+from sqlalchemy import Connection, delete, func, insert, select, update
 
-__all__ = ["JobMembers", "find_job_members", "stored_journal"]
+from wattloop.core.labels import below_peers, label_of
+from wattloop.core.provenance import Provenance
+from wattloop.core.results import RunStatus
+from wattloop.store.run_record import RunRecord, read_record
+from wattloop.store.schema import jobs, run_facts, runs
+from wattloop.store.text import plain
 
-LOOK_BACK = 1_000
-"""How many runs are looked at to find the last job."""
+# A row per job: what its runs add up to, kept up to date as they come and go.
+#
+# A job of a batch system is one row, however many nodes measured it. Any other run is a job of its
+# own.
 
-
-@dataclass(frozen=True, slots=True)
-class JobMembers:
-    """The runs of one job."""
-
-    name: str
-    records: tuple[RunRecord, ...]
-    earlier: int
-    """Jobs of the same name that ran before this one."""
+AGENT_KIND = "slurm"
 
 
-def find_job_members(store: Store, reference: str = "last") -> JobMembers:
-    """The job of this name, the one that a run belongs to, or the `last` one.
+"""Kind of the runs that a node's agent writes. Where a job has any, they are its energy; what the
+user's own program measured within it is shown beside them and not added."""
 
-    Launchers give every job the same name unless told otherwise, so runs of one name that do not
-    overlap in time are different jobs; the newest is meant.
 
-    Raises:
-        RunNotFound: no such job or run, or a run that is not part of any job.
+UNALLOCATED_KIND = "unallocated"
+
+
+"""Kind of the runs that hold what a node used for no job."""
+
+
+LONGEST_KEY = 200
+
+
+_WORST_LAST = [*RunStatus]
+
+
+_COLUMNS = (
+    *(runs.c.run_id, runs.c.job_id, runs.c.name, runs.c.status, runs.c.kind, runs.c.host),
+    *(runs.c.user_name, runs.c.parent_run_id, runs.c.started_wall_s, runs.c.duration_s),
+    *(runs.c.energy_j, runs.c.uncertainty_j, runs.c.counted, runs.c.quarantine),
+    *(run_facts.c.cluster, run_facts.c.partition, run_facts.c.project, run_facts.c.exclusive),
+    *(run_facts.c.device, run_facts.c.label, run_facts.c.insights, run_facts.c.provenance),
+    *(run_facts.c.complete, run_facts.c.facility_j, run_facts.c.carbon_g, run_facts.c.efficiency),
+    run_facts.c.job_nodes,
+)
+
+
+def job_key_of(record: RunRecord) -> str:
+    """The job that a run belongs to: the batch system's where it is part of one, else itself."""
+    job = record.job or {}
+    facts = job.get("scheduler")
+    if isinstance(facts, Mapping):
+        scheduler = facts.get("scheduler") or (job.get("kind") == "slurm" and "slurm")
+        if scheduler and facts.get("job"):
+            cluster = record.tags.get("cluster") or facts.get("cluster") or ""
+            return plain(f"{scheduler}:{cluster}:{facts['job']}")[:LONGEST_KEY]
+    return record.run_id
+
+
+def lock_job_in(connection: Connection, job_key: str) -> None:
+    """Two nodes of one job at a time: the second must see what the first has added."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(job_key))))
+
+
+def refresh_job_in(connection: Connection, job_key: str) -> None:
+    """Work out the row of a job from its runs; it goes when they are gone."""
+    lock_job_in(connection, job_key)
+    query = (
+        select(*_COLUMNS)
+        .select_from(runs.outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id))
+        .where(runs.c.job_key == job_key)
+        .order_by(runs.c.started_wall_s, runs.c.run_id)
+    )
+    members = [dict(row._mapping) for row in connection.execute(query)]
+    connection.execute(delete(jobs).where(jobs.c.job_key == job_key))
+    if members:
+        connection.execute(insert(jobs).values(job_key=job_key, **_together(members)))
+
+
+def _together(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = members[0]
+    by_agents = [m for m in members if m["kind"] == AGENT_KIND]
+    adds = [m for m in by_agents or members if _counts(m)]
+    shown = adds or by_agents or members
+    begin_s = min(m["started_wall_s"] for m in shown)
+    ends_s = [m["started_wall_s"] + m["duration_s"] for m in shown if m["duration_s"] is not None]
+    energy_j = _total(m["energy_j"] for m in shown)
+    nodes = len({m["host"] for m in shown})
+    expected = max((m["job_nodes"] or 0 for m in by_agents), default=0) or None
+    return {
+        "first_run_id": first["run_id"],
+        "job_id": first["job_id"],
+        **{name: shown[0][name] for name in ("name", "kind", "user_name", "exclusive")},
+        "status": max((m["status"] for m in shown), key=_badness),
+        "host": shown[0]["host"],
+        "nodes": nodes,
+        "nodes_expected": expected,
+        "runs": len(members),
+        "started_wall_s": begin_s,
+        "duration_s": max(ends_s) - begin_s if ends_s else None,
+        "energy_j": energy_j,
+        "uncertainty_j": None if energy_j is None else _uncertainty_j(shown),
+        "counted": any(m["counted"] for m in shown),
+        "in_totals": bool(adds),
+        "quarantined": sum(m["quarantine"] is not None for m in members),
+        **{name: _first(shown, name) for name in ("cluster", "partition", "project")},
+        "device": _first(shown, "device"),
+        **_judged(shown),
+        "provenance": _provenance(shown),
+        # a node that said nothing, or whose figures are not believed, is a part that is missing
+        "complete": all(m["complete"] for m in shown)
+        and nodes >= (expected or 0)
+        and not any(m["quarantine"] is not None for m in by_agents if m not in shown),
+        "facility_j": _total(m["facility_j"] for m in shown),
+        "carbon_g": _total(m["carbon_g"] for m in shown),
+    }
+
+
+def _counts(member: Mapping[str, Any]) -> bool:
+    return bool(
+        member["counted"] and member["parent_run_id"] is None and member["quarantine"] is None
+    )
+
+
+def _judged(shown: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Label and insights: of all nodes together, and of nodes against each other."""
+    codes = dict.fromkeys(code for m in shown for code in (m["insights"] or "").split(",") if code)
+    known = [m for m in shown if m["efficiency"] and m["energy_j"]]
+    if len(shown) == 1 or not known:
+        return {"label": _first(shown, "label"), "insights": ",".join(codes)}
+    # energy / (limit x time) of the sum; each node's limit x time is its energy / efficiency
+    limits_j = sum(m["energy_j"] / m["efficiency"] for m in known)
+    by_node: dict[str, float] = {}
+    for member in known:
+        by_node.setdefault(member["host"], member["efficiency"])
+    if below_peers(by_node):
+        codes["node_imbalance"] = None
+    label = label_of(sum(m["energy_j"] for m in known) / limits_j).value
+    for code in ("low", "high"):  # of single nodes; the job has its own
+        if code != label:
+            codes.pop(f"{code}_efficiency", None)
+    return {"label": label, "insights": ",".join(codes)}
+
+
+def _total(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if known else None
+
+
+def _uncertainty_j(shown: Sequence[Mapping[str, Any]]) -> float:
+    return math.hypot(*(m["uncertainty_j"] or 0.0 for m in shown))
+
+
+def _first(shown: Sequence[Mapping[str, Any]], name: str) -> str:
+    return next((m[name] for m in shown if m[name]), "")
+
+
+def _badness(status: str) -> int:
+    return next((n for n, known in enumerate(_WORST_LAST) if known.value == status), 0)
+
+
+def _provenance(shown: Sequence[Mapping[str, Any]]) -> str:
+    known = [Provenance(m["provenance"]) for m in shown if m["provenance"]]
+    return Provenance.weakest(known).value if known else ""
+
+
+# Which job a run belongs to, also where a batch system has given a number out twice.
+#
+# A controller that lost its state begins with job 1 again. The newest job of a number has the
+# plain
+# key, `slurm:lab:42`; one before it gets the time at which it began,
+# `slurm:lab:42@2026-01-31T...`.
+
+APART_S = 30 * 86_400.0
+
+
+"""A job that is requeued runs again within that; whoever has its number later is another."""
+
+
+_COLUMNS_job_keys = (
+    *(runs.c.run_id, runs.c.kind, runs.c.host, runs.c.user_name, runs.c.status),
+    *(runs.c.started_wall_s, runs.c.duration_s),
+)
+
+
+Row = Mapping[str, Any]
+
+
+def job_key_in(connection: Connection, record: RunRecord) -> str:
+    """The key under which a run is kept; earlier jobs of the same number make way for it."""
+    key = job_key_of(record)
+    if key == record.run_id:
+        return key
+    lock_job_in(connection, key)
+    known = _rows(connection, key)
+    if not known or _belongs(connection, record, known):
+        return key
+    before = [row["run_id"] for row in known if _end_s(row) <= record.started_wall_s]
+    if not before:
+        return _earlier_key(connection, record, key)
+    began_s = min(row["started_wall_s"] for row in known if row["run_id"] in before)
+    earlier = _dated(key, began_s)
+    connection.execute(update(runs).where(runs.c.run_id.in_(before)).values(job_key=earlier))
+    refresh_job_in(connection, earlier)
+    return key
+
+
+def _earlier_key(connection: Connection, record: RunRecord, key: str) -> str:
+    """For a run of long ago that comes late: its job has made way already, or does so now."""
+    begins = func.substr(runs.c.job_key, 1, len(key) + 1) == f"{key}@"
+    found = connection.execute(select(runs.c.job_key).where(begins).distinct()).scalars()
+    for earlier in sorted(str(one) for one in found):
+        if _belongs(connection, record, _rows(connection, earlier)):
+            return earlier
+    return _dated(key, record.started_wall_s)
+
+
+def _rows(connection: Connection, key: str) -> list[Row]:
+    query = select(*_COLUMNS_job_keys).where(runs.c.job_key == key)
+    return [dict(row._mapping) for row in connection.execute(query)]
+
+
+def _belongs(connection: Connection, record: RunRecord, known: Sequence[Row]) -> bool:
+    """Whether a run is of the job that these runs are of."""
+    begin_s = min(row["started_wall_s"] for row in known)
+    end_s = max(_end_s(row) for row in known)
+    own_end_s = record.started_wall_s + (record.duration_s or 0.0)
+    if max(record.started_wall_s - end_s, begin_s - own_end_s) > APART_S:
+        return False
+    if record.kind != AGENT_KIND:
+        return True
+    agents = [row for row in known if row["kind"] == AGENT_KIND]
+    users = {row["user_name"] for row in agents} - {""}
+    if record.user and users and record.user not in users:
+        return False
+    here = [row for row in agents if row["host"] == record.host]
+    return not any(_ran_before(connection, record, row) for row in here)
+
+
+def _ran_before(connection: Connection, record: RunRecord, row: Row) -> bool:
+    """Whether the node has a run of that very start of the job already, from begin to end.
+
+    One that died is gone on with by another run; one that was requeued has another count.
     """
-    anchor = _anchor(store, reference)
-    name = _job_name(anchor)
-    members = list_runs(store, RunFilter(job=name)) + _launching_run(store, name)
-    attempts = _attempts(members or [anchor])
-    mine = next(a for a in attempts if any(r.run_id == anchor.run_id for r in a))
-    if len(mine) == 1 and not mine[0].job:
-        raise RunNotFound(
-            f"run {anchor.run_id} is not part of a job; see it with: wattloop runs show "
-            f"{anchor.run_id}"
-        )
-    return JobMembers(name, tuple(mine), earlier=attempts.index(mine))
+    if row["status"] == RunStatus.DIED or not _restart(record.job):
+        return False
+    apart = max(
+        record.started_wall_s - _end_s(row),
+        row["started_wall_s"] - record.started_wall_s - (record.duration_s or 0.0),
+    )
+    if apart < 0:
+        return False
+    body = connection.execute(
+        select(runs.c.body).where(runs.c.run_id == row["run_id"])
+    ).scalar_one()
+    return _restart(read_record(body).job) == _restart(record.job)
 
 
-def stored_journal(store: Store, record: RunRecord) -> Journal:
-    """The readings of a stored run, without signals and events."""
-    journal = Journal(Path(record.run_id), {"feeds": record.feeds})
-    for index, feed in enumerate(record.feeds):
-        series = [s for s in series_of(record.feeds) if s.feed == index]
-        columns = [read_samples(store, record.run_id, s) for s in series]
-        if columns and len(columns[0][0]):
-            times_s = columns[0][0]
-            values = array("d", bytes(8 * len(times_s) * len(columns)))
-            for i, (_, column) in enumerate(columns):
-                values[i :: len(columns)] = column
-            journal.blocks.append(SampleBlock(index, len(feed["domains"]), times_s, values))
-    return journal
+def _restart(job: Mapping[str, Any] | None) -> str:
+    facts = (job or {}).get("scheduler")
+    return str(facts.get("restart") or "") if isinstance(facts, Mapping) else ""
 
 
-def _anchor(store: Store, reference: str) -> RunRecord:
-    """A run of the job that is meant."""
-    named = list_runs(store, RunFilter(job=reference))
-    if named:
-        return named[0]
-    if reference == "last":
-        recent = list_runs(store, limit=LOOK_BACK)
-        return next((r for r in recent if r.job), None) or find_run(store, "last")
-    return find_run(store, reference)
+def _end_s(row: Row) -> float:
+    length_s = row["duration_s"] or 0.0
+    return float(row["started_wall_s"] + (length_s if math.isfinite(length_s) else 0.0))
 
 
-def _launching_run(store: Store, name: str) -> list[RunRecord]:
-    """The run that started the others, where the job is called after it."""
-    try:
-        record = find_run(store, name)
-    except RunNotFound:
-        return []
-    return [record] if record.run_id == name and not record.job else []
-
-
-def _job_name(record: RunRecord) -> str:
-    """A run without a job is the job of those that it started."""
-    return str(record.job["id"]) if record.job else record.run_id
-
-
-def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Runs that overlap in time, directly or through others; the oldest first."""
-    attempts: list[list[RunRecord]] = []
-    until_s = -math.inf
-    for record in sorted(members, key=lambda r: r.started_wall_s):
-        if record.started_wall_s > until_s:
-            attempts.append([])
-        attempts[-1].append(record)
-        ended_s = record.started_s if record.ended_s is None else record.ended_s
-        until_s = max(until_s, record.started_wall_s + ended_s - record.started_s)
-    return attempts
+def _dated(key: str, wall_s: float) -> str:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(max(0.0, min(wall_s, 1e11))))
+    return f"{key[:170]}@{moment}"

@@ -1,47 +1,104 @@
-"""The live journal of a run: an append-only file that survives whatever kills its writer.
+"""The journal of a live run: an append-only file of checksummed frames that survives a crash."""
 
-A journal is a sequence of frames (see `frames`) that a `JournalWriter` appends, of which a reader
-takes all up to the first torn one. While its writer lives, it holds an exclusive `flock` on the
-file: a journal that nobody holds belongs to a run that ended or died, and may be folded into the
-store by whoever comes next.
-
-Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
-"""
+from __future__ import annotations
 
 import fcntl
 import json
 import os
 import struct
 import time
-from collections.abc import Iterator
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from wattloop.store.frames import (
-    END,
-    EVENT,
-    FRAME,
-    HEADER,
-    SAMPLES,
-    SampleBlock,
-    block_from,
-    frames_in,
-)
+# Frames: `length, crc32, kind` and a payload, as journals hold them and processes exchange them.
+#
+# A frame that was torn by a crash or a full disk fails its checksum and ends the readable part, so
+# a reader never sees half a record.
 
-__all__ = [
-    "FORMAT",
-    "Journal",
-    "JournalTail",
-    "journal_directory",
-    "journal_is_live",
-    "read_header",
-    "read_journal",
-]
+HEADER, SAMPLES, EVENT, END = b"H", b"S", b"E", b"X"
+
+
+FRAME = struct.Struct("<IIc")
+
+
+_BLOCK = struct.Struct("<HHI")
+
+
+class SampleBlock(NamedTuple):
+    """Readings of one meter: `times_s[i]` belongs to `values[i*width:(i+1)*width]`."""
+
+    feed: int
+    width: int
+    times_s: array[float]
+    values: array[float]
+    """Raw joules or watts per domain in the header's order; NaN marks a gap."""
+
+
+def json_frame(kind: bytes, data: Any) -> bytes:
+    """A header, an event or an end."""
+    return pack_frame(kind, json.dumps(data, separators=(",", ":"), default=str).encode())
+
+
+def samples_frame(feed: int, width: int, times_s: array[float], values: array[float]) -> bytes:
+    """Readings of feed number `feed`."""
+    head = _BLOCK.pack(feed, width, len(times_s))
+    return pack_frame(SAMPLES, head + times_s.tobytes() + values.tobytes())
+
+
+def frames_in(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """(kind, payload, where it ends) of every whole frame up to the first torn one."""
+    offset = 0
+    while offset + FRAME.size <= len(data):
+        length, checksum, kind = FRAME.unpack_from(data, offset)
+        begin = offset + FRAME.size
+        payload = data[begin : begin + length]
+        if len(payload) < length or zlib.crc32(payload) != checksum:
+            return
+        offset = begin + length
+        yield kind, payload, offset
+
+
+def block_from(payload: bytes) -> SampleBlock:
+    """The readings in the payload of a `SAMPLES` frame."""
+    feed, width, count = _BLOCK.unpack_from(payload)
+    times_s: array[float] = array("d")
+    values: array[float] = array("d")
+    split = _BLOCK.size + 8 * count
+    times_s.frombytes(payload[_BLOCK.size : split])
+    values.frombytes(payload[split:])
+    return SampleBlock(feed, width, times_s, values)
+
+
+def pack_frame(kind: bytes, payload: bytes) -> bytes:
+    """A frame of any kind."""
+    return FRAME.pack(len(payload), zlib.crc32(payload), kind) + payload
+
+
+# The live journal of a run: an append-only file that survives whatever kills its writer.
+#
+# A journal is a sequence of frames (see `frames`) that a `JournalWriter` appends, of which a
+# reader
+# takes all up to the first torn one. While its writer lives, it holds an exclusive `flock` on the
+# file: a journal that nobody holds belongs to a run that ended or died, and may be folded into the
+# store by whoever comes next.
+#
+# Times are seconds on the machine's monotonic clock; the header ties them to the time of day.
 
 FORMAT = 1
+
+
 """Version of what frames hold. A reader refuses journals with a higher one."""
 
+
 HEADER_LIMIT_B = 16 * 1024 * 1024
+
+
 """No header is as long as this; a damaged one may say so."""
 
 
@@ -154,3 +211,279 @@ def journal_is_live(path: Path, stale_after_s: float = 60.0) -> bool:
         return False
     except OSError:  # no locks on this file system: a writer appends at least once a second
         return time.time() - path.stat().st_mtime < stale_after_s
+
+
+BACKLOG_LIMIT_B = 16 * 1024 * 1024
+
+
+"""How much is kept in memory while the disk refuses writes."""
+
+
+RESERVE_B = 256 * 1024
+
+
+"""Room on the disk for the end of a run: ten times what the result of a large node takes."""
+
+
+class JournalWriter:
+    """Appends frames. Never raises after it was opened: measuring must not harm the program.
+
+    When the disk refuses (full, read-only, unplugged), frames wait in memory and are retried at
+    the next call; `fault` says what is wrong. A disk that is full at the end has room for the
+    run's result all the same: it was reserved at the beginning.
+    """
+
+    path: Path
+    fault: str | None
+    dropped_frames: int
+    _fd: int
+    _reserve: _Reserve
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._own(path, os.open(path, flags, 0o644), 0)
+        try:
+            _lock_own(self._fd)
+        except OSError as error:  # file systems without locks: age decides instead
+            self.fault = f"{path}: cannot lock: {error.strerror}"
+        self._append(json_frame(HEADER, {"format": FORMAT, **header}))
+        if self._backlog:
+            reason = self.fault
+            self.discard()
+            raise OSError(reason)
+
+    @classmethod
+    def reopened(cls, path: Path) -> JournalWriter | None:
+        """Go on with a journal whose writer is gone; None if it has ended, is held or unreadable.
+
+        A torn frame at its end is cut off: nothing behind it could be read.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            data = path.read_bytes()
+            kinds, end_of_good = b"", 0
+            for kind, _, end in frames_in(data):
+                kinds, end_of_good = kinds[:1] + kind, end
+            if kinds[:1] != HEADER or kinds[-1:] == END:
+                raise ValueError("ended, or without a header")
+            os.ftruncate(descriptor, end_of_good)
+        except (OSError, ValueError):
+            os.close(descriptor)
+            return None
+        writer = cls.__new__(cls)
+        writer._own(path, descriptor, end_of_good)
+        return writer
+
+    def samples(self, feed: int, width: int, times_s: array[float], values: array[float]) -> None:
+        """Append readings of feed number `feed`."""
+        self._append(samples_frame(feed, width, times_s, values))
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Append something that happened: a window, a step, a lost device, a note."""
+        self._append(json_frame(EVENT, event))
+
+    def end(self, outcome: dict[str, Any]) -> bool:
+        """Append the last frame; on a full disk into the reserved room, before all that waits.
+
+        Returns:
+            Whether it is in the file. Frames that did not fit are counted as dropped.
+        """
+        if self._fd < 0:
+            return False
+        last = json_frame(END, outcome)
+        self._append(last)
+        if not self._backlog:
+            return True
+        self._reserve.release()
+        waiting = list(self._backlog)
+        events = [frame for frame in waiting if FRAME.unpack_from(frame)[2] == EVENT]
+        for frames in (waiting, [*events, last], [last]):
+            if self._write_all(frames):
+                self.dropped_frames += len(waiting) - len(frames)
+                self._backlog.clear()
+                self._backlog_b = 0
+                return True
+        return False
+
+    def sync(self) -> None:
+        """Ask the kernel to put what was written on the disk (survives a power loss)."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+
+    def close(self) -> None:
+        """Let go of the file: from now on anybody may fold it."""
+        if self._fd >= 0:
+            self._drain()
+            os.close(self._fd)
+            self._fd = -1
+        self._reserve.release()
+
+    def discard(self) -> None:
+        """Close and remove, for a run that never began."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._reserve.release()
+        self.path.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """In a forked child: drop our copy of the descriptor without writing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._reserve.forget()
+        self._backlog.clear()
+
+    def _own(self, path: Path, descriptor: int, size: int) -> None:
+        self.path = path
+        self.fault = None
+        self.dropped_frames = 0
+        self._fd = descriptor
+        self._size = size
+        self._backlog: deque[bytes] = deque()
+        self._backlog_b = 0
+        self._reserve = _Reserve(path.with_name(f".{path.name}.reserve"))
+
+    def _append(self, frame: bytes) -> None:
+        if self._fd < 0:
+            return
+        self._backlog.append(frame)
+        self._backlog_b += len(frame)
+        self._drain()
+        while self._backlog_b > BACKLOG_LIMIT_B:
+            self._backlog_b -= len(self._backlog.popleft())
+            self.dropped_frames += 1
+
+    def _drain(self) -> None:
+        while self._backlog:
+            frame = self._backlog[0]
+            if not self._write(frame):
+                return
+            self._backlog.popleft()
+            self._backlog_b -= len(frame)
+        if self.fault is not None and "cannot lock" not in self.fault:
+            self.fault = None
+
+    def _write_all(self, frames: Sequence[bytes]) -> bool:
+        """Write every frame, or leave the file as it was."""
+        size = self._size
+        if all(map(self._write, frames)):
+            return True
+        with suppress(OSError):
+            os.ftruncate(self._fd, size)
+        self._size = size
+        return False
+
+    def _write(self, frame: bytes) -> bool:
+        try:
+            written = os.write(self._fd, frame)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+            return False
+        if written == len(frame):
+            self._size += written
+            return True
+        self.fault = f"{self.path}: disk full"
+        try:
+            os.ftruncate(self._fd, self._size)
+        except OSError as error:
+            self.fault = f"{self.path}: {error.strerror}"
+        return False
+
+
+class _Reserve:
+    """Room on the disk of a journal, held by a file without a name: it ends with its process."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        with suppress(OSError):  # no room: the end is written if there is room by then
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            path.unlink()
+            os.posix_fallocate(self._fd, 0, RESERVE_B)
+
+    def release(self) -> None:
+        """Free the room; forked children may still have copies of the descriptor."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close our copy, in a forked child."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _lock_own(descriptor: int, patience_s: float = 1.0) -> None:
+    """Lock a journal that was just created; somebody looking whether it is live may be first."""
+    give_up_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(0.001)
+
+
+BIRTH_S = 60.0
+
+
+"""A journal younger than this may still be without header or lock."""
+
+
+class Refusal(StrEnum):
+    """Why a journal cannot be had."""
+
+    HELD = "held by somebody"
+    GONE = "gone"
+
+
+@contextmanager
+def lock_journal(path: Path) -> Iterator[Refusal | None]:
+    """Holds the journal's lock inside the block; yields why not, if it cannot be had."""
+    descriptor, refusal = _opened(path)
+    try:
+        yield refusal if descriptor is None else _lock(descriptor, path)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _opened(path: Path) -> tuple[int | None, Refusal]:
+    try:
+        # its writer locks it before the first byte: an empty one may be a moment old
+        if path.stat().st_size == 0 and _age_s(path) < BIRTH_S:
+            return None, Refusal.HELD
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC), Refusal.HELD
+    except FileNotFoundError:
+        return None, Refusal.GONE
+    except OSError:
+        return None, Refusal.HELD
+
+
+def _lock(descriptor: int, path: Path) -> Refusal | None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Refusal.HELD
+    except OSError:  # a file system without locks: a writer appends at least once a second
+        if _age_s(path) < BIRTH_S:
+            return Refusal.HELD
+    try:
+        same = os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        same = False
+    return None if same else Refusal.GONE  # somebody folded it while we came
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime

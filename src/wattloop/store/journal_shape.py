@@ -1,6 +1,7 @@
 """The shape of a journal's header: a run, described by fields of the kinds they should have.
 
-A node's or a writer's token may send anything. A header that is not sound is refused at the first
+A node's or a writer's token may send anything. A header that is not sound is refused at the
+first
 piece; a journal that turns out so later is set aside with its reason.
 """
 
@@ -13,8 +14,6 @@ from wattloop.core.records import Domain, Signal
 from wattloop.core.results import Missing
 from wattloop.store.journal import FORMAT
 from wattloop.store.run_record import RunRecord
-
-__all__ = ["feeds_fault", "header_fault", "identity_fault"]
 
 _RECORD_FIELDS = frozenset(f.name for f in fields(RunRecord)) - {"status", "result"}
 

@@ -8,10 +8,8 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 
 from wattloop.core.errors import RunNotFound
 from wattloop.store.database import Store
-from wattloop.store.job_keys import job_key_in
-from wattloop.store.job_rows import refresh_job_in
-from wattloop.store.run_facts import insert_run_facts_in
-from wattloop.store.run_record import RunRecord, read_record
+from wattloop.store.jobs import job_key_in, refresh_job_in
+from wattloop.store.run_record import RunRecord, insert_run_facts_in, read_record
 from wattloop.store.schema import run_tags, runs
 from wattloop.store.text import plain, plain_json
 

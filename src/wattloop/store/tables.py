@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wattloop.core.records import Scope
-from wattloop.store.chunks import read_samples
 from wattloop.store.database import Store
 from wattloop.store.details import read_steps, read_windows
 from wattloop.store.runs import RunRecord
-from wattloop.store.series import Series, series_of
+from wattloop.store.samples import Series, read_samples, series_of
 
 __all__ = ["TABLES", "Table", "iso_time", "table_of"]
 

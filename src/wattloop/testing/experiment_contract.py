@@ -9,23 +9,21 @@ from wattloop.core.errors import ExperimentNotFound
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
-    create_experiment,
-    delete_experiment,
-    find_experiment,
-    list_experiments,
-    namesakes,
-    same_experiments,
-    set_experiment_status,
-)
-from wattloop.store.runs import RunRecord, insert_run, list_runs
-from wattloop.store.trial_records import (
     TrialRecord,
     add_trials,
     begin_trial,
+    create_experiment,
+    delete_experiment,
     end_trial,
+    find_experiment,
+    list_experiments,
+    namesakes,
     read_trials,
+    same_experiments,
+    set_experiment_status,
     trials_with_keys,
 )
+from wattloop.store.runs import RunRecord, insert_run, list_runs
 
 __all__ = ["ExperimentContract"]
 

@@ -8,8 +8,7 @@ from typing import Any
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.core.results import DomainEnergy, WindowResult
-from wattloop.store.journal import Journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import Journal, JournalWriter
 
 __all__ = ["FEEDS", "close_journal", "ended", "header", "root_window", "write_journal"]
 

@@ -15,11 +15,9 @@ import pytest
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.results import RunStatus
-from wattloop.store.chunks import read_samples
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_events, read_steps, read_windows
-from wattloop.store.fold import Outcome, fold, recover
+from wattloop.store.journal_import import Outcome, import_journal, import_orphaned
 from wattloop.store.runs import (
     RunFilter,
     RunRecord,
@@ -28,7 +26,7 @@ from wattloop.store.runs import (
     insert_run,
     list_runs,
 )
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_curve, read_samples
 from wattloop.testing.experiment_contract import ExperimentContract
 from wattloop.testing.journals import close_journal, ended, header, root_window, write_journal
 
@@ -135,7 +133,7 @@ class StoreContract(ExperimentContract):
             gap,
         ]
         path = write_journal(store.journals, "r1", events=happened, end=ended(), head=None)
-        assert fold(store, path, close_journal).outcome is Outcome.FOLDED
+        assert import_journal(store, path, close_journal).outcome is Outcome.FOLDED
         assert not path.exists()
         record = find_run(store, "r1")
         assert (record.status, record.exit_code, record.energy_j) == ("finished", 0, 3_500.0)
@@ -152,7 +150,7 @@ class StoreContract(ExperimentContract):
     def test_a_run_that_died_is_marked_and_closed_by_the_caller(self, store: Store) -> None:
         """Without an end, energy comes from the samples and the status says `died`."""
         write_journal(store.journals, "r1")
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         record = find_run(store, "r1")
         assert record.status is RunStatus.DIED
         assert record.energy_j == pytest.approx(350.0 * 9.9)
@@ -161,9 +159,9 @@ class StoreContract(ExperimentContract):
         """Killed between commit and removal: the journal is there again, the run only once."""
         path = write_journal(store.journals, "r1", end=ended())
         kept = path.read_bytes()
-        fold(store, path, close_journal)
+        import_journal(store, path, close_journal)
         path.write_bytes(kept)
-        assert [f.outcome for f in recover(store, close_journal)] == [Outcome.ALREADY]
+        assert [f.outcome for f in import_orphaned(store, close_journal)] == [Outcome.ALREADY]
         assert not path.exists()
         assert len(read_samples(store, "r1", find_series(header("")["feeds"], "gpu:0"))[0]) == 100
 
@@ -175,7 +173,7 @@ class StoreContract(ExperimentContract):
 
         def work() -> None:
             try:
-                recover(store, close_journal)
+                import_orphaned(store, close_journal)
             except BaseException as error:  # noqa: BLE001 - shown by the assertion below
                 faults.append(error)
 
@@ -199,7 +197,7 @@ class StoreContract(ExperimentContract):
     def test_a_curve_is_power_at_the_level_that_fits(self, store: Store) -> None:
         """A counter is drawn in watts, from single samples or from bins."""
         write_journal(store.journals, "r1", seconds=120, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         series = find_series(find_run(store, "r1").feeds, "cpu:0/package")
         fine = read_curve(store, "r1", series, max_points=5_000)
         assert (fine.level_s, len(fine)) == (0.0, 1_200)
@@ -214,7 +212,7 @@ class StoreContract(ExperimentContract):
     def test_a_part_of_a_long_run_is_drawn_as_finely_as_fits(self, store: Store) -> None:
         """Zooming in shows only that part, and more of it, not a coarse curve of the whole run."""
         write_journal(store.journals, "r1", seconds=7_200, end=ended())
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         series = find_series(find_run(store, "r1").feeds, "gpu:0")
         for length_s, level_s in ((100.0, 0.0), (1_000.0, 1.0), (6_000.0, 10.0)):
             span = (2_000.0, 2_000.0 + length_s)
@@ -230,7 +228,7 @@ class StoreContract(ExperimentContract):
         from wattloop.store.schema import metadata
 
         write_journal(store.journals, "r1", end=ended(), head=header("r1", tags={"a": "b"}))
-        recover(store, close_journal)
+        import_orphaned(store, close_journal)
         assert delete_run(store, "r1")
         assert not delete_run(store, "r1")
         with store.reading() as connection:

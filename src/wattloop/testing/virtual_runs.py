@@ -23,7 +23,7 @@ from wattloop.measure.run_result import RunResult
 from wattloop.measure.windows import window_energy
 from wattloop.meters.base import Meter, Reading
 from wattloop.store.database import Store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, find_run
 from wattloop.testing.journals import header
 from wattloop.testing.scripted_meter import ScriptedMeter, gauge
@@ -150,7 +150,7 @@ def write_run(store: Store, script: RunScript) -> RunRecord:
         started_wall_s=script.started_wall_s,
     )
     journal.end({"type": "end", "time_s": result.end_s, **run.to_end_dict()})
-    list(recover(store, finalize_orphaned_run))
+    list(import_orphaned(store, finalize_orphaned_run))
     return find_run(store, script.run_id)
 
 

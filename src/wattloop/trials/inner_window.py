@@ -12,7 +12,7 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.session import Session
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunRecord, child_runs
 
 __all__ = ["NoSuchWindow", "inner_window", "store_variable"]
@@ -36,7 +36,7 @@ def inner_window(store: Store, session: Session, name: str) -> tuple[float, floa
     Raises:
         NoSuchWindow: nothing of that name was measured; what was, is named.
     """
-    recover(store, finalize_orphaned_run)
+    import_orphaned(store, finalize_orphaned_run)
     inner = [run for run in _within(store, session.run_id) if run.boot_id == session.host.boot_id]
     windows = [window for run in inner for window in read_windows(store, run.run_id)]
     named = [(w.begin_s, w.end_s) for w in windows if w.name == name]

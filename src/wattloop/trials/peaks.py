@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from wattloop.core.records import Scope
 from wattloop.core.results import WindowResult
+from wattloop.store.downsampling import watts
 from wattloop.store.journal import Journal, read_journal
-from wattloop.store.levels import watts
-from wattloop.store.series import Series, series_of
+from wattloop.store.samples import Series, series_of
 
 __all__ = ["Readings", "readings_of"]
 

@@ -11,8 +11,8 @@ from wattloop.core.errors import LeverError, StoreLocked
 from wattloop.core.settings import Settings
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
-from wattloop.store.fold import recover
-from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.experiments import TrialRecord, begin_trial, end_trial, read_trials
+from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.claim import TRIAL_VARIABLE, claimed, end_leftovers
 from wattloop.trials.limits import Deferral, stops_deferred, stops_raise
 from wattloop.trials.measured import measured_call, measured_command
@@ -163,7 +163,7 @@ class TrialRunner:
         )
         # While the store is busy the run waits in its journal for whoever comes next.
         with suppress(StoreLocked):
-            recover(self._store, finalize_orphaned_run)
+            import_orphaned(self._store, finalize_orphaned_run)
 
     def _output_of(self, trial: Trial) -> Path | None:
         if self._outputs is None:

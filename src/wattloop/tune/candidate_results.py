@@ -11,7 +11,7 @@ from typing import Any
 
 from wattloop.core.model_error import EnergyError
 from wattloop.store.database import Store
-from wattloop.store.trial_records import TrialRecord, each_trial
+from wattloop.store.experiments import TrialRecord, each_trial
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CAP_LEVER, Value

@@ -12,13 +12,15 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
+    TrialRecord,
+    begin_trial,
     create_experiment,
+    end_trial,
     find_experiment,
     new_experiment_id,
     set_experiment_status,
 )
-from wattloop.store.fold import recover
-from wattloop.store.trial_records import TrialRecord, begin_trial, end_trial
+from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.benches import COMMAND, Training, bench_for
@@ -195,7 +197,7 @@ class _Runs:
                 run_id=progress.run_id,
             )
             end_trial(self._store, identity, record)
-            recover(self._store, finalize_orphaned_run)
+            import_orphaned(self._store, finalize_orphaned_run)
         files = CandidateFiles(self._record.folder, name).checkpoint
         full = _full(segment, progress, record, self._problem)
         return replace(full, files=str(files) if files.is_dir() and any(files.iterdir()) else "")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from wattloop.core.clock import Clock, RealClock
 from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
 from wattloop.tune.bench import Bench, Past, Remembers
@@ -250,7 +250,7 @@ class Search:
             self._record.note({"scope": scope})
 
     def _fold(self) -> None:
-        recover(self._record.store, finalize_orphaned_run)
+        import_orphaned(self._record.store, finalize_orphaned_run)
 
     def _say_status(self, status: str, limit: str) -> None:
         facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}

@@ -19,13 +19,16 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     RUNNING,
     Experiment,
+    TrialRecord,
+    begin_trial,
     create_experiment,
+    each_trial,
+    end_trial,
     new_experiment_id,
     same_experiments,
     set_experiment_status,
 )
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.store.trial_records import TrialRecord, begin_trial, each_trial, end_trial
 from wattloop.tune.metering import scoped, widest
 from wattloop.tune.progress import Progress
 from wattloop.tune.reserve import Reserve

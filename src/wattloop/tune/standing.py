@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from wattloop.core.errors import WattloopError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment
-from wattloop.store.trial_records import TrialRecord
+from wattloop.store.experiments import Experiment, TrialRecord
 from wattloop.tune.running import problem_without
 from wattloop.tune.search_record import OVER, SearchRecord
 from wattloop.tune.spec import spec_from

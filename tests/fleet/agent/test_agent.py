@@ -17,9 +17,9 @@ from wattloop.fleet.agent.site import site_of
 from wattloop.fleet.agent.state import load_state
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
-from wattloop.store.fold import fold
-from wattloop.store.job_list import job_page
+from wattloop.store.job_queries import job_page
 from wattloop.store.journal import Journal
+from wattloop.store.journal_import import import_journal
 from wattloop.store.journal_shape import header_fault
 from wattloop.store.runs import list_runs
 from wattloop.virtual.machine import shared_gpus
@@ -221,7 +221,7 @@ def test_runs_are_jobs_on_the_jobs_page_and_nobodys_run_is_rolled_over(node: Nod
     node.work_until(lambda: sum(j.header["kind"] == "unallocated" for j in node.journals()) >= 2)
     with open_store(node.folder / "runs.db") as store:
         for path in sorted((node.home / "journals").glob("*.journal")):
-            fold(store, path, finalize_orphaned_run)
+            import_journal(store, path, finalize_orphaned_run)
         rows = job_page(store)
         runs = list_runs(store)
     row = next(r for r in rows if r["job_id"] == "7")

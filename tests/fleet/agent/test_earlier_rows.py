@@ -4,7 +4,7 @@ import math
 from array import array
 
 from wattloop.fleet.agent.earlier_rows import ROWS, chosen_rows
-from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import SampleBlock
 
 
 def test_first_last_and_every_new_beginning_are_kept() -> None:

@@ -16,7 +16,7 @@ from wattloop.fleet.agent.job_facts import JobFacts, ask_slurm
 from wattloop.measure.job_energy import job_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
-from wattloop.store.jobs import find_job_members, stored_journal
+from wattloop.store.job_queries import find_job_members, stored_journal
 from wattloop.store.journal import read_journal
 from wattloop.store.runs import RunRecord, list_runs
 from wattloop.testing.slurm_lab import SlurmLab, why_no_slurm

@@ -15,7 +15,7 @@ from wattloop.fleet.tokens import Role, add_token
 from wattloop.serve.app import create_app
 from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter
 
 __all__ = ["NODE", "Served", "begin", "domain", "end_of", "header_of", "served", "whole"]
 

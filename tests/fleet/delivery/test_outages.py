@@ -12,10 +12,9 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.fleet.delivery.served import NODE, begin, end_of, sample, whole
-from wattloop.store.chunks import read_samples
 from wattloop.store.database import open_store
 from wattloop.store.runs import list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 from wattloop.testing.fleet_server import FleetServer
 from wattloop.testing.postgres_lab import PostgresLab, why_no_postgres
 

@@ -12,10 +12,9 @@ from tests.fleet.delivery.served import NODE, begin, served, whole
 from wattloop.fleet.delivery import deliver
 from wattloop.fleet.delivery.outbox import Outbox
 from wattloop.fleet.delivery.room import Made, make_room
-from wattloop.store.arriving import Source
-from wattloop.store.chunks import read_samples
+from wattloop.store.ingest.received_run import Source
 from wattloop.store.runs import find_run
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 
 RUNS = [f"2026010{n}-000000-aaaaaa" for n in range(1, 4)]
 

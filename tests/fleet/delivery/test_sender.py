@@ -14,10 +14,9 @@ from wattloop.core.errors import ConfigError, StoreError
 from wattloop.fleet.delivery import DeliveryOptions, deliver
 from wattloop.fleet.delivery.link import ServerAway, ServerRefuses
 from wattloop.fleet.delivery.sender import Sender
-from wattloop.store.chunks import read_samples
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter
 from wattloop.store.runs import find_run, list_runs
-from wattloop.store.series import find_series
+from wattloop.store.samples import find_series, read_samples
 
 RUN, OTHER = "20260101-000000-aaaaaa", "20260101-000001-bbbbbb"
 
@@ -172,8 +171,8 @@ def test_a_store_that_is_away_does_not_stop_delivery(
         def away(*_: object) -> None:
             raise StoreError("cannot be reached")
 
-        patched.setattr("wattloop.store.ingest.keep_journal", away)
-        patched.setattr("wattloop.store.ingest.has_run", away)
+        patched.setattr("wattloop.store.ingest.uploads.keep_journal", away)
+        patched.setattr("wattloop.store.ingest.uploads.has_run", away)
         whole(site.outbox, RUN)
         sender = Sender(site.options())
         rounds(sender)

@@ -11,7 +11,7 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
-from wattloop.store.fold import recover
+from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunFilter, list_runs
 from wattloop.tune.engines.optuna_measured import EnergyCallback, measured
 
@@ -59,7 +59,7 @@ def test_every_trial_is_measured(settings: Settings, store: Store) -> None:
         assert off_j <= attrs["uncertainty_j"] + 0.5 * 50 * attrs["time_s"]
         by_step = list(attrs["energy_j_by_step"].values())
         assert by_step == sorted(by_step) and len(by_step) == 5
-    recover(store, finalize_orphaned_run)
+    import_orphaned(store, finalize_orphaned_run)
     runs = {run.run_id: run for run in list_runs(store, RunFilter())}
     assert {t.user_attrs["run_id"] for t in study.trials} == set(runs)
 

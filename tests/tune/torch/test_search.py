@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
 from tests.tune.torch.test_bench import Sensor, training  # noqa: E402 - after the check for torch
 
-from wattloop.store.trial_records import read_trials  # noqa: E402 - after the skip
+from wattloop.store.experiments import read_trials  # noqa: E402 - after the skip
 from wattloop.tune.parameters import Choice, Real  # noqa: E402 - after the skip
 from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402 - after the skip
 from wattloop.tune.search_loop import Search  # noqa: E402 - after the skip

@@ -11,12 +11,14 @@ from wattloop.core.errors import StoreError
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
     Experiment,
+    begin_trial,
     create_experiment,
+    end_trial,
     find_experiment,
     new_experiment_id,
+    read_trials,
     set_experiment_status,
 )
-from wattloop.store.trial_records import begin_trial, end_trial, read_trials
 
 __all__ = ["Keeper", "kept_record"]
 

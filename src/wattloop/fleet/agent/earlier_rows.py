@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from wattloop.store.frames import SampleBlock
+from wattloop.store.journal import SampleBlock
 
 __all__ = ["chosen_rows"]
 

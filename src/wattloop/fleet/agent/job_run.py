@@ -18,8 +18,7 @@ from wattloop.measure.domain_source import domain_sources
 from wattloop.measure.meter_stream import MeterStream
 from wattloop.measure.run_journal import RunJournal
 from wattloop.measure.windows import window_energy
-from wattloop.store.journal import read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, read_journal
 
 __all__ = ["JobRun", "RunPlan"]
 

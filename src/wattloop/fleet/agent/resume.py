@@ -13,8 +13,7 @@ from wattloop.fleet.agent.sharing import Sharing
 from wattloop.fleet.agent.state import AgentState, KeptRun
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.measure.run_header import new_run_id
-from wattloop.store.journal import read_journal
-from wattloop.store.journal_writer import JournalWriter
+from wattloop.store.journal import JournalWriter, read_journal
 
 __all__ = ["end_as_died", "resumed", "to_keep"]
 

@@ -22,7 +22,7 @@ from wattloop.fleet.delivery.options import DeliveryOptions
 from wattloop.fleet.delivery.status import NodeStatus, write_status
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import open_store
-from wattloop.store.fold import fold
+from wattloop.store.journal_import import import_journal
 from wattloop.version import __version__
 
 __all__ = ["Service", "node_status"]
@@ -163,7 +163,7 @@ class LocalStore:
         try:
             with open_store(self._site.store) as store:
                 for path in paths:
-                    fold(store, path, finalize_orphaned_run)
+                    import_journal(store, path, finalize_orphaned_run)
         except StoreError as error:
             _log.warning("runs wait in %s: %s", self._site.journals, error)
 

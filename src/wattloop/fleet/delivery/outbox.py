@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from wattloop.store.frames import frames_in
-from wattloop.store.holding import held
-from wattloop.store.incoming import TAIL_B
-from wattloop.store.ingest import LARGEST_PIECE_B
-from wattloop.store.journal import journal_is_live
+from wattloop.store.ingest.incoming import TAIL_B
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B
+from wattloop.store.journal import frames_in, journal_is_live, lock_journal
 
 __all__ = ["DIED", "REFUSED", "THINNED", "Outbox", "Waiting"]
 
@@ -49,7 +47,7 @@ class Waiting(NamedTuple):
     def close(self) -> "Waiting":
         """Its writer is gone for good: from now on an agent begins a run anew instead."""
         target = self.path.with_suffix(DIED)
-        with held(self.path) as refusal:
+        with lock_journal(self.path) as refusal:
             if refusal is None:
                 self.path.replace(target)
                 return self._replace(path=target)

@@ -13,8 +13,16 @@ from typing import NamedTuple
 
 from wattloop.fleet.delivery.outbox import THINNED, Outbox, Waiting
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.store.frames import END, EVENT, HEADER, SAMPLES, frames_in, json_frame, pack_frame
-from wattloop.store.journal import read_journal
+from wattloop.store.journal import (
+    END,
+    EVENT,
+    HEADER,
+    SAMPLES,
+    frames_in,
+    json_frame,
+    pack_frame,
+    read_journal,
+)
 
 __all__ = ["Made", "make_room", "thin"]
 

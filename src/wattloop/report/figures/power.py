@@ -11,10 +11,9 @@ from typing import Any
 from wattloop.core.records import Scope
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import HEIGHT, PALETTE, WIDTH, colour, styled
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.runs import RunRecord
-from wattloop.store.series import Series, power_series
+from wattloop.store.samples import Series, power_series, read_curve
 
 __all__ = ["power_figure"]
 

@@ -10,12 +10,15 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import (
     RUNNING,
     Experiment,
+    TrialRecord,
+    add_trials,
     create_experiment,
     new_experiment_id,
+    read_trials,
     same_experiments,
     set_experiment_status,
+    trials_with_keys,
 )
-from wattloop.store.trial_records import TrialRecord, add_trials, read_trials, trials_with_keys
 
 __all__ = [
     "FAILED",

@@ -3,8 +3,7 @@
 from typing import Any
 
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment
-from wattloop.store.trial_records import each_trial
+from wattloop.store.experiments import Experiment, each_trial
 
 __all__ = ["known_outcomes"]
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from wattloop.core.errors import RunNotFound, StoreError
 from wattloop.schedule.slurm.annotating import JobEnergy
 from wattloop.store.database import Store
-from wattloop.store.job_list import job_with_runs
+from wattloop.store.job_queries import job_with_runs
 
 __all__ = ["energy_from_fleet", "energy_from_store"]
 

@@ -15,9 +15,8 @@ from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.security import Asking, Writer, refuse
 from wattloop.serve.settling import settled
-from wattloop.store.arriving import Source
-from wattloop.store.ingest import LARGEST_PIECE_B, NotYours, Received, Unexpected
-from wattloop.store.pieces import RUN_ID
+from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
 
 __all__ = ["router", "source_of"]
 

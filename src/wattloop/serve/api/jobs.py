@@ -12,7 +12,7 @@ from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.moments import Moment, moment_wall_s
 from wattloop.store.database import Store
-from wattloop.store.job_list import JobFilter, job_page, job_totals, job_with_runs
+from wattloop.store.job_queries import JobFilter, job_page, job_totals, job_with_runs
 
 __all__ = ["JobQuery", "JobsAnswer", "job_answer", "jobs_answer", "router", "slopes_answer"]
 

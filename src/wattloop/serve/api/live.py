@@ -14,12 +14,11 @@ from wattloop.core.errors import RunNotFound
 from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.worker import too_busy
-from wattloop.store.frames import END, SAMPLES, SampleBlock
-from wattloop.store.journal import JournalTail
-from wattloop.store.levels import watts
-from wattloop.store.live import live_journal, still_live
+from wattloop.store.downsampling import watts
+from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
+from wattloop.store.live_runs import live_journal, still_live
 from wattloop.store.runs import RunRecord
-from wattloop.store.series import power_series
+from wattloop.store.samples import power_series
 
 __all__ = ["router"]
 

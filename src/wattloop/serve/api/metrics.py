@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 
 from wattloop.serve.house import InHouse
 from wattloop.store.database import Store
-from wattloop.store.live import live_runs
+from wattloop.store.live_runs import live_runs
 from wattloop.store.schema import run_facts, runs
 from wattloop.version import __version__
 

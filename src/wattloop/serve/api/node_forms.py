@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattloop.core.plausible import HIGHEST_NODE_W
 from wattloop.fleet.delivery.batch import LARGEST_BATCH_B, MOST_PIECES
 from wattloop.fleet.delivery.status import MOST_DOMAINS, MOST_FAULTS, MOST_JOBS
-from wattloop.store.ingest import LARGEST_PIECE_B
+from wattloop.store.ingest.uploads import LARGEST_PIECE_B
 
 __all__ = [
     "DELIVERY",

@@ -27,9 +27,9 @@ from wattloop.serve.faults import API_ROOT, NotThere, faults
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
 from wattloop.serve.settling import settled
-from wattloop.store.arriving import Source
-from wattloop.store.ingest import NotYours, Received, Unexpected
-from wattloop.store.node_list import forget_node
+from wattloop.store.ingest.received_run import Source
+from wattloop.store.ingest.uploads import NotYours, Received, Unexpected
+from wattloop.store.nodes import forget_node
 
 __all__ = ["NodeAnswer", "PowerAnswer", "delivery", "node_answers", "power_answer", "router"]
 

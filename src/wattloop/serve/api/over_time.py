@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.faults import Impossible, NotThere, faults, needs_what_is_there
 from wattloop.serve.house import House, InHouse
-from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.trial_records import TrialRecord, each_trial
+from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
 
 __all__ = ["CellQuery", "cells_of", "over_time_of", "router"]
 

@@ -10,12 +10,11 @@ from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
 from wattloop.serve.faults import faults
 from wattloop.serve.house import House, InHouse
-from wattloop.store.curves import read_curve
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
-from wattloop.store.live import live_journal
+from wattloop.store.live_runs import live_journal
 from wattloop.store.runs import RunRecord, find_run, has_run
-from wattloop.store.series import Series, power_series, series_of
+from wattloop.store.samples import Series, power_series, read_curve, series_of
 
 __all__ = ["CurvesAnswer", "advice_of", "curves_answer", "find_any_run", "router"]
 

@@ -20,9 +20,9 @@ from wattloop.serve.api.compare import comparison_of
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.store.comparison import Cell, Comparison
-from wattloop.store.job_list import job_page
+from wattloop.store.job_queries import job_page
 from wattloop.store.runs import RunRecord, find_run
-from wattloop.store.series import series_of
+from wattloop.store.samples import series_of
 
 __all__ = ["router"]
 

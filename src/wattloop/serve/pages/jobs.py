@@ -19,9 +19,9 @@ from wattloop.serve.api.slopes import SlopesAnswer
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import House, InHouse
 from wattloop.serve.marks import INSIGHTS, LABELS
-from wattloop.store.job_list import known_values
-from wattloop.store.job_rows import UNALLOCATED_KIND
-from wattloop.store.live import live_runs
+from wattloop.store.job_queries import known_values
+from wattloop.store.jobs import UNALLOCATED_KIND
+from wattloop.store.live_runs import live_runs
 from wattloop.store.runs import RunRecord
 
 __all__ = ["router"]

@@ -10,7 +10,7 @@ from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
 from wattloop.serve.house import InHouse
 from wattloop.store.details import read_windows
-from wattloop.store.series import series_of
+from wattloop.store.samples import series_of
 
 __all__ = ["router"]
 

@@ -15,8 +15,7 @@ from wattloop.analyze.metrics import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
-from wattloop.store.experiments import Experiment, find_experiment
-from wattloop.store.trial_records import read_trials
+from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.tune.candidate_results import CandidateResult, candidates_from
 from wattloop.tune.engines.optuna_space import distributions, library, new_study
 from wattloop.tune.engines.optuna_storage import new_storage

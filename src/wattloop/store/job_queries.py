@@ -1,29 +1,121 @@
-"""Jobs in pages, filtered and sorted by the database, with totals of all that match."""
+"""Jobs in pages, filtered and sorted by the database, with their runs and journals."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, func, or_, select
+from sqlalchemy import Column, ColumnElement, Select, func, insert, or_, select, update
 
 from wattloop.core.errors import RunNotFound
 from wattloop.core.provenance import Provenance
 from wattloop.core.records import Scope
 from wattloop.store.database import Store
-from wattloop.store.job_rows import UNALLOCATED_KIND
-from wattloop.store.run_record import read_record
+from wattloop.store.jobs import UNALLOCATED_KIND, job_key_in, refresh_job_in
+from wattloop.store.journal import Journal, SampleBlock
+from wattloop.store.run_record import facts_of, read_record
+from wattloop.store.runs import RunFilter, RunRecord, find_run, list_runs
+from wattloop.store.samples import read_samples, series_of
 from wattloop.store.schema import jobs, run_facts, runs
 
-__all__ = [
-    "JobFilter",
-    "JobTotals",
-    "job_page",
-    "job_totals",
-    "job_with_runs",
-    "known_values",
-]
+LOOK_BACK = 1_000
+
+
+"""How many runs are looked at to find the last job."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMembers:
+    """The runs of one job."""
+
+    name: str
+    records: tuple[RunRecord, ...]
+    earlier: int
+    """Jobs of the same name that ran before this one."""
+
+
+def find_job_members(store: Store, reference: str = "last") -> JobMembers:
+    """The job of this name, the one that a run belongs to, or the `last` one.
+
+    Launchers give every job the same name unless told otherwise, so runs of one name that do not
+    overlap in time are different jobs; the newest is meant.
+
+    Raises:
+        RunNotFound: no such job or run, or a run that is not part of any job.
+    """
+    anchor = _anchor(store, reference)
+    name = _job_name(anchor)
+    members = list_runs(store, RunFilter(job=name)) + _launching_run(store, name)
+    attempts = _attempts(members or [anchor])
+    mine = next(a for a in attempts if any(r.run_id == anchor.run_id for r in a))
+    if len(mine) == 1 and not mine[0].job:
+        raise RunNotFound(
+            f"run {anchor.run_id} is not part of a job; see it with: wattloop runs show "
+            f"{anchor.run_id}"
+        )
+    return JobMembers(name, tuple(mine), earlier=attempts.index(mine))
+
+
+def stored_journal(store: Store, record: RunRecord) -> Journal:
+    """The readings of a stored run, without signals and events."""
+    journal = Journal(Path(record.run_id), {"feeds": record.feeds})
+    for index, feed in enumerate(record.feeds):
+        series = [s for s in series_of(record.feeds) if s.feed == index]
+        columns = [read_samples(store, record.run_id, s) for s in series]
+        if columns and len(columns[0][0]):
+            times_s = columns[0][0]
+            values = array("d", bytes(8 * len(times_s) * len(columns)))
+            for i, (_, column) in enumerate(columns):
+                values[i :: len(columns)] = column
+            journal.blocks.append(SampleBlock(index, len(feed["domains"]), times_s, values))
+    return journal
+
+
+def _anchor(store: Store, reference: str) -> RunRecord:
+    """A run of the job that is meant."""
+    named = list_runs(store, RunFilter(job=reference))
+    if named:
+        return named[0]
+    if reference == "last":
+        recent = list_runs(store, limit=LOOK_BACK)
+        return next((r for r in recent if r.job), None) or find_run(store, "last")
+    return find_run(store, reference)
+
+
+def _launching_run(store: Store, name: str) -> list[RunRecord]:
+    """The run that started the others, where the job is called after it."""
+    try:
+        record = find_run(store, name)
+    except RunNotFound:
+        return []
+    return [record] if record.run_id == name and not record.job else []
+
+
+def _job_name(record: RunRecord) -> str:
+    """A run without a job is the job of those that it started."""
+    return str(record.job["id"]) if record.job else record.run_id
+
+
+def _attempts(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Runs that overlap in time, directly or through others; the oldest first."""
+    attempts: list[list[RunRecord]] = []
+    until_s = -math.inf
+    for record in sorted(members, key=lambda r: r.started_wall_s):
+        if record.started_wall_s > until_s:
+            attempts.append([])
+        attempts[-1].append(record)
+        ended_s = record.started_s if record.ended_s is None else record.ended_s
+        until_s = max(until_s, record.started_wall_s + ended_s - record.started_s)
+    return attempts
+
 
 COLUMNS = (*jobs.c, jobs.c.first_run_id.label("run_id"))
+
+
 SORTS: Mapping[str, Column[Any]] = {
     "started": jobs.c.started_wall_s,
     "name": jobs.c.name,
@@ -191,3 +283,53 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
     if wanted.longest_s is not None:
         found.append(jobs.c.duration_s <= wanted.longest_s)
     return found
+
+
+AT_ONCE = 500
+
+
+def fill_jobs(store: Store) -> int:
+    """Runs that were there before jobs had rows get theirs; how many there were."""
+    query = select(runs.c.run_id, runs.c.body).where(runs.c.job_key.is_(None))
+    query = query.order_by(runs.c.started_wall_s).limit(AT_ONCE)
+    filled = 0
+    while True:
+        with store.writing() as connection:
+            found = connection.execute(query).all()
+            if not found:
+                return filled
+            keys = set()
+            for run_id, body in found:
+                record = read_record(body)
+                keys.add(job_key := job_key_in(connection, record))
+                mine, facts = runs.c.run_id == run_id, facts_of(record)
+                connection.execute(update(runs).where(mine).values(job_key=job_key))
+                connection.execute(
+                    update(run_facts)
+                    .where(run_facts.c.run_id == run_id)
+                    .values(efficiency=facts["efficiency"], job_nodes=facts["job_nodes"])
+                )
+            for job_key in sorted(keys):  # in one order: no two wait for each other
+                refresh_job_in(connection, job_key)
+        filled += len(found)
+
+
+def fill_run_facts(store: Store) -> int:
+    """Runs kept by earlier releases get their columns; how many there were."""
+    query = (
+        select(runs.c.body, runs.c.job_key)
+        .outerjoin(run_facts, run_facts.c.run_id == runs.c.run_id)
+        .where(run_facts.c.run_id.is_(None))
+        .limit(AT_ONCE)
+    )
+    filled = 0
+    while True:
+        with store.writing() as connection:
+            found = connection.execute(query).all()
+            if not found:
+                return filled
+            rows = [facts_of(read_record(body)) for body, _ in found]
+            connection.execute(insert(run_facts), rows)
+            for job_key in sorted({key for _, key in found if key is not None}):
+                refresh_job_in(connection, job_key)
+        filled += len(found)

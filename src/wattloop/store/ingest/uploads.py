@@ -1,50 +1,126 @@
-"""Journals of other machines, piece by piece: in order, once, and never lost on the way.
-
-A journal only grows, so what a machine has still to send is everything beyond what this end has:
-each piece names the offset it belongs to, and a piece that does not fit is answered with the
-offset that would. Sent twice, a piece changes nothing.
-
-Pieces are on this machine's disk when they are answered, whether the database is there or not.
-When a run is whole it is put into the store; only then is its machine told to forget it.
-"""
+"""Uploads of journals, chunk by chunk: in order, once, and never lost."""
 
 import json
 import logging
+import re
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattloop.core.errors import ConfigError, RunSenseless, StoreError, StoreUnwritable
-from wattloop.store.arriving import Source, received_run, without_places
 from wattloop.store.database import Store
-from wattloop.store.fold import keep_journal
-from wattloop.store.incoming import Incoming, Part
-from wattloop.store.journal import FORMAT, read_journal
-from wattloop.store.journal_record import Close
+from wattloop.store.ingest.incoming import (
+    Incoming,
+    NotYours,
+    Part,
+    PartBook,
+    check_host,
+    check_owner,
+    check_record,
+)
+from wattloop.store.ingest.received_run import Source, received_run, without_places
+from wattloop.store.journal import FORMAT, HEADER, frames_in, read_journal
+from wattloop.store.journal_import import Close, keep_journal
 from wattloop.store.journal_shape import header_fault
-from wattloop.store.live import INCOMING
-from wattloop.store.ownership import NotYours, check_owner, check_record
-from wattloop.store.part_book import PartBook
-from wattloop.store.pieces import LARGEST_PIECE_B, Received, Unexpected, check_header, check_name
+from wattloop.store.live_runs import INCOMING
 from wattloop.store.runs import RunRecord, find_run, has_run
 
 __all__ = [
     "LARGEST_PIECE_B",
+    "RUN_ID",
     "Ingest",
     "NotYours",
     "Received",
     "RefusedJournal",
     "Unexpected",
+    "check_header",
+    "check_name",
 ]
 
+
+LARGEST_PIECE_B = 8 * 1024 * 1024
+
+
+RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+
+
+class Unexpected(ConfigError):
+    """A piece that does not follow what is there; `offset` is where the next one begins."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What this end has of a run.
+
+    Attributes:
+        offset: where the next piece begins.
+        ended: the run is complete and in the store.
+        complete: all of it is here, and it waits for the store.
+        tail: checksum of the last 4 KiB before `offset`; only where it was asked for.
+    """
+
+    offset: int
+    ended: bool
+    complete: bool = False
+    tail: int | None = None
+
+
+def check_name(run_id: str) -> None:
+    """Identifiers become names of files: nothing but names may be among them."""
+    if not RUN_ID.fullmatch(run_id):
+        raise ConfigError(f"{run_id!r} is no identifier of a run")
+
+
+def check_header(run_id: str, piece: bytes, source: Source) -> str:
+    """The first piece begins with the header of that very run, of a node that may send it.
+
+    What is wrong with that header is returned: such a journal is set aside.
+    """
+    for kind, payload, _ in frames_in(piece):
+        try:
+            header = json.loads(payload) if kind == HEADER else None
+        except (ValueError, RecursionError):
+            header = None
+        if isinstance(header, dict) and header.get("run_id") == run_id:
+            check_host(run_id, header.get("host"), source)
+            return header_fault(header)
+        break
+    raise ConfigError(f"the first piece of {run_id} does not begin with its header")
+
+
+# Journals of other machines, piece by piece: in order, once, and never lost on the way.
+#
+# A journal only grows, so what a machine has still to send is everything beyond what this end has:
+# each piece names the offset it belongs to, and a piece that does not fit is answered with the
+# offset that would. Sent twice, a piece changes nothing.
+#
+# Pieces are on this machine's disk when they are answered, whether the database is there or not.
+# When a run is whole it is put into the store; only then is its machine told to forget it.
+
 STALE_S = 15 * 60.0
+
+
 AWAY_S = 5.0
+
+
 """So long a database that did not answer is not asked again."""
+
+
 REFUSED, REASON = ".refused", ".reason"
+
+
 """Endings of a journal that was set aside, and of the file that says why."""
+
+
 MOST_REFUSED, LONGEST_REASON = 200, 1_000
+
 
 _log = logging.getLogger("wattloop.ingest")
 

@@ -1,34 +1,129 @@
-"""Puts journals into the store: of runs that ended, and of runs whose writer died.
-
-Whoever folds holds the journal's lock, so that two never fold the same one and nobody folds a
-live run. Everything of a run goes into one transaction, and the journal is removed only after
-that is committed: killed at any moment, either the journal is still whole or the run is in the
-store, and folding again changes nothing.
-"""
+"""Import journals into the store: of finished runs, and of crashed ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, select
 
 from wattloop.core.errors import RunSenseless, StoreError, StoreLocked, StoreUnwritable
-from wattloop.core.results import RunStatus
-from wattloop.store.chunks import pack_samples
+from wattloop.core.json_shape import shape_fault
+from wattloop.core.results import RunStatus, WindowResult
 from wattloop.store.database import Store
 from wattloop.store.details import sort_events
-from wattloop.store.holding import Refusal, held
-from wattloop.store.journal import FORMAT, Journal, read_journal
-from wattloop.store.journal_record import Close, record_of
+from wattloop.store.journal import FORMAT, Journal, Refusal, lock_journal, read_journal
 from wattloop.store.journal_shape import identity_fault
-from wattloop.store.place import Place
+from wattloop.store.location import StoreLocation
 from wattloop.store.runs import RunRecord, delete_run_in, insert_run_in, read_record
+from wattloop.store.samples import pack_samples
 from wattloop.store.schema import runs
 
-__all__ = ["Arriving", "Folded", "Outcome", "fold", "keep_journal", "recover"]
+# What a journal says of its run, as the record that is kept of it.
+#
+# A run is kept whatever is wrong with its journal: what is torn, odd or missing is said in a note.
+
+Close = Callable[[Journal], dict[str, Any]]
+
+
+"""Computes the end of a run that has none, from what its journal holds."""
+
+
+def record_of(journal: Journal, close: Close) -> RunRecord:
+    """The record of a journal's run, ended by `close` where it has no end."""
+    header, notes = journal.header, []
+    if journal.torn_bytes:
+        notes.append(f"the last {journal.torn_bytes} bytes of its journal were torn and left out")
+    end = journal.end
+    result = _result(end)
+    if end is None or (result is None and end.get("result") is not None):
+        end, result = _closed(journal, close, notes)
+    fields = {
+        **{key: value for key, value in header.items() if key in _FROM_HEADER},
+        "feeds": _feeds(journal),
+        "status": _status(end),
+        "ended_s": end.get("time_s"),
+        "ended_wall_s": end.get("wall_s"),
+        "exit_code": end.get("exit_code"),
+        "signal": end.get("signal"),
+        "accounting": end.get("accounting"),
+        "counted": bool(end.get("counted", True)),
+        "counted_by": end.get("counted_by"),
+        "shared": shared if isinstance(shared := end.get("shared"), dict) else None,
+        "notes": notes,
+    }
+    record = RunRecord(run_id=header["run_id"])
+    for name, value in fields.items():
+        if value is not None:
+            setattr(record, name, value)
+    record.result = result
+    return record
+
+
+_FROM_HEADER = frozenset(
+    (
+        *("name", "command", "kind", "started_wall_s", "started_s", "boot_id", "host"),
+        *("machine_id", "pid", "user", "cwd", "python", "version", "settings", "tags"),
+        *("job", "parent_run_id", "missing"),
+    )
+)
+
+
+def _closed(
+    journal: Journal, close: Close, notes: list[str]
+) -> tuple[dict[str, Any], WindowResult | None]:
+    """The end that `close` computes; a run is kept even when it cannot."""
+    try:
+        end = close(journal)
+        result = _result(end)
+    except Exception as error:  # noqa: BLE001 - a run with an odd journal is kept, not lost
+        notes.append(f"its energy could not be computed: {type(error).__name__}: {error}")
+        end, result = {}, None
+    times_s = [block.times_s[-1] for block in journal.blocks if len(block.times_s)]
+    last_s = max(times_s, default=journal.header.get("started_s", 0.0))
+    lived_s = last_s - journal.header.get("started_s", last_s)
+    wall_s = journal.header.get("started_wall_s", 0.0) + lived_s
+    return {"status": RunStatus.DIED, "time_s": last_s, "wall_s": wall_s, **end}, result
+
+
+def _result(end: dict[str, Any] | None) -> WindowResult | None:
+    try:
+        data = None if end is None else end.get("result")
+        if data is None or shape_fault(data, WindowResult):
+            return None
+        return WindowResult.from_dict(data)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _status(end: dict[str, Any]) -> RunStatus:
+    try:
+        return RunStatus(end.get("status", RunStatus.DIED))
+    except ValueError:
+        return RunStatus.DIED
+
+
+def _feeds(journal: Journal) -> list[dict[str, Any]]:
+    """The feeds of the header, and those added while the run went on."""
+    feeds = list(journal.header.get("feeds") or ())
+    for event in journal.events:
+        if isinstance(event, dict) and event.get("type") == "feeds":
+            first = int(event.get("first", len(feeds)))
+            feeds[first : first + len(event["feeds"])] = event["feeds"]
+    return feeds
+
+
+# Puts journals into the store: of runs that ended, and of runs whose writer died.
+#
+# Whoever folds holds the journal's lock, so that two never fold the same one and nobody folds a
+# live run. Everything of a run goes into one transaction, and the journal is removed only after
+# that is committed: killed at any moment, either the journal is still whole or the run is in the
+# store, and folding again changes nothing.
 
 Arriving = Callable[[RunRecord], None]
+
+
 """Looks at a record before it is kept."""
 
 
@@ -46,7 +141,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class ImportResult:
     """What became of one journal."""
 
     path: Path
@@ -55,29 +150,29 @@ class Folded:
     note: str = ""
 
 
-def fold(store: Store, path: Path, close: Close) -> Folded:
+def import_journal(store: Store, path: Path, close: Close) -> ImportResult:
     """Put one journal into the store and remove it.
 
     Raises:
         StoreError: the store refuses; the journal stays and nothing is lost.
     """
-    with held(path) as refusal:
+    with lock_journal(path) as refusal:
         if refusal is not None:
-            return Folded(path, Outcome(refusal.value))
+            return ImportResult(path, Outcome(refusal.value))
         try:
             journal = read_journal(path)
         except OSError as error:
-            return Folded(path, Outcome.HELD, note=f"{path}: {error.strerror}")
+            return ImportResult(path, Outcome.HELD, note=f"{path}: {error.strerror}")
         fault = "its beginning is damaged" if journal is None else identity_fault(journal.header)
         if journal is None or fault:
             return _set_aside(path, fault)
         if journal.header.get("format", FORMAT) > FORMAT:
             note = f"{path}: written by a newer Wattloop; upgrade with: pip install -U wattloop"
-            return Folded(path, Outcome.NEWER, journal.header["run_id"], note)
+            return ImportResult(path, Outcome.NEWER, journal.header["run_id"], note)
         if _belongs_elsewhere(journal, store):
-            return Folded(path, Outcome.ELSEWHERE, journal.header["run_id"])
+            return ImportResult(path, Outcome.ELSEWHERE, journal.header["run_id"])
         outcome = keep_journal(store, journal, close)
-        return Folded(path, outcome, journal.header["run_id"], _removed(path))
+        return ImportResult(path, outcome, journal.header["run_id"], _removed(path))
 
 
 def keep_journal(
@@ -105,7 +200,7 @@ def keep_journal(
         ) from error
 
 
-def recover(store: Store, close: Close) -> list[Folded]:
+def import_orphaned(store: Store, close: Close) -> list[ImportResult]:
     """Fold every journal of this store that nobody holds. Cheap when there is none.
 
     A journal that cannot be folded does not stand in the way of the others.
@@ -118,11 +213,11 @@ def recover(store: Store, close: Close) -> list[Folded]:
     results = []
     for path in sorted(store.journals.glob("*.journal")):
         try:
-            results.append(fold(store, path, close))
+            results.append(import_journal(store, path, close))
         except (StoreLocked, StoreUnwritable):
             raise
         except StoreError as error:
-            results.append(Folded(path, Outcome.REFUSED, note=str(error)))
+            results.append(ImportResult(path, Outcome.REFUSED, note=str(error)))
     return results
 
 
@@ -167,12 +262,12 @@ def _belongs_elsewhere(journal: Journal, store: Store) -> bool:
     if not store.place.is_server or not isinstance(named, str) or "://" not in named:
         return False
     try:
-        return not store.place.same_server(Place.parse(named))
+        return not store.place.same_server(StoreLocation.parse(named))
     except StoreError:
         return False
 
 
-def _set_aside(path: Path, fault: str) -> Folded:
+def _set_aside(path: Path, fault: str) -> ImportResult:
     """Keep what cannot be read where a person may look at it."""
     aside = path.with_name(f"{path.name}.corrupt")
     note = (
@@ -184,7 +279,7 @@ def _set_aside(path: Path, fault: str) -> Folded:
         aside.with_name(f"{aside.name}.txt").write_text(note + "\n")
     except OSError as error:
         note = f"{path}: damaged, and cannot be moved aside: {error.strerror}"
-    return Folded(path, Outcome.UNREADABLE, note=note)
+    return ImportResult(path, Outcome.UNREADABLE, note=note)
 
 
 def _removed(path: Path) -> str:

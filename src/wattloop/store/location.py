@@ -10,11 +10,9 @@ from sqlalchemy.exc import ArgumentError
 from wattloop.core.errors import StoreError
 from wattloop.core.user_path import user_path
 
-__all__ = ["Place"]
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """A parsed location. Exactly one of `path`, `is_memory`, `is_server` holds."""
 
     location: str
@@ -24,7 +22,7 @@ class Place:
     url: URL | None = None
 
     @classmethod
-    def parse(cls, location: str) -> "Place":
+    def parse(cls, location: str) -> "StoreLocation":
         """Understands paths, `~`, `sqlite:///PATH`, `:memory:` and `postgresql://...`."""
         if location in (":memory:", "sqlite://", "sqlite:///:memory:"):
             return cls(location, "memory")
@@ -68,7 +66,7 @@ class Place:
             return False
         return not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
 
-    def same_server(self, other: "Place") -> bool:
+    def same_server(self, other: "StoreLocation") -> bool:
         """Whether both name the same database, whoever logs in: journals hide the user."""
         if self.url is None or other.url is None:
             return False

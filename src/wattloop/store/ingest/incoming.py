@@ -1,28 +1,39 @@
-"""Journals of other machines on this machine's disk, until they are in the store.
-
-`RUN.part` holds the bytes that came; `RUN.from` says who sends them, since when, and whether more
-will come. Whoever changes a part holds its lock, so several processes may do it.
-"""
+"""Journals of other machines on this machine's disk until they are imported, and their owners."""
 
 import fcntl
 import json
 import os
 import shutil
+import threading
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from wattloop.core.errors import StoreUnwritable
-from wattloop.store.arriving import Source
+from wattloop.core.errors import ConfigError, StoreUnwritable
+from wattloop.store.ingest.received_run import Source
+from wattloop.store.jobs import AGENT_KIND, UNALLOCATED_KIND
+from wattloop.store.journal import END, frames_in
+from wattloop.store.run_record import RunRecord
 
-__all__ = ["TAIL_B", "Incoming", "Origin", "Part"]
+# Journals of other machines on this machine's disk, until they are in the store.
+#
+# `RUN.part` holds the bytes that came; `RUN.from` says who sends them, since when, and whether
+# more
+# will come. Whoever changes a part holds its lock, so several processes may do it.
 
 ROOM_B = 512 * 1024 * 1024
+
+
 """So much stays free on the disk: the database may be on it, too."""
+
+
 LOOK_EVERY_S = 5.0
+
+
 TAIL_B = 4096
 
 
@@ -196,3 +207,115 @@ def _leave(descriptor: int, path: Path) -> None:
             path.with_suffix(".from").unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+ENDED = -1
+
+
+class PartBook:
+    """Kept in memory, and worked out again from the files after a restart. Thread-safe.
+
+    Whoever asks about a part holds it.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._searched: dict[str, int] = {}
+        """How far a part was searched for its end; `ENDED` where it was found."""
+        self._origins: dict[str, Origin] = {}
+
+    def origin(self, run_id: str, part: Part) -> Origin | None:
+        """Who sends it; the file is read once."""
+        with self._guard:
+            known = self._origins.get(run_id)
+        if known is None and (known := part.origin()) is not None:
+            with self._guard:
+                self._origins[run_id] = known
+        return known
+
+    def is_complete(self, run_id: str, part: Part) -> bool:
+        """Whether no more will come; looks only at frames that were not looked at before."""
+        with self._guard:
+            begin = self._searched.get(run_id, 0)
+        size_b = part.size_b
+        if begin == ENDED or size_b == 0:
+            return begin == ENDED
+        if size_b > begin:
+            at = _searched(part, begin)
+            with self._guard:
+                self._searched[run_id] = at
+            if at == ENDED:
+                return True
+        origin = self.origin(run_id, part)
+        return origin is not None and origin.final
+
+    def finish(self, run_id: str, part: Part) -> None:
+        """Its sender says that no more will come."""
+        origin = part.finish()
+        with self._guard:
+            self._origins[run_id] = origin
+
+    def complete(self) -> list[str]:
+        """Those that are known to be whole."""
+        with self._guard:
+            ended = {run_id for run_id, at in self._searched.items() if at == ENDED}
+            final = {run_id for run_id, origin in self._origins.items() if origin.final}
+        return sorted(ended | final)
+
+    def forget(self, run_id: str) -> None:
+        """It is in the store, or begins anew."""
+        with self._guard:
+            self._searched.pop(run_id, None)
+            self._origins.pop(run_id, None)
+
+
+def _searched(part: Part, begin: int) -> int:
+    with part.path.open("rb") as file:
+        file.seek(begin)
+        data = file.read()
+    at = begin
+    for kind, _, end in frames_in(data):
+        if kind == END:
+            return ENDED
+        at = begin + end
+    return at
+
+
+class NotYours(ConfigError):
+    """Somebody tried to write a run of another."""
+
+
+def check_host(run_id: str, host: Any, source: Source) -> None:
+    """Whether a run that calls itself of `host` may come from there.
+
+    Raises:
+        NotYours: it may not.
+    """
+    if (source.node and host != source.node) or str(host) in source.not_for:
+        raise NotYours(f"{run_id} is a run of another node")
+
+
+def check_owner(run_id: str, origin: Origin | None, source: Source | None) -> None:
+    """Who began a run goes on with it, and nobody else but the server's own token.
+
+    Raises:
+        NotYours: another began it.
+    """
+    if source is None or (source.is_trusted and not source.node):
+        return
+    own = origin is not None and origin.node == source.node
+    if not own or (not source.node and origin is not None and origin.is_trusted):
+        raise NotYours(f"{run_id} is a run of another node")
+
+
+def check_record(record: RunRecord, source: Source | None) -> None:
+    """Who may hear of a run that is kept, and replace one that is kept provisionally.
+
+    Raises:
+        NotYours: it is another's.
+    """
+    if source is None:
+        return
+    check_host(record.run_id, record.host, source)
+    if not source.is_trusted and record.kind in (AGENT_KIND, UNALLOCATED_KIND):
+        raise NotYours(f"{record.run_id} is a run of a node")

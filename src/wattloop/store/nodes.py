@@ -9,8 +9,6 @@ from wattloop.store.database import Store
 from wattloop.store.schema import nodes
 from wattloop.store.text import plain_data, plain_json
 
-__all__ = ["forget_node", "keep_nodes", "known_nodes"]
-
 
 def keep_nodes(store: Store, heard: Mapping[str, tuple[float, dict[str, Any]]]) -> None:
     """Remember nodes: name -> (when it was heard, what is known)."""

@@ -11,11 +11,15 @@ from wattloop.store.journal import journal_is_live, read_header
 from wattloop.store.journal_shape import header_fault
 from wattloop.store.runs import RunRecord
 
-__all__ = ["INCOMING", "live_journal", "live_runs", "still_live"]
-
 INCOMING = "incoming"
+
+
 """Where, below the journals, those of other machines arrive; see `ingest`."""
+
+
 QUIET_S = 60.0
+
+
 """A run of another machine goes on while something was heard of it so long ago."""
 
 

@@ -1,6 +1,7 @@
 """The version of a store's tables, and how an old store becomes a new one.
 
-A migration is one function per step; all steps, and what creates new tables, are one transaction:
+A migration is one function per step; all steps, and what creates new tables, are one
+transaction:
 a store is of the old version or of the new one, never between.
 """
 
@@ -11,9 +12,9 @@ from sqlalchemy import Connection, inspect, select, text
 from wattloop.core.errors import StoreError, StoreTooNew
 from wattloop.store.schema import meta, metadata, runs
 
-__all__ = ["MIGRATIONS", "VERSION", "is_current", "is_readable", "prepare"]
-
 VERSION = 3
+
+
 """Version of the tables in `schema`. A store with a higher one is refused."""
 
 
@@ -50,6 +51,8 @@ def _from_2(connection: Connection) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _from_1, 2: _from_2}
+
+
 """From version N (the key) to N + 1, in the same transaction as everything else."""
 
 

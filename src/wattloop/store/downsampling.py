@@ -1,11 +1,12 @@
 """Power over 1, 10 and 60 seconds: lowest, mean and highest, for drawing.
 
-Raw counters are joules that wrap; a curve shows watts. `watts` turns a domain's raw readings into
+Raw counters are joules that wrap; a curve shows watts. `watts` turns a domain's raw readings
+into
 power, `binned` and `coarser` summarise it. Levels are for eyes: they are kept with 16 bits per
 value (1/65534 of the curve's range). Energy is never computed from them.
 """
 
-from __future__ import annotations  # array[float] cannot be evaluated before Python 3.12
+from __future__ import annotations
 
 import math
 import struct
@@ -18,9 +19,9 @@ from operator import sub
 
 from wattloop.core.plausible import counter_rise_j
 
-__all__ = ["LEVELS_S", "Curve", "binned", "coarser", "pack_curve", "unpack_curve", "watts"]
-
 LEVELS_S = (1, 10, 60)
+
+
 """Widths of the bins, in seconds; each divides the next."""
 
 
@@ -117,6 +118,8 @@ def coarser(curve: Curve, level_s: float) -> Curve:
 
 
 _HEAD = struct.Struct("<fIddd")  # level, points, first bin, lowest value, step of the 16-bit scale
+
+
 _GAP = 65_535
 
 

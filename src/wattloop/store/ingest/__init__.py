@@ -1,0 +1,1 @@
+"""Journals that other machines send: uploads, incoming files, validation."""

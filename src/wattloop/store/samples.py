@@ -1,0 +1,499 @@
+"""Samples of a run: compressed arrays per series and chunk of time, and curves to draw."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import le, sub
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, insert, select
+
+from wattloop.core.errors import StoreError
+from wattloop.core.records import SLOW_SENSOR_S
+from wattloop.store.database import Store
+from wattloop.store.downsampling import (
+    LEVELS_S,
+    Curve,
+    binned,
+    coarser,
+    pack_curve,
+    unpack_curve,
+    watts,
+)
+from wattloop.store.journal import SampleBlock
+from wattloop.store.schema import sample_chunks, sample_levels
+
+# An array of doubles as a few bytes per value, without loss.
+#
+# Sensors count in decimal units (microjoules, milliwatts, percent), so their doubles are small
+# integers in disguise: `pack` finds the decimal scale that gives every double back exactly, takes
+# first or second differences (a counter under steady load, a clock), and compresses byte planes.
+# Values that have no such scale are compressed as they are. NaN marks a gap and is kept as such.
+#
+# Sizes are measured by `benchmarks/store_size.py`; `docs/store.md` has the alternatives tried.
+
+_HEAD = struct.Struct("<BBBII")  # codec, order of differences, decimals, values, gaps
+
+
+_PLAIN, _PLANES, _DIVIDE, _MULTIPLY = range(4)
+
+
+_SCALES = (0, 1, 2, 3, 4, 6, 9)
+
+
+_LIMIT = 2**53  # larger integers are not exact in a double
+
+
+_LEVEL = 6
+
+
+def pack(values: Sequence[float]) -> bytes:
+    """`values` in few bytes; `unpack` gives exactly the same doubles back."""
+    filled, gaps = _without_gaps(values)
+    found = _as_integers(filled)
+    if found is None:
+        codec, body = _smallest_raw(filled)
+        order = decimals = 0
+    else:
+        codec, decimals, integers = found
+        order, body = _differences(integers)
+    head = _HEAD.pack(codec, order, decimals, len(filled), len(gaps) // 2)
+    return head + gaps.tobytes() + zlib.compress(body, _LEVEL)
+
+
+def unpack(data: bytes) -> array[float]:
+    """Inverse of `pack`."""
+    try:
+        codec, order, decimals, count, gap_count = _HEAD.unpack_from(data)
+        gaps: array[int] = array("I")
+        split = _HEAD.size + 2 * gap_count * gaps.itemsize
+        gaps.frombytes(data[_HEAD.size : split])
+        body = zlib.decompress(data[split:])
+    except (struct.error, zlib.error, ValueError) as error:
+        raise StoreError(
+            f"a chunk of samples is damaged ({error}); the run's totals are kept apart from it "
+            "and still valid, export them with: wattloop runs export RUN --what runs"
+        ) from error
+    values = _decoded(codec, order, decimals, count, body)
+    for begin, length in zip(gaps[::2], gaps[1::2], strict=True):
+        values[begin : begin + length] = array("d", [float("nan")]) * length
+    return values
+
+
+def _decoded(codec: int, order: int, decimals: int, count: int, body: bytes) -> array[float]:
+    values: array[float] = array("d")
+    if codec == _PLAIN:
+        values.frombytes(body)
+        return values
+    if codec == _PLANES:
+        values.frombytes(_from_planes(body))
+        return values
+    coded: array[int] = array("q")
+    coded.frombytes(_from_planes(body))
+    integers: Iterable[int] = [(z >> 1) ^ -(z & 1) for z in coded]
+    for _ in range(order):
+        integers = accumulate(integers)
+    if codec == _MULTIPLY:
+        step = 10.0**-decimals
+        return array("d", [i * step for i in integers])
+    scale = 10.0**decimals
+    return array("d", [i / scale for i in integers])
+
+
+def _without_gaps(values: Sequence[float]) -> tuple[array[float], array[int]]:
+    """Values with NaN replaced by the last good one, and (begin, length) of each stretch."""
+    filled = array("d", values)
+    gaps: array[int] = array("I")
+    if not math.isnan(sum(filled)):
+        return filled, gaps
+    last = next((v for v in filled if not math.isnan(v)), 0.0)
+    previous = -2
+    for i, value in enumerate(filled):
+        if not math.isnan(value):
+            last = value
+            continue
+        filled[i] = last
+        if i == previous + 1:
+            gaps[-1] += 1
+        else:
+            gaps.extend((i, 1))
+        previous = i
+    return filled, gaps
+
+
+def _as_integers(values: array[float]) -> tuple[int, int, list[int]] | None:
+    """(codec, decimals, integers) that give every double back exactly, if there are any."""
+    for decimals in _SCALES:
+        scale, step = 10.0**decimals, 10.0**-decimals
+        for codec in (_DIVIDE, _MULTIPLY):
+            for part in (values[:64], values):  # most wrong scales fail within a few values
+                try:
+                    integers = [round(v * scale) for v in part]
+                except (OverflowError, ValueError):  # infinities
+                    return None
+                back = (
+                    [i / scale for i in integers]
+                    if codec == _DIVIDE
+                    else [i * step for i in integers]
+                )
+                if array("d", back).tobytes() != part.tobytes():
+                    break
+            else:
+                if any(
+                    abs(i) >= _LIMIT for i in (max(integers, default=0), min(integers, default=0))
+                ):
+                    return None
+                return codec, decimals, integers
+    return None
+
+
+def _differences(integers: list[int]) -> tuple[int, bytes]:
+    """(order, byte planes) of the differences of the order that makes them smallest."""
+    best_order, best = 0, integers
+    current = integers
+    for order in (1, 2):
+        current = [*current[:1], *map(sub, current[1:], current)]
+        # the head of a series of differences holds the absolute value: it does not count
+        if sum(map(abs, current[2:])) < sum(map(abs, best[2:])):
+            best_order, best = order, current
+    # zigzag: small negative numbers become small positive ones, so high bytes stay zero
+    return best_order, _planes(array("q", [(d << 1) ^ (d >> 63) for d in best]).tobytes())
+
+
+def _smallest_raw(values: array[float]) -> tuple[int, bytes]:
+    data = values.tobytes()
+    planes = _planes(data)
+    if len(zlib.compress(planes, 1)) < len(zlib.compress(data, 1)):
+        return _PLANES, planes
+    return _PLAIN, data
+
+
+def _planes(data: bytes) -> bytes:
+    """All first bytes, then all second bytes, ...: the high ones are nearly constant."""
+    return b"".join(data[i::8] for i in range(8))
+
+
+def _from_planes(planes: bytes) -> bytes:
+    count = len(planes) // 8
+    data = bytearray(len(planes))
+    for i in range(8):
+        data[i::8] = planes[i * count : (i + 1) * count]
+    return bytes(data)
+
+
+SIGNALS_FROM = 1_000
+
+
+"""Feed N + 1000 of a journal holds the signals of feed N."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One domain or signal of one meter, as a run recorded it."""
+
+    feed: int
+    column: int
+    name: str
+    kind: str
+    """`counter` (joules), `gauge` (watts) or `signal`."""
+    unit: str
+    meter: str
+    wrap_j: float | None = None
+
+
+def series_of(feeds: Sequence[Mapping[str, Any]]) -> list[Series]:
+    """All series that a run's feeds describe."""
+    found = []
+    for feed, description in enumerate(feeds):
+        meter = str(description.get("meter", ""))
+        for column, domain in enumerate(description.get("domains", ())):
+            kind = str(domain["kind"])
+            unit = "J" if kind == "counter" else "W"
+            found.append(
+                Series(feed, column, domain["name"], kind, unit, meter, domain.get("wrap_j"))
+            )
+        for column, signal in enumerate(description.get("signals", ())):
+            found.append(
+                Series(feed + SIGNALS_FROM, column, signal["name"], "signal", signal["unit"], meter)
+            )
+    return found
+
+
+def power_series(feeds: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
+    """Domain -> the series that shows its power, chosen as `measure` chooses its sources.
+
+    The first meter that offers a domain was used; another one was not even read (an estimate next
+    to RAPL). A gauge that gives a slow counter of the same provenance its shape is drawn instead
+    of it: it needs no difference.
+    """
+    found: dict[str, tuple[Series, Mapping[str, Any]]] = {}
+    for series in series_of(feeds):
+        if series.kind == "signal":
+            continue
+        domain = feeds[series.feed]["domains"][series.column]
+        present = found.get(series.name)
+        if present is None or (
+            series.kind == "gauge"
+            and present[0].kind == "counter"
+            and float(present[1].get("update_period_s") or 0.0) >= SLOW_SENSOR_S
+            and domain.get("provenance") == present[1].get("provenance")
+        ):
+            found[series.name] = (series, domain)
+    return {name: series for name, (series, _) in found.items()}
+
+
+def find_series(feeds: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """The series called `name`."""
+    known = series_of(feeds)
+    for series in known:
+        if series.name == name:
+            return series
+    names = ", ".join(series.name for series in known) or "none at all"
+    raise StoreError(f"this run has no samples of {name!r}; it has {names}")
+
+
+# Samples of a run: packed arrays per series and stretch of time.
+#
+# The domains (and signals) of one meter are read together, so they share one array of times. Times
+# are kept to the microsecond, values exactly. `sample_levels` holds the same as power over 1, 10
+# and 60 seconds, so that drawing a day does not touch the samples at all.
+
+PART_LENGTH = 32_768
+
+
+"""Samples per chunk: long enough to compress well, short enough to open a part of a run."""
+
+
+_TIMES = -1
+
+
+Span = tuple[float | None, float | None]
+
+
+"""Begin and end on the run's monotonic clock; None means open."""
+
+
+WHOLE: Span = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSamples:
+    """Rows that are ready to be inserted; packing takes longer than any lock should be held."""
+
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+
+    def insert(self, connection: Connection) -> None:
+        """Put them into the store."""
+        if self.chunks:
+            connection.execute(insert(sample_chunks), self.chunks)
+        if self.levels:
+            connection.execute(insert(sample_levels), self.levels)
+
+
+def pack_samples(
+    run_id: str, feeds: Sequence[Mapping[str, Any]], blocks: Iterable[SampleBlock]
+) -> PackedSamples:
+    """All readings of a run as rows. Blocks that no feed describes are left out."""
+    described: dict[int, list[Series]] = {}
+    for series in series_of(feeds):
+        described.setdefault(series.feed, []).append(series)
+    gathered: dict[int, tuple[array[float], array[float]]] = {}
+    for block in blocks:
+        width = len(described.get(block.feed, ()))
+        if width == 0 or width != block.width or len(block.values) != width * len(block.times_s):
+            continue  # nobody could say what these numbers are
+        times_s, values = gathered.setdefault(block.feed, (array("d"), array("d")))
+        times_s.extend(block.times_s)
+        values.extend(block.values)
+    packed = PackedSamples()
+    for feed, (times_s, values) in gathered.items():
+        width = len(described[feed])
+        moments_s, columns = _in_order(times_s, [values[i::width] for i in range(width)])
+        rounded_s = array("d", [round(t * 1e6) / 1e6 for t in moments_s])
+        packed.chunks.extend(_chunk_rows(run_id, feed, rounded_s, columns))
+        for series, column in zip(described[feed], columns, strict=True):
+            packed.levels.extend(_level_rows(run_id, series, rounded_s, column))
+    return packed
+
+
+def read_samples(
+    store: Store,
+    run_id: str,
+    series: Series,
+    span: Span = WHOLE,
+) -> tuple[array[float], array[float]]:
+    """(times, raw values) of one series; NaN marks a gap."""
+    table = sample_chunks
+    query = (
+        select(table.c.part, table.c.series, table.c.payload)
+        .where(table.c.run_id == run_id, table.c.feed == series.feed)
+        .where(table.c.series.in_((_TIMES, series.column)))
+        .where(overlaps(table, span))
+        .order_by(table.c.part, table.c.series)
+    )
+    times_s, values = array("d"), array("d")
+    with store.reading() as connection:
+        for _, column, payload in connection.execute(query):
+            (times_s if column == _TIMES else values).extend(unpack(payload))
+    return _cut(times_s, values, span)
+
+
+def _chunk_rows(
+    run_id: str, feed: int, times_s: array[float], columns: Sequence[array[float]]
+) -> Iterator[dict[str, Any]]:
+    for part, begin in enumerate(range(0, len(times_s), PART_LENGTH)):
+        stretch = slice(begin, begin + PART_LENGTH)
+        moments_s = times_s[stretch]
+        for series, values in ((_TIMES, times_s), *enumerate(columns)):
+            yield {
+                "run_id": run_id,
+                "feed": feed,
+                "part": part,
+                "series": series,
+                "begin_s": moments_s[0],
+                "end_s": moments_s[-1],
+                "count": len(moments_s),
+                "payload": pack(values[stretch]),
+            }
+
+
+def _level_rows(
+    run_id: str, series: Series, times_s: array[float], raw: array[float]
+) -> Iterator[dict[str, Any]]:
+    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    finest: Curve | None = None
+    for level_s in LEVELS_S:
+        curve = binned(times_s, values, level_s) if finest is None else coarser(finest, level_s)
+        if 2 * len(curve) > len(times_s if finest is None else finest):
+            continue  # hardly shorter than what there is
+        finest = curve
+        for part, begin in enumerate(range(0, len(curve), PART_LENGTH)):
+            points = curve.part(begin, begin + PART_LENGTH)
+            yield {
+                "run_id": run_id,
+                "feed": series.feed,
+                "series": series.column,
+                "level_s": level_s,
+                "part": part,
+                "begin_s": points.times_s[0] - level_s / 2,
+                "end_s": points.times_s[-1] + level_s / 2,
+                "count": len(points),
+                "payload": pack_curve(points),
+            }
+
+
+def _in_order(
+    times_s: array[float], columns: list[array[float]]
+) -> tuple[array[float], list[array[float]]]:
+    """Readings by time: threads that close windows may append slightly out of order."""
+    if all(map(le, times_s, times_s[1:])):
+        return times_s, columns
+    order = sorted(range(len(times_s)), key=times_s.__getitem__)
+    return (
+        array("d", [times_s[i] for i in order]),
+        [array("d", [column[i] for i in order]) for column in columns],
+    )
+
+
+def overlaps(table: Table, span: Span) -> ColumnElement[bool]:
+    """The condition for chunks that hold a part of `span`."""
+    begin_s, end_s = span
+    conditions = [table.c.count > 0]
+    if begin_s is not None:
+        conditions.append(table.c.end_s >= begin_s)
+    if end_s is not None:
+        conditions.append(table.c.begin_s <= end_s)
+    return and_(*conditions)
+
+
+def _cut(
+    times_s: array[float], values: array[float], span: Span
+) -> tuple[array[float], array[float]]:
+    begin_s, end_s = span
+    low = 0 if begin_s is None else bisect_left(times_s, begin_s)
+    high = len(times_s) if end_s is None else bisect_right(times_s, end_s)
+    return times_s[low:high], values[low:high]
+
+
+def read_curve(
+    store: Store,
+    run_id: str,
+    series: Series,
+    max_points: int = 2_000,
+    span: Span = WHOLE,
+) -> Curve:
+    """The finest level that has at most `max_points` points within `span`; single samples if so.
+
+    When even the coarsest level has more, it is thinned further.
+    """
+    with store.reading() as connection:
+        levels = _points(connection, sample_levels, run_id, series, span)
+        samples = _points(connection, sample_chunks, run_id, series, span).get(0, 0.0)
+        # of an old run the samples are gone and the levels are what there is
+        if levels and not 0 < samples <= max_points:
+            fitting = [level_s for level_s, points in levels.items() if points <= max_points]
+            level_s = min(fitting) if fitting else max(levels)
+            curve = _level(connection, run_id, series, level_s, span)
+            return _thinned(curve, max_points)
+    times_s, raw = read_samples(store, run_id, series, span)
+    values = watts(times_s, raw, counter=series.kind == "counter", wrap_j=series.wrap_j)
+    return _thinned(Curve(0.0, times_s, values, values, values), max_points)
+
+
+def _points(
+    connection: Connection, table: Table, run_id: str, series: Series, span: Span
+) -> dict[int, float]:
+    """Points within `span` by level (0 for single samples), without reading any of them.
+
+    Of a chunk that reaches beyond the span, the share that lies within is taken.
+    """
+    level = table.c.level_s if "level_s" in table.c else None
+    columns = [table.c.begin_s, table.c.end_s, table.c.count, *([] if level is None else [level])]
+    query = select(*columns).where(
+        table.c.run_id == run_id,
+        table.c.feed == series.feed,
+        table.c.series == series.column,
+        overlaps(table, span),
+    )
+    found: dict[int, float] = {}
+    for begin_s, end_s, count, *rest in connection.execute(query):
+        low_s = begin_s if span[0] is None else max(begin_s, span[0])
+        high_s = end_s if span[1] is None else min(end_s, span[1])
+        share = (high_s - low_s) / (end_s - begin_s) if end_s > begin_s else 1.0
+        level_s = int(rest[0]) if rest else 0
+        found[level_s] = found.get(level_s, 0.0) + share * count
+    return found
+
+
+def _level(connection: Connection, run_id: str, series: Series, level_s: int, span: Span) -> Curve:
+    table = sample_levels
+    query = (
+        select(table.c.payload)
+        .where(table.c.run_id == run_id, table.c.feed == series.feed)
+        .where(table.c.series == series.column, table.c.level_s == level_s)
+        .where(overlaps(table, span))
+        .order_by(table.c.part)
+    )
+    curve = Curve(level_s)
+    for (payload,) in connection.execute(query):
+        curve.extend(unpack_curve(payload))
+    half_s = level_s / 2  # a bin that the span only touches is shown
+    low = 0 if span[0] is None else bisect_left(curve.times_s, span[0] - half_s)
+    high = len(curve) if span[1] is None else bisect_right(curve.times_s, span[1] + half_s)
+    return curve.part(low, high)
+
+
+def _thinned(curve: Curve, max_points: int) -> Curve:
+    if len(curve) <= max_points or not max_points:
+        return curve
+    span_s = curve.times_s[-1] - curve.times_s[0]
+    level_s = span_s / max_points * 1.01 or 1.0
+    return coarser(curve, level_s)
