@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import oracle_service
 from wattloop.schedule.oracle_service import OracleService
-from wattloop.serve.api.oracle_forms import BatchQuestion
+from wattloop.serve.api.oracle import BatchQuestion
 
 
 def test_a_question_is_a_thousand_pairs_that_have_prices() -> None:

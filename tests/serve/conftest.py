@@ -10,7 +10,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from fastapi.testclient import TestClient
 
 from tests.store.test_job_list import record
-from wattloop.serve import settling
+from wattloop.serve import maintenance
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 from wattloop.store.database import open_store
@@ -22,7 +22,7 @@ NASTY = "<script>alert(1)</script>'; drop table runs; --"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders are told of their run's fate at once, on a busy machine too."""
-    monkeypatch.setattr(settling, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(maintenance, "PATIENCE_S", 60.0)
 
 
 @pytest.fixture

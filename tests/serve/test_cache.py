@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from wattloop.serve.cache import Cache
+from wattloop.serve.cache import KeyedCache
 
 
 def test_an_answer_is_made_once_however_many_ask() -> None:
     """Also when they ask at the same time."""
-    cache, made = Cache(), []
+    cache, made = KeyedCache(), []
 
     def make() -> int:
         time.sleep(0.05)
@@ -30,7 +30,7 @@ def test_an_answer_is_made_once_however_many_ask() -> None:
 
 def test_a_fault_is_not_kept() -> None:
     """The next one may have more luck."""
-    cache = Cache()
+    cache = KeyedCache()
     with pytest.raises(ZeroDivisionError):
         cache.get("key", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -40,7 +40,7 @@ def test_a_fault_is_not_kept() -> None:
 
 def test_what_takes_long_comes_later() -> None:
     """None at first, the answer when it is made; the oldest makes room."""
-    cache, ready = Cache(size=2), threading.Event()
+    cache, ready = KeyedCache(size=2), threading.Event()
 
     def make() -> str:
         ready.wait(10)

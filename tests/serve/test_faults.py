@@ -9,8 +9,8 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from fastapi.testclient import TestClient
 
 from wattloop.serve.app import create_app
-from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
+from wattloop.serve.state import AppState
 
 TOKEN = {"Authorization": "Bearer secret"}
 
@@ -64,7 +64,7 @@ def test_a_fault_of_ours_has_the_form_too(place: Path, monkeypatch: pytest.Monke
     def broken(*_: object) -> None:
         raise RuntimeError("secret of the house")
 
-    monkeypatch.setattr(House, "tidy", broken)
+    monkeypatch.setattr(AppState, "tidy", broken)
     app = create_app(ServeOptions(store=str(place)))
     with TestClient(app, raise_server_exceptions=False) as client:
         answer = client.get("/api/v1/jobs")

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from wattloop.core.errors import StoreError
-from wattloop.serve import kept
-from wattloop.serve.kept import Kept
+from wattloop.serve import cache
+from wattloop.serve.cache import StaleWhileRevalidateCache
 
 
 def slow(value: object) -> object:
@@ -17,26 +17,26 @@ def slow(value: object) -> object:
 
 def test_what_is_made_quickly_is_made_for_everybody() -> None:
     """A small store shows a new run at once."""
-    found = Kept()
+    found = StaleWhileRevalidateCache()
     assert (found.get("k", lambda: 1), found.get("k", lambda: 2)) == (1, 2)
 
 
 def test_what_takes_long_is_shown_again_and_renewed_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next reader gets the old one at once; one after him the new one."""
-    found = Kept()
+    found = StaleWhileRevalidateCache()
     assert found.get("k", lambda: slow(1)) == 1
     assert found.get("k", lambda: slow(2)) == 1
     found._known["k"].until_s = 0.0
     assert found.get("k", lambda: slow(3)) == 1
     found._worker.submit(lambda: None).result()
     assert found.get("k", lambda: slow(4)) == 3
-    monkeypatch.setattr(kept, "OLDEST_S", 0.0)
+    monkeypatch.setattr(cache, "OLDEST_S", 0.0)
     assert found.get("k", lambda: slow(5)) == 5
 
 
 def test_two_who_ask_at_a_time_share_one_answer() -> None:
     """Not made twice."""
-    found, made = Kept(), []
+    found, made = StaleWhileRevalidateCache(), []
 
     def make() -> int:
         made.append(1)
@@ -57,7 +57,7 @@ def test_a_fault_is_not_kept() -> None:
     def fails() -> object:
         raise StoreError("away")
 
-    found = Kept()
+    found = StaleWhileRevalidateCache()
     with pytest.raises(StoreError):
         found.get("k", fails)
     assert found.get("k", lambda: slow(1)) == 1

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
 from tests.characterize.made import made_sweep
-from wattloop.serve.kept_pages import MOST, KeptPages, ReportPage
+from wattloop.serve.cache import MOST, PageCache, ReportPage
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import Experiment, begin_trial, create_experiment, end_trial
 
@@ -18,7 +18,7 @@ OTHER = ReportPage("other", "", [])
 
 def kept(tmp_path: Path, store: Store, experiment: Experiment, made: ReportPage) -> ReportPage:
     """As a server that was started just now answers."""
-    return KeptPages(tmp_path / "pages").get(store, experiment, lambda: made)
+    return PageCache(tmp_path / "pages").get(store, experiment, lambda: made)
 
 
 def test_a_restart_finds_the_page_and_a_further_trial_makes_a_new_one(tmp_path: Path) -> None:
@@ -51,5 +51,5 @@ def test_what_goes_on_is_not_kept_and_what_is_broken_is_made_again(tmp_path: Pat
         for number in range(MOST + 3):
             kept(tmp_path, store, replace(ended, name=f"{number}"), PAGE)
         assert len(list(folder.iterdir())) == MOST
-        nowhere = KeptPages(tmp_path / "runs.db" / "pages")
+        nowhere = PageCache(tmp_path / "runs.db" / "pages")
         assert nowhere.get(store, ended, lambda: PAGE) == PAGE

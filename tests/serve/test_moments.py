@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pydantic", reason="pydantic is not installed")
 
-from wattloop.serve.moments import moment_wall_s
+from wattloop.serve.api.jobs import moment_wall_s
 
 NOON = 1_769_860_800.0
 

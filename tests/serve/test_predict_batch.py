@@ -12,8 +12,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed")
 from fastapi.testclient import TestClient
 
 from wattloop.fleet.tokens import Role, add_token
-from wattloop.serve.api.oracle_forms import BatchAnswer
-from wattloop.serve.api.predict_batch import LARGEST_B
+from wattloop.serve.api.oracle import LARGEST_B, BatchAnswer
 from wattloop.serve.app import create_app
 from wattloop.serve.options import ServeOptions
 

@@ -83,7 +83,7 @@ def serve(  # noqa: PLR0913 - one parameter per option
             f"the dashboard needs {error.name}, which is not installed: {REMEDY}"
         ) from None
     from wattloop.serve.options import ServeOptions
-    from wattloop.serve.warm import warm_up
+    from wattloop.serve.preload import warm_up
     from wattloop.store.retention import retention_of
 
     check_target(json_file, "--json")

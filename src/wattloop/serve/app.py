@@ -9,15 +9,15 @@ from wattloop.core.errors import StoreUnwritable
 from wattloop.fleet.tokens import TokenFile
 from wattloop.serve.api import ROUTERS as API
 from wattloop.serve.api.nodes import delivery
-from wattloop.serve.described import describe
-from wattloop.serve.door import Door
-from wattloop.serve.faults import API_ROOT, add_fault_handlers, faults
-from wattloop.serve.folding import Folding
-from wattloop.serve.house import House
+from wattloop.serve.delivery_route import DeliveryMiddleware
+from wattloop.serve.errors import API_ROOT, add_fault_handlers, faults
+from wattloop.serve.import_queue import ImportQueue
+from wattloop.serve.maintenance import MaintenanceThread
+from wattloop.serve.openapi import describe
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.pages import ROUTERS as PAGES
 from wattloop.serve.security import Guard
-from wattloop.serve.steward import Steward
+from wattloop.serve.state import AppState
 from wattloop.store import migrations
 from wattloop.store.database import Store, open_store
 from wattloop.store.job_queries import fill_jobs, fill_run_facts
@@ -44,7 +44,7 @@ def create_app(options: ServeOptions) -> FastAPI:
         fill_jobs(store)
     else:
         _check_readable(store)
-    house = House(options, store)
+    house = AppState(options, store)
     house.book.recall(known_nodes(store))
     app = FastAPI(
         title="Wattloop",
@@ -55,7 +55,7 @@ def create_app(options: ServeOptions) -> FastAPI:
         lifespan=_living,
     )
     app.state.house = house
-    app.add_middleware(Door, answer=delivery)
+    app.add_middleware(DeliveryMiddleware, answer=delivery)
     app.add_middleware(Guard, options=options, tokens=tokens, refusals=house.refusals)
     for router in API:
         app.include_router(router, prefix=API_ROOT, responses=faults(*ANY_CALL))
@@ -69,9 +69,9 @@ def create_app(options: ServeOptions) -> FastAPI:
 @asynccontextmanager
 async def _living(app: FastAPI) -> AsyncIterator[None]:
     """From the first request to the last."""
-    house: House = app.state.house
-    house.folding = Folding(house.ingest)  # one that was closed takes nothing any more
-    steward = None if house.store.read_only else Steward(house)
+    house: AppState = app.state.house
+    house.folding = ImportQueue(house.ingest)  # one that was closed takes nothing any more
+    steward = None if house.store.read_only else MaintenanceThread(house)
     if steward is not None:
         steward.start()
     yield

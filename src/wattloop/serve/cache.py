@@ -1,23 +1,43 @@
-"""Answers that take long to make, kept until what they were made from changes."""
+"""Caches of answers and pages: by key, stale-while-revalidate, and on disk."""
 
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from wattloop.serve.worker import too_busy
+from sqlalchemy import select
 
-__all__ = ["Cache"]
+from wattloop.core.config_file import load_settings
+from wattloop.core.errors import WattloopError
+from wattloop.core.ownership import is_trusted
+from wattloop.schedule.campaigns.source_digest import source_digest
+from wattloop.serve.worker import too_busy
+from wattloop.store.database import Store
+from wattloop.store.experiments import RUNNING, Experiment
+from wattloop.store.schema import trials
 
 T = TypeVar("T")
 
+
 MOST_COMING = 64
+
+
 """Answers that may be in the making, or made and not asked for again."""
 
 
-class Cache:
+class KeyedCache:
     """The last answers by key; asked for twice at a time, one is made and both get it.
 
     A key names all that the answer depends on: a search and how many of its trials have ended.
@@ -84,3 +104,197 @@ class Cache:
                 while len(self._kept) > self._size:
                     self._kept.popitem(last=False)
         return made
+
+
+# Answers that change all the time and take a while: kept for as long as they are worth.
+#
+# What was made in 5 ms is made again for everybody. What took 200 ms is shown for 4 s, and made
+# again behind the back of whoever asks next, who still gets the old one at once: so the more there
+# is to add up, or the busier the machine, the less often it is done, and nobody waits for it
+# twice.
+
+QUICK_S = 0.02
+
+
+TIMES = 20.0
+
+
+LONGEST_S = 15.0
+
+
+OLDEST_S = 60.0
+
+
+MOST = 256
+
+
+_log = logging.getLogger("wattloop.serve")
+
+
+@dataclass(slots=True)
+class _Answer:
+    value: Any
+    made_s: float
+    until_s: float
+    is_coming: bool = False
+
+
+class StaleWhileRevalidateCache:
+    """The last answers by key."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._known: OrderedDict[Hashable, _Answer] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
+        # one: renewing ten lists at once would make the eleventh reader wait
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="wattloop-renew")
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under the key, else what `make` returns; two who ask at a time share it."""
+        with self._guard:
+            found = self._shown(key, make)
+            if found is not None:
+                return found.value  # type: ignore[no-any-return] # kept as it was made
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._guard:
+                found = self._shown(key, make)
+            return self._make(key, make) if found is None else found.value
+
+    def _shown(self, key: Hashable, make: Callable[[], Any]) -> _Answer | None:
+        found = self._known.get(key)
+        if found is None or time.monotonic() - found.made_s > OLDEST_S:
+            return None
+        if found.until_s < time.monotonic() and not found.is_coming:
+            found.is_coming = True
+            self._worker.submit(self._renew, key, make)
+        return found
+
+    def _make(self, key: Hashable, make: Callable[[], T]) -> T:
+        begun_s = time.monotonic()
+        made = make()
+        now_s = time.monotonic()
+        took_s = now_s - begun_s
+        with self._guard:
+            self._making.pop(key, None)
+            self._known.pop(key, None)
+            if took_s > QUICK_S:
+                until_s = now_s + min(TIMES * took_s, LONGEST_S)
+                self._known[key] = _Answer(made, begun_s, until_s)
+                while len(self._known) > MOST:
+                    self._known.popitem(last=False)
+        return made
+
+    def _renew(self, key: Hashable, make: Callable[[], Any]) -> None:
+        try:
+            self._make(key, make)
+        except WattloopError as error:
+            with self._guard:
+                self._known.pop(key, None)  # whoever asks next is told himself
+            _log.warning("%s", error)
+
+
+# Pages of experiments that ended, kept in the user's cache folder: a restart is no reason to wait.
+#
+# A page is kept under a hash of all that it is made from: the experiment and its trials as stored,
+# the settings, the code, and the libraries that analyse and draw.
+
+PARTS = (
+    "analyze",
+    "characterize",
+    "core",
+    "report",
+    "schedule",
+    "serve",
+    "study",
+    "trials",
+    "tune",
+)
+
+
+LIBRARIES = ("altair", "numpy", "scikit-learn", "scipy", "statsmodels")
+
+
+MOST_kept_pages = 64
+
+
+"""Pages that are kept; the longest unused go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """A report as parts of a page: headings and what is below them, as HTML."""
+
+    title: str
+    subtitle: str
+    sections: list[tuple[str, str]]
+
+
+class PageCache:
+    """Pages on disk.
+
+    Args:
+        folder: where; `$XDG_CACHE_HOME/wattloop/pages` unless given.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        base = os.environ.get("XDG_CACHE_HOME")
+        usual = (Path(base) if base else Path.home() / ".cache") / "wattloop" / "pages"
+        self._folder = usual if folder is None else folder
+
+    def get(
+        self, store: Store, experiment: Experiment, make: Callable[[], ReportPage]
+    ) -> ReportPage:
+        """The page as kept, else as made; one that goes on is made every time."""
+        if experiment.status == RUNNING:
+            return make()
+        path = self._folder / f"{_digest(store, experiment)}.json"
+        with suppress(OSError, ValueError, KeyError, TypeError):  # not there, or broken: made again
+            if path.exists() and not is_trusted(path):
+                return make()
+            found = _page(json.loads(path.read_text("utf-8")))
+            path.touch()
+            return found
+        page = make()
+        with suppress(OSError):  # a folder that cannot be written is left
+            self._keep(path, page)
+        return page
+
+    def _keep(self, path: Path, page: ReportPage) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_text(json.dumps(asdict(page)), "utf-8")
+        part.replace(path)
+        files = sorted(self._folder.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for each in files[:-MOST_kept_pages]:
+            each.unlink(missing_ok=True)
+
+
+def _page(data: Mapping[str, Any]) -> ReportPage:
+    sections = [(str(heading), str(content)) for heading, content in data["sections"]]
+    return ReportPage(str(data["title"]), str(data["subtitle"]), sections)
+
+
+def _digest(store: Store, experiment: Experiment) -> str:
+    own = trials.c.experiment_id == experiment.experiment_id
+    with store.reading() as connection:
+        rows = [
+            tuple(row)
+            for row in connection.execute(select(trials).where(own).order_by(trials.c.key))
+        ]
+    parts = (
+        *(
+            source_digest(PARTS),
+            [_version(name) for name in LIBRARIES],
+            repr(load_settings(needs=())),
+        ),
+        *(json.dumps(experiment.to_dict(), sort_keys=True, default=str), rows),
+    )
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _version(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -13,9 +13,9 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from wattloop.fleet.tokens import ADMIN, ANYBODY, Caller, Role, TokenFile
-from wattloop.serve.faults import said_to
+from wattloop.serve.audit_log import Refusals
+from wattloop.serve.errors import said_to
 from wattloop.serve.options import LOCAL_HOSTS, ServeOptions
-from wattloop.serve.refusals import Refusals
 from wattloop.store.text import plain
 
 __all__ = [

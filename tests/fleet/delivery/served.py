@@ -13,8 +13,8 @@ import uvicorn
 from wattloop.fleet.delivery import DeliveryOptions
 from wattloop.fleet.tokens import Role, add_token
 from wattloop.serve.app import create_app
-from wattloop.serve.house import House
 from wattloop.serve.options import ServeOptions
+from wattloop.serve.state import AppState
 from wattloop.store.journal import JournalWriter
 
 __all__ = ["NODE", "Served", "begin", "domain", "end_of", "header_of", "served", "whole"]
@@ -26,7 +26,7 @@ STARTED_WALL_S = 1_760_000_000.0
 class Served:
     """A server and what a node's sender is told of it."""
 
-    def __init__(self, folder: Path, port: int, house: House, secret: str) -> None:
+    def __init__(self, folder: Path, port: int, house: AppState, secret: str) -> None:
         self.house = house
         self.outbox = folder / "outbox"
         self.outbox.mkdir(exist_ok=True)

@@ -10,9 +10,9 @@ from wattloop.serve.api.ingest import router as ingest
 from wattloop.serve.api.jobs import router as jobs
 from wattloop.serve.api.live import router as live
 from wattloop.serve.api.nodes import router as nodes
+from wattloop.serve.api.oracle import router as predict_batch
 from wattloop.serve.api.over_time import router as over_time
 from wattloop.serve.api.predict import router as predict
-from wattloop.serve.api.predict_batch import router as predict_batch
 from wattloop.serve.api.runs import router as runs
 
 __all__ = ["ROUTERS"]

@@ -12,8 +12,8 @@ from wattloop.analyze.table import Table
 from wattloop.report.stored import stored_search
 from wattloop.report.tables.of_search import search_table
 from wattloop.serve.api.experiments import state_of
-from wattloop.serve.faults import NotThere, faults, needs_what_is_there
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import NotThere, faults, needs_what_is_there
+from wattloop.serve.state import AppState, State
 from wattloop.store.experiments import Experiment
 
 __all__ = ["ClusterQuery", "clusters_of", "router", "table_of_search"]
@@ -49,7 +49,7 @@ class ClustersAnswer(BaseModel):
 
 @router.get("/searches/{search_id}/clusters", responses=faults(404, 409))
 def search_clusters(
-    house: InHouse, search_id: str, query: Annotated[ClusterQuery, Query()]
+    house: State, search_id: str, query: Annotated[ClusterQuery, Query()]
 ) -> ClustersAnswer:
     """Means of every cluster, and the cluster of every run."""
     experiment = stored_search(house.store, search_id)
@@ -69,13 +69,13 @@ def search_clusters(
     )
 
 
-def table_of_search(house: House, experiment: Experiment) -> Table:
+def table_of_search(house: AppState, experiment: Experiment) -> Table:
     """Its configurations; kept while no further trial ends."""
     key = ("table", *state_of(house.store, experiment))
     return house.cache.get(key, lambda: with_energy(search_table(house.store, experiment)))
 
 
-def clusters_of(house: House, experiment: Experiment, query: ClusterQuery) -> Clusters:
+def clusters_of(house: AppState, experiment: Experiment, query: ClusterQuery) -> Clusters:
     """What the page shows and the API says.
 
     Raises:

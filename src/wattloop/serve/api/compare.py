@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from wattloop.core.errors import ConfigError
-from wattloop.serve.faults import faults, needs_what_is_there
-from wattloop.serve.house import InHouse
+from wattloop.serve.errors import faults, needs_what_is_there
+from wattloop.serve.state import State
 from wattloop.store.comparison import Comparison, compare
 from wattloop.store.database import Store
 from wattloop.store.runs import find_run
@@ -20,7 +20,7 @@ MOST_RUNS = 12
 
 @router.get("/compare", responses=faults(404, 409))
 def compared(
-    house: InHouse, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
+    house: State, run: Annotated[list[str], Query(min_length=2, max_length=MOST_RUNS)]
 ) -> dict[str, Any]:
     """Each quantity of every run, how it differs from the first, and whether that is real."""
     return comparison_of(house.store, run).to_dict()

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
-from wattloop.serve.faults import faults
-from wattloop.serve.house import InHouse
+from wattloop.serve.errors import faults
+from wattloop.serve.state import State
 from wattloop.store.export import export
 from wattloop.store.runs import find_run
 
@@ -30,7 +30,7 @@ TYPES = {
     responses={200: {"content": {kind: {} for kind in TYPES.values()}}, **faults(404)},
 )
 def download(
-    house: InHouse,
+    house: State,
     run_id: str,
     what: Annotated[Literal["samples", "signals", "windows", "steps", "runs"], Query()] = "samples",
     kind: Annotated[Literal["csv", "json", "parquet"], Query(alias="format")] = "csv",

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 from wattloop.report.stored import looked_at, stored_search, stored_sweep
 from wattloop.schedule.campaigns.stored import known_outcomes
 from wattloop.schedule.campaigns.summary import per_cell
-from wattloop.serve.faults import faults
-from wattloop.serve.house import InHouse
+from wattloop.serve.errors import faults
+from wattloop.serve.state import State
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, list_experiments
 from wattloop.store.schema import trials
@@ -48,26 +48,26 @@ class ExperimentsAnswer(BaseModel):
 
 
 @router.get("/sweeps")
-def sweeps(house: InHouse) -> ExperimentsAnswer:
+def sweeps(house: State) -> ExperimentsAnswer:
     """All sweeps."""
     return experiments_answer(house.store, "sweep")
 
 
 @router.get("/sweeps/{sweep_id}", responses=faults(404))
-def sweep(house: InHouse, sweep_id: str) -> dict[str, Any]:
+def sweep(house: State, sweep_id: str) -> dict[str, Any]:
     """What a sweep found: every point with its gains."""
     result = stored_sweep(house.store, sweep_id)
     return {**result.experiment.to_dict(), **result.summary()}
 
 
 @router.get("/searches")
-def searches(house: InHouse) -> ExperimentsAnswer:
+def searches(house: State) -> ExperimentsAnswer:
     """All searches."""
     return experiments_answer(house.store, "search")
 
 
 @router.get("/searches/{search_id}", responses=faults(404))
-def search(house: InHouse, search_id: str) -> dict[str, Any]:
+def search(house: State, search_id: str) -> dict[str, Any]:
     """What a search found: its summary and every configuration."""
     experiment = stored_search(house.store, search_id)
     candidates, summary = looked_at(house.store, experiment)
@@ -75,13 +75,13 @@ def search(house: InHouse, search_id: str) -> dict[str, Any]:
 
 
 @router.get("/campaigns")
-def campaigns(house: InHouse) -> ExperimentsAnswer:
+def campaigns(house: State) -> ExperimentsAnswer:
     """All campaigns of `simulate`."""
     return experiments_answer(house.store, "campaign")
 
 
 @router.get("/campaigns/{campaign_id}", responses=faults(404))
-def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
+def campaign(house: State, campaign_id: str) -> dict[str, Any]:
     """What was asked of a campaign, and every policy and seed with its figures."""
     experiment = with_status_now(house.store, find_experiment(house.store, campaign_id, "campaign"))
     outcomes = known_outcomes(house.store, experiment)
@@ -89,13 +89,13 @@ def campaign(house: InHouse, campaign_id: str) -> dict[str, Any]:
 
 
 @router.get("/studies")
-def studies(house: InHouse) -> ExperimentsAnswer:
+def studies(house: State) -> ExperimentsAnswer:
     """All studies."""
     return experiments_answer(house.store, "study")
 
 
 @router.get("/studies/{study_id}", responses=faults(404))
-def study(house: InHouse, study_id: str) -> dict[str, Any]:
+def study(house: State, study_id: str) -> dict[str, Any]:
     """The six steps of a study: what came of each, and which is next."""
     experiment = find_experiment(house.store, study_id, "study")
     return {**experiment.to_dict(), "next": next_step(experiment.facts.get("steps") or {})}

@@ -10,11 +10,11 @@ from starlette.concurrency import run_in_threadpool
 from wattloop.core.errors import ConfigError, RunSenseless
 from wattloop.fleet.tokens import Caller, Role
 from wattloop.serve.api.node_forms import JOURNAL_BODY
-from wattloop.serve.body import body_of
-from wattloop.serve.faults import faults
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import faults
+from wattloop.serve.maintenance import settled
+from wattloop.serve.request_body import body_of
 from wattloop.serve.security import Asking, Writer, refuse
-from wattloop.serve.settling import settled
+from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import LARGEST_PIECE_B, RUN_ID, NotYours, Received, Unexpected
 
@@ -49,7 +49,7 @@ class ExpectedAnswer(BaseModel):
 
 
 @router.get("/{run_id}")
-def received(request: Request, house: InHouse, caller: Asking, run_id: RunId) -> ReceivedAnswer:
+def received(request: Request, house: State, caller: Asking, run_id: RunId) -> ReceivedAnswer:
     """How far this server is with a run."""
     try:
         return _answer(house.ingest.received(run_id, source_of(house, caller, None)))
@@ -67,7 +67,7 @@ def received(request: Request, house: InHouse, caller: Asking, run_id: RunId) ->
 )
 async def take(
     request: Request,
-    house: InHouse,
+    house: State,
     caller: Asking,
     run_id: RunId,
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -95,7 +95,7 @@ async def take(
     return _answer(found)
 
 
-def source_of(house: House, caller: Caller, wall_s: float | None) -> Source:
+def source_of(house: AppState, caller: Caller, wall_s: float | None) -> Source:
     """Who sends; a node's clock is compared with ours."""
     if caller.role is Role.NODE:
         return Source(caller.node, house.book.heard(caller.node, wall_s), is_trusted=True)

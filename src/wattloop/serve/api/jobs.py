@@ -1,28 +1,143 @@
-"""Jobs: filtered, sorted, in pages, with totals."""
+"""Jobs: filtered, sorted, in pages, with totals and energy over duration."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from wattloop.serve.api.slopes import SlopesAnswer, slopes_of
-from wattloop.serve.faults import faults
-from wattloop.serve.house import House, InHouse
-from wattloop.serve.moments import Moment, moment_wall_s
+from wattloop.accounting.energy_slope import slopes
+from wattloop.serve.errors import faults
+from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
 from wattloop.store.job_queries import JobFilter, job_page, job_totals, job_with_runs
 
-__all__ = ["JobQuery", "JobsAnswer", "job_answer", "jobs_answer", "router", "slopes_answer"]
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+# RFC 3339, section 5.6: a date-time names its offset, so that it means the same everywhere
+DATE_TIME = re.compile(
+    r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}):(\d{2})(\.\d+)?(Z|[+-]\d{2}:\d{2})", re.ASCII
+)
+
+
+LEAP = "60"
+
+
+def moment_wall_s(text: str) -> float | None:
+    """`2026-01-31`, which begins at this server's midnight, or `2026-01-31T12:00:00Z`.
+
+    None for an empty text.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    if not text:
+        return None
+    if DAY.fullmatch(text):
+        return _midnight(date.fromisoformat(text))
+    found = DATE_TIME.fullmatch(text.upper())
+    if found is None:
+        raise ValueError("neither a day nor a moment with its offset")
+    minute, second, fraction, offset = found.groups()
+    is_leap = second == LEAP
+    begun = datetime.fromisoformat(f"{minute}:{'59' if is_leap else second}{offset}")
+    return begun.timestamp() + float(fraction or 0.0) + is_leap
+
+
+def _midnight(day: date) -> float:
+    begun = datetime(day.year, day.month, day.day)
+    try:
+        return begun.astimezone().timestamp()
+    except (OverflowError, ValueError, OSError):  # years that no clock of this machine has had
+        return (begun.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
+
+
+def _checked(text: str) -> str:
+    try:
+        moment_wall_s(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
+    return text
+
+
+Moment = Annotated[
+    str,
+    AfterValidator(_checked),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "format": "date"},
+                {"type": "string", "format": "date-time"},
+                {"type": "string", "const": ""},
+            ],
+            "examples": ["2026-01-31", "2026-01-31T12:00:00Z"],
+        }
+    ),
+]
+
+
+"""A day, a moment with its offset, or nothing."""
+
+
+class DeviceSlope(BaseModel):
+    """Joules that each further second costs on a kind of device."""
+
+    device: str
+    slope_w: float
+    intercept_j: float
+    r2: float
+    runs: int
+
+
+class NoSlope(BaseModel):
+    """A kind of device whose jobs lie on no line, and why."""
+
+    device: str
+    reason: str
+
+
+class SlopesAnswer(BaseModel):
+    """Energy against duration, per device, of matching jobs; points for a chart."""
+
+    slopes: list[DeviceSlope]
+    missing: list[NoSlope]
+    points: list[tuple[str, float, float]]
+
+
+def slopes_of(rows: Iterable[Mapping[str, Any]]) -> SlopesAnswer:
+    """Lines through rows of the list of jobs, as far as they count in totals."""
+    points = [
+        (str(row["device"] or "unknown device"), float(row["duration_s"]), float(row["energy_j"]))
+        for row in rows
+        if row["energy_j"] is not None and row["duration_s"] is not None and row["in_totals"]
+    ]
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for device, duration_s, energy_j in points:
+        pairs.setdefault(device, []).append((duration_s, energy_j))
+    lines, missing = slopes(pairs)
+    return SlopesAnswer(
+        slopes=[DeviceSlope(**line._asdict()) for line in lines],
+        missing=[NoSlope(device=each.name, reason=each.reason) for each in missing],
+        points=points,
+    )
+
 
 router = APIRouter(tags=["jobs"])
+
 
 Sort = Literal[
     "started", "name", "duration", "energy", "carbon", "cluster", "partition", "project", "label",
     "status", "nodes",
 ]  # fmt: skip
+
+
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 SLOPE_RUNS = 2_000
 
 
@@ -148,20 +263,20 @@ class JobsAnswer(BaseModel):
 
 
 @router.get("/jobs")
-def jobs(house: InHouse, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
+def jobs(house: State, query: Annotated[JobQuery, Query()]) -> JobsAnswer:
     """One page of jobs, with the totals of all that match."""
     house.tidy()
     return jobs_answer(house, query)
 
 
 @router.get("/jobs/slopes")
-def job_slopes(house: InHouse, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
+def job_slopes(house: State, query: Annotated[JobFilters, Query()]) -> SlopesAnswer:
     """Energy against duration per device type, with its slope."""
     return slopes_answer(house.store, query)
 
 
 @router.get("/jobs/{job_key:path}", responses=faults(404))
-def job(house: InHouse, job_key: str) -> JobAnswer:
+def job(house: State, job_key: str) -> JobAnswer:
     """One job with the runs of all its nodes."""
     return job_answer(house.store, job_key)
 
@@ -172,7 +287,7 @@ def job_answer(store: Store, job_key: str) -> JobAnswer:
     return JobAnswer(job=_job(row), runs=[JobRun(**_listed(one)) for one in found])
 
 
-def jobs_answer(house: House, query: JobQuery) -> JobsAnswer:
+def jobs_answer(house: AppState, query: JobQuery) -> JobsAnswer:
     """What the page shows and the API says."""
     wanted = _filter(query)
     order = (query.sort, query.order, query.page, query.size)

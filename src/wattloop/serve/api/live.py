@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
 from wattloop.core.errors import RunNotFound
-from wattloop.serve.faults import faults
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import faults
+from wattloop.serve.state import AppState, State
 from wattloop.serve.worker import too_busy
 from wattloop.store.downsampling import watts
 from wattloop.store.journal import END, SAMPLES, JournalTail, SampleBlock
@@ -37,7 +37,7 @@ EVENTS = "text/event-stream"
     response_class=StreamingResponse,
     responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **faults(404)},
 )
-async def live(request: Request, house: InHouse, run_id: str) -> StreamingResponse:
+async def live(request: Request, house: State, run_id: str) -> StreamingResponse:
     """Events `samples` as they are written, and `end` when the run is over.
 
     Their data are rows `{"time_s": since the start, "power_w": ..., "domain": ...}`.
@@ -60,7 +60,7 @@ async def live(request: Request, house: InHouse, run_id: str) -> StreamingRespon
 
 
 async def _events(
-    request: Request, house: House, record: RunRecord, tail: JournalTail, path: Path
+    request: Request, house: AppState, record: RunRecord, tail: JournalTail, path: Path
 ) -> AsyncIterator[str]:
     counters: dict[tuple[int, int], tuple[float, float]] = {}
     house.streams += 1

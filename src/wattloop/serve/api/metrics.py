@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from sqlalchemy import func, select
 
-from wattloop.serve.house import InHouse
+from wattloop.serve.state import State
 from wattloop.store.database import Store
 from wattloop.store.live_runs import live_runs
 from wattloop.store.schema import run_facts, runs
@@ -23,7 +23,7 @@ TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(house: InHouse) -> PlainTextResponse:
+def metrics(house: State) -> PlainTextResponse:
     """Runs, joules and grams by cluster, project and host, and how many runs go on."""
     return PlainTextResponse("".join(f"{line}\n" for line in _lines(house.store)), media_type=TYPE)
 

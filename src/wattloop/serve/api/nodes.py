@@ -21,12 +21,12 @@ from wattloop.serve.api.node_forms import (
     HeardAnswer,
     StatusForm,
 )
-from wattloop.serve.api.oracle_forms import body_schema
-from wattloop.serve.body import body_of
-from wattloop.serve.faults import API_ROOT, NotThere, faults
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.api.oracle import body_schema
+from wattloop.serve.errors import API_ROOT, NotThere, faults
+from wattloop.serve.maintenance import settled
+from wattloop.serve.request_body import body_of
 from wattloop.serve.security import Asking, Described, Writer, check_writer, refuse
-from wattloop.serve.settling import settled
+from wattloop.serve.state import AppState, State
 from wattloop.store.ingest.received_run import Source
 from wattloop.store.ingest.uploads import NotYours, Received, Unexpected
 from wattloop.store.nodes import forget_node
@@ -94,7 +94,7 @@ class PowerAnswer(BaseModel):
 
 
 @router.get("/nodes")
-def nodes(house: InHouse) -> NodesAnswer:
+def nodes(house: State) -> NodesAnswer:
     """What every node said last."""
     return NodesAnswer(
         wall_s=time.time(),
@@ -105,14 +105,14 @@ def nodes(house: InHouse) -> NodesAnswer:
 
 @router.get("/fleet/power")
 def fleet_power(
-    house: InHouse, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
+    house: State, max_age_s: Annotated[float, Query(gt=0, le=3_600)] = STALE_S
 ) -> PowerAnswer:
     """What all nodes draw now, and who is missing."""
     return power_answer(house.book, max_age_s)
 
 
 @router.delete("/nodes/{node}", dependencies=[Writer], responses=faults(404))
-def forget(request: Request, house: InHouse, caller: Asking, node: Node) -> NodesAnswer:
+def forget(request: Request, house: State, caller: Asking, node: Node) -> NodesAnswer:
     """A node that is no more: with the server's own token; its runs stay."""
     if caller.role is not Role.ADMIN:
         raise refuse(request, 403, "only the server's own token removes nodes")
@@ -129,7 +129,7 @@ def forget(request: Request, house: InHouse, caller: Asking, node: Node) -> Node
     responses=faults(413),
     openapi_extra={"requestBody": body_schema(StatusForm)},
 )
-async def status(request: Request, house: InHouse, caller: Asking, node: Node) -> Any:
+async def status(request: Request, house: State, caller: Asking, node: Node) -> Any:
     """A node says what it draws and which jobs it has."""
     if not caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
@@ -154,7 +154,7 @@ async def delivery(request: Request, node: Node) -> Any:
     """Everything a node has to say in one request: its status, and pieces of its journals."""
     # comes in by `door` as well: what others declare as dependencies is called here
     await check_writer(request)
-    house: House = request.app.state.house
+    house: AppState = request.app.state.house
     if not request.state.caller.may_speak_for(node):
         raise refuse(request, 403, f"may not speak for {node}")
     wall_s, said, pieces = unpack_batch(await body_of(request, LARGEST_BATCH_B + HEAD_B))
@@ -178,7 +178,7 @@ async def delivery(request: Request, node: Node) -> Any:
     )
 
 
-def _taken(house: House, piece: Piece, source: Source) -> Taken:
+def _taken(house: AppState, piece: Piece, source: Source) -> Taken:
     """What becomes of one piece; that one makes no sense does not stop the others."""
     try:
         found = _take(house, piece, source)
@@ -190,7 +190,7 @@ def _taken(house: House, piece: Piece, source: Source) -> Taken:
     return Taken(piece.run_id, found.offset, found.ended, "", found.complete, tail)
 
 
-def _take(house: House, piece: Piece, source: Source) -> Received:
+def _take(house: AppState, piece: Piece, source: Source) -> Received:
     if piece.asks:
         return house.ingest.received(piece.run_id, source)
     return house.ingest.take(

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattloop.serve.api.experiments import state_of
-from wattloop.serve.faults import Impossible, NotThere, faults, needs_what_is_there
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import Impossible, NotThere, faults, needs_what_is_there
+from wattloop.serve.state import AppState, State
 from wattloop.store.experiments import Experiment, TrialRecord, each_trial, find_experiment
 
 __all__ = ["CellQuery", "cells_of", "over_time_of", "router"]
@@ -57,7 +57,7 @@ class OverTime(NamedTuple):
 
 @router.get("/campaigns/{campaign_id}/over-time", responses=faults(404, 409))
 async def campaign_over_time(
-    house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
+    house: State, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> OverTimeAnswer:
     """Power over time of one policy on one seed."""
 
@@ -76,7 +76,7 @@ async def campaign_over_time(
     )
 
 
-def cells_of(house: House, experiment: Experiment) -> Cells:
+def cells_of(house: AppState, experiment: Experiment) -> Cells:
     """(policy, seed) -> trial, of those that came to an end."""
 
     def make() -> Cells:
@@ -89,7 +89,9 @@ def cells_of(house: House, experiment: Experiment) -> Cells:
     return house.cache.get(("cells", *state_of(house.store, experiment)), make)
 
 
-def over_time_of(house: House, experiment: Experiment, cells: Cells, query: CellQuery) -> OverTime:
+def over_time_of(
+    house: AppState, experiment: Experiment, cells: Cells, query: CellQuery
+) -> OverTime:
     """What the page draws.
 
     Raises:

@@ -10,8 +10,8 @@ from wattloop.hardware.gpus import gpu_of_table
 from wattloop.hardware.lined_yaml import nearest
 from wattloop.predict.request import QUICKEST, SLOWEST
 from wattloop.predict.sources.huggingface import architecture_names
-from wattloop.serve.faults import NotThere, faults, needs_what_is_there
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import NotThere, faults, needs_what_is_there
+from wattloop.serve.state import AppState, State
 
 __all__ = ["PredictForm", "forecast_of", "known_models", "router"]
 
@@ -50,13 +50,13 @@ class PredictQuery(PredictForm):
 
 
 @router.get("/predict", responses=faults(404, 409))
-async def predict(house: InHouse, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
+async def predict(house: State, query: Annotated[PredictQuery, Query()]) -> dict[str, Any]:
     """Time, power, energy and memory of one training step, with intervals and terms."""
     found: dict[str, Any] = (await forecast_of(house, query))["answer"]
     return found
 
 
-async def forecast_of(house: House, query: PredictForm) -> dict[str, Any]:
+async def forecast_of(house: AppState, query: PredictForm) -> dict[str, Any]:
     """The answer: `answer` for programs, `html` for the page; made in the predictor's process.
 
     Raises:

@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from wattloop.advise.advice import Advice
 from wattloop.advise.advisor import advice_on
-from wattloop.serve.faults import faults
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.errors import faults
+from wattloop.serve.state import AppState, State
 from wattloop.store.database import Store
 from wattloop.store.details import read_windows
 from wattloop.store.live_runs import live_journal
@@ -60,14 +60,14 @@ class AdviceAnswer(BaseModel):
 
 
 @router.get("/{run_id}", responses=faults(404))
-def run(house: InHouse, run_id: str) -> dict[str, Any]:
+def run(house: State, run_id: str) -> dict[str, Any]:
     """Everything known of a run but its samples."""
     return find_any_run(house.store, run_id).to_dict()
 
 
 @router.get("/{run_id}/curves", responses=faults(404))
 def curves(
-    house: InHouse,
+    house: State,
     run_id: str,
     points: Annotated[int, Query(ge=10, le=20_000)] = 1_000,
     begin_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
@@ -87,7 +87,7 @@ def curves(
 
 
 @router.get("/{run_id}/advice", responses=faults(404))
-def advice(house: InHouse, run_id: str) -> AdviceAnswer:
+def advice(house: State, run_id: str) -> AdviceAnswer:
     """What the run wasted and what to do about it; empty when there is nothing to say."""
     record = find_any_run(house.store, run_id)
     return AdviceAnswer(
@@ -95,7 +95,7 @@ def advice(house: InHouse, run_id: str) -> AdviceAnswer:
     )
 
 
-def advice_of(house: House, record: RunRecord) -> list[Advice]:
+def advice_of(house: AppState, record: RunRecord) -> list[Advice]:
     """The same for the page; of a run that is over it is worked out once."""
     if record.result is None:
         return []

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from wattloop.serve.house import InHouse
+from wattloop.serve.state import State
 
 __all__ = ["router"]
 
@@ -13,7 +13,7 @@ router = APIRouter()
 
 
 @router.get("/api")
-def api_page(request: Request, house: InHouse) -> HTMLResponse:
+def api_page(request: Request, house: State) -> HTMLResponse:
     """Calls by subject, as the OpenAPI document has them."""
     document: dict[str, Any] = request.app.openapi()
     calls: dict[str, list[dict[str, Any]]] = {}

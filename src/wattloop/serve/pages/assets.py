@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from wattloop.report.html import style_sheet
-from wattloop.serve.house import static_text
+from wattloop.serve.state import static_text
 
 __all__ = ["router", "vega_text"]
 

@@ -14,8 +14,8 @@ from wattloop.report.stored import stored_search
 from wattloop.serve.api.clusters import ClusterQuery, clusters_of, table_of_search
 from wattloop.serve.api.experiments import state_of
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.faults import status_of
-from wattloop.serve.house import PATIENCE_S, House, InHouse
+from wattloop.serve.errors import status_of
+from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.experiments import Experiment
 
 __all__ = ["router"]
@@ -39,7 +39,7 @@ ALTERNATIVES = {
 
 @router.get("/searches/{search_id}/clusters")
 def clusters_page(
-    request: Request, house: InHouse, search_id: str, query: Annotated[ClusterForm, Query()]
+    request: Request, house: State, search_id: str, query: Annotated[ClusterForm, Query()]
 ) -> HTMLResponse:
     """A form, the clusters, and their means."""
     experiment = stored_search(house.store, search_id)
@@ -75,7 +75,7 @@ def clusters_page(
     )
 
 
-def _blocks(house: House, experiment: Experiment, query: ClusterForm) -> list[Block]:
+def _blocks(house: AppState, experiment: Experiment, query: ClusterForm) -> list[Block]:
     found = clusters_of(house, experiment, query)
     charts = cluster_figures(found, int(query.dimensions))
     if {"clusters-2d", "clusters-3d"} <= charts.keys():

@@ -18,7 +18,7 @@ from wattloop.report.document import Block, Chart, Note, Table
 from wattloop.report.figures.power import power_figure
 from wattloop.serve.api.compare import comparison_of
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.house import House, InHouse
+from wattloop.serve.state import AppState, State
 from wattloop.store.comparison import Cell, Comparison
 from wattloop.store.job_queries import job_page
 from wattloop.store.runs import RunRecord, find_run
@@ -43,7 +43,7 @@ SHOWN: dict[str, Callable[[float], str]] = {
 @router.get("/compare")
 def compare_page(
     request: Request,
-    house: InHouse,
+    house: State,
     run: Annotated[list[str] | None, Query(max_length=12)] = None,
 ) -> HTMLResponse:
     """A form, and the comparison of the runs that were chosen."""
@@ -64,7 +64,7 @@ def compare_page(
     )
 
 
-def _offered(house: House, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
+def _offered(house: AppState, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any]]:
     """What was chosen first, in that order, so that it stays chosen; then the newest others."""
     first = [
         {
@@ -80,7 +80,7 @@ def _offered(house: House, chosen: Sequence[RunRecord]) -> list[Mapping[str, Any
     return [*first, *(row for row in newest if row["run_id"] not in known)]
 
 
-def _blocks(house: House, found: Comparison) -> list[Block]:
+def _blocks(house: AppState, found: Comparison) -> list[Block]:
     heads = [_head(record) for record in found.records]
     columns = ["quantity", heads[0]]
     for head in heads[1:]:

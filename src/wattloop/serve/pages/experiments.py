@@ -13,8 +13,8 @@ from wattloop.report.of_study import report_of_study
 from wattloop.report.of_sweep import report_of_sweep
 from wattloop.serve.api.experiments import Kind, experiments_answer, state_of
 from wattloop.serve.blocks import sections_html
-from wattloop.serve.house import PATIENCE_S, House, InHouse
-from wattloop.serve.kept_pages import ReportPage
+from wattloop.serve.cache import ReportPage
+from wattloop.serve.state import PATIENCE_S, AppState, State
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment
 
@@ -26,57 +26,59 @@ Report = Callable[[Store, Experiment], Document]
 
 
 @router.get("/sweeps")
-def sweeps(request: Request, house: InHouse) -> HTMLResponse:
+def sweeps(request: Request, house: State) -> HTMLResponse:
     """All sweeps."""
     return _listed(house, request, "sweep", "Sweeps", "wattloop sweep caps.yaml -- python train.py")
 
 
 @router.get("/sweeps/{sweep_id}")
-def sweep(request: Request, house: InHouse, sweep_id: str) -> HTMLResponse:
+def sweep(request: Request, house: State, sweep_id: str) -> HTMLResponse:
     """Metrics against the cap, best points, EDP against time."""
     return _shown(house, request, sweep_id, "sweep", report_of_sweep)
 
 
 @router.get("/searches")
-def searches(request: Request, house: InHouse) -> HTMLResponse:
+def searches(request: Request, house: State) -> HTMLResponse:
     """All searches."""
     return _listed(house, request, "search", "Searches", "wattloop tune run search.yaml")
 
 
 @router.get("/searches/{search_id}")
-def search(request: Request, house: InHouse, search_id: str) -> HTMLResponse:
+def search(request: Request, house: State, search_id: str) -> HTMLResponse:
     """Pareto front, parallel coordinates, regression, matrix, families of runs."""
     more = ("clusters", "Clusters: choose strategy, features and number")
     return _shown(house, request, search_id, "search", report_of_search, more)
 
 
 @router.get("/simulate")
-def campaigns(request: Request, house: InHouse) -> HTMLResponse:
+def campaigns(request: Request, house: State) -> HTMLResponse:
     """All campaigns."""
     example = "wattloop simulate thesis-pareto --policies pollux,zeus,helios --seeds 10"
     return _listed(house, request, "campaign", "Simulate", example)
 
 
 @router.get("/simulate/{campaign_id}")
-def campaign(request: Request, house: InHouse, campaign_id: str) -> HTMLResponse:
+def campaign(request: Request, house: State, campaign_id: str) -> HTMLResponse:
     """Policies side by side."""
     more = ("over-time", "Over time: power, and who had which GPU")
     return _shown(house, request, campaign_id, "campaign", report_of_campaign, more)
 
 
 @router.get("/study")
-def studies(request: Request, house: InHouse) -> HTMLResponse:
+def studies(request: Request, house: State) -> HTMLResponse:
     """All studies."""
     return _listed(house, request, "study", "Study", "wattloop study init")
 
 
 @router.get("/study/{study_id}")
-def study(request: Request, house: InHouse, study_id: str) -> HTMLResponse:
+def study(request: Request, house: State, study_id: str) -> HTMLResponse:
     """The six steps with their state."""
     return _shown(house, request, study_id, "study", report_of_study)
 
 
-def _listed(house: House, request: Request, kind: Kind, title: str, example: str) -> HTMLResponse:
+def _listed(
+    house: AppState, request: Request, kind: Kind, title: str, example: str
+) -> HTMLResponse:
     answer = experiments_answer(house.store, kind)
     return house.page(
         "experiments.html", request, title=title, kind=kind, answer=answer, example=example
@@ -84,7 +86,7 @@ def _listed(house: House, request: Request, kind: Kind, title: str, example: str
 
 
 def _shown(
-    house: House,
+    house: AppState,
     request: Request,
     name: str,
     kind: Kind,

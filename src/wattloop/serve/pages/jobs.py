@@ -1,6 +1,6 @@
-"""*Jobs*: totals and a table of jobs, as EnergyScopium shows them; and one job by node."""
+"""*Jobs*: totals and a table of jobs with badges, and one job by node."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -9,33 +9,65 @@ from markupsafe import Markup
 
 from wattloop.report.document import Chart
 from wattloop.report.figures.slopes import slope_figure
-from wattloop.serve.api.jobs import (
-    JobQuery,
-    job_answer,
-    jobs_answer,
-    slopes_answer,
-)
-from wattloop.serve.api.slopes import SlopesAnswer
+from wattloop.serve.api.jobs import JobQuery, SlopesAnswer, job_answer, jobs_answer, slopes_answer
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.house import House, InHouse
-from wattloop.serve.marks import INSIGHTS, LABELS
+from wattloop.serve.state import AppState, State
 from wattloop.store.job_queries import known_values
 from wattloop.store.jobs import UNALLOCATED_KIND
 from wattloop.store.live_runs import live_runs
 from wattloop.store.runs import RunRecord
 
-__all__ = ["router"]
+
+class Badge(NamedTuple):
+    """One icon.
+
+    Attributes:
+        name: what it is called.
+        tone: `good`, `info` or `warning`.
+        meaning: a sentence.
+    """
+
+    name: str
+    tone: str
+    meaning: str
+
+
+LABELS = {
+    "high": Badge("high", "good", "energy / (limit x time) of the devices is above 0.9"),
+    "medium": Badge("medium", "info", "energy / (limit x time) is between 0.4 and 0.9"),
+    "low": Badge("low", "warning", "energy / (limit x time) of the devices is below 0.4"),
+}
+
+
+INSIGHTS = {
+    "high_efficiency": Badge("high energy efficiency", "good", "the hardware is well filled"),
+    "low_efficiency": Badge("low energy efficiency", "warning", "the devices were mostly waiting"),
+    "cpu_underload": Badge("CPU underload", "info", "the CPU is underused compared with the GPU"),
+    "gpu_underload": Badge(
+        "GPU underload", "warning", "the GPU is underused compared with the CPU"
+    ),
+    "gpu_imbalance": Badge(
+        "GPU imbalance", "warning", "at least one GPU is underused compared with the others"
+    ),
+    "node_imbalance": Badge(
+        "node imbalance", "warning", "at least one node is underused compared with the others"
+    ),
+}
+
 
 router = APIRouter()
 
+
 CHOICES = ("cluster", "partition", "project", "label", "status", "host")
+
+
 LIVE_SHOWN = 10
 
 
 @router.get("/")
 @router.get("/jobs")
 @router.get("/jobs/")
-def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
+def jobs(request: Request, house: State, query: Annotated[JobQuery, Query()]) -> HTMLResponse:
     """Totals, filters and a page of jobs."""
     house.tidy()
     answer = jobs_answer(house, query)
@@ -58,7 +90,7 @@ def jobs(request: Request, house: InHouse, query: Annotated[JobQuery, Query()]) 
 
 
 @router.get("/jobs/{job_key:path}")
-def job(request: Request, house: InHouse, job_key: str) -> HTMLResponse:
+def job(request: Request, house: State, job_key: str) -> HTMLResponse:
     """One job, node by node."""
     answer = job_answer(house.store, job_key)
     return house.page(
@@ -70,19 +102,19 @@ def job(request: Request, house: InHouse, job_key: str) -> HTMLResponse:
     )
 
 
-def _live_jobs(house: House) -> list[RunRecord]:
+def _live_jobs(house: AppState) -> list[RunRecord]:
     """What goes on, but for what nodes use for no job: that always does."""
     return [run for run in live_runs(house.store) if run.kind != UNALLOCATED_KIND]
 
 
-def _choices(house: House) -> dict[str, list[str]]:
+def _choices(house: AppState) -> dict[str, list[str]]:
     """What filters offer; a new project may be some seconds late."""
     return house.kept.get(
         "choices", lambda: {name: known_values(house.store, name) for name in CHOICES}
     )
 
 
-def _slopes(house: House, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
+def _slopes(house: AppState, query: JobQuery) -> tuple[SlopesAnswer, Markup]:
     """Lines and their chart, of the jobs that match."""
     wanted = query.model_dump(exclude={"sort", "order", "page", "size"})
 

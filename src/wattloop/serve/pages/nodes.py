@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from wattloop.serve.api.nodes import node_answers, power_answer
-from wattloop.serve.house import InHouse
+from wattloop.serve.state import State
 
 __all__ = ["router"]
 
@@ -14,7 +14,7 @@ JOBS_SHOWN = 8
 
 
 @router.get("/nodes")
-def nodes(request: Request, house: InHouse) -> HTMLResponse:
+def nodes(request: Request, house: State) -> HTMLResponse:
     """Power now, age, jobs, clock and refusals, node by node."""
     return house.page(
         "nodes.html",

@@ -10,8 +10,8 @@ from wattloop.core.errors import ConfigError
 from wattloop.report.document import Note
 from wattloop.serve.api.over_time import CellQuery, cells_of, over_time_of
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.faults import status_of
-from wattloop.serve.house import PATIENCE_S, InHouse
+from wattloop.serve.errors import status_of
+from wattloop.serve.state import PATIENCE_S, State
 from wattloop.store.experiments import find_experiment
 
 __all__ = ["router"]
@@ -21,7 +21,7 @@ router = APIRouter()
 
 @router.get("/simulate/{campaign_id}/over-time")
 def over_time_page(
-    request: Request, house: InHouse, campaign_id: str, query: Annotated[CellQuery, Query()]
+    request: Request, house: State, campaign_id: str, query: Annotated[CellQuery, Query()]
 ) -> HTMLResponse:
     """A form, and the simulation that was chosen."""
     experiment = find_experiment(house.store, campaign_id, "campaign")

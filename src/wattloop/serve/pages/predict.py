@@ -11,8 +11,8 @@ from wattloop.hardware.gpus import known_gpus
 from wattloop.report.document import Note
 from wattloop.serve.api.predict import PredictForm, forecast_of, known_models
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.faults import status_of
-from wattloop.serve.house import InHouse
+from wattloop.serve.errors import status_of
+from wattloop.serve.state import State
 
 __all__ = ["router"]
 
@@ -21,7 +21,7 @@ router = APIRouter()
 
 @router.get("/predict")
 async def predict(
-    request: Request, house: InHouse, query: Annotated[PredictForm, Query()]
+    request: Request, house: State, query: Annotated[PredictForm, Query()]
 ) -> HTMLResponse:
     """A form, and the answer to it."""
     blocks, status = Markup(""), 200

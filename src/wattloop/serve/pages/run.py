@@ -8,7 +8,7 @@ from wattloop.report.document import Note
 from wattloop.report.run_parts import grid_facts, labels, remarks, sensors, windows_table
 from wattloop.serve.api.runs import advice_of, find_any_run
 from wattloop.serve.blocks import blocks_html
-from wattloop.serve.house import InHouse
+from wattloop.serve.state import State
 from wattloop.store.details import read_windows
 from wattloop.store.samples import series_of
 
@@ -25,7 +25,7 @@ NO_SENSOR = Note(
 
 
 @router.get("/runs/{run_id}")
-def run(request: Request, house: InHouse, run_id: str) -> HTMLResponse:
+def run(request: Request, house: State, run_id: str) -> HTMLResponse:
     """One run, also while it goes on."""
     record = find_any_run(house.store, run_id)
     accounting = record.accounting or {}

@@ -14,16 +14,15 @@ from starlette.responses import Response
 
 from wattloop.core.errors import WattloopError
 from wattloop.fleet.delivery.options import NODE_NAME
-from wattloop.serve.faults import API_ROOT, answer_fault, answer_refusal
-
-__all__ = ["Door"]
+from wattloop.serve.errors import API_ROOT, answer_fault, answer_refusal
 
 PATH = re.compile(rf"{API_ROOT}/nodes/({NODE_NAME.pattern})/delivery")
+
 
 Answer = Callable[[Request, str], Awaitable[Response]]
 
 
-class Door:
+class DeliveryMiddleware:
     """Middleware that answers deliveries itself.
 
     Args:

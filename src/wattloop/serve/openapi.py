@@ -8,8 +8,6 @@ from fastapi.openapi.utils import get_openapi
 from wattloop.serve.options import ServeOptions
 from wattloop.serve.security import BEARER, COOKIE, QUERY
 
-__all__ = ["describe"]
-
 ABOUT = """\
 What the pages show, as JSON. Units are in the names: `_j` joules, `_w` watts, `_s` seconds, `_g`
 grams; `_wall_s` is a time of day in seconds since 1970. `null` is not known, never zero.
@@ -18,6 +16,8 @@ A fault is `{"detail": "what, and what to do"}`: 422 where a request is not what
 describes, 404 where it names something that is not there, 409 where it cannot be done with what is
 there, 503 with `Retry-After` where the store cannot be asked now.
 """
+
+
 TAGS = {
     "jobs": "Runs, and jobs of batch systems with the runs of all their nodes.",
     "runs": "One measured execution: figures, curves, advice, files.",
@@ -26,6 +26,8 @@ TAGS = {
     "nodes": "Machines of a fleet, and what they draw now.",
     "ingest": "Journals of runs of other machines.",
 }
+
+
 SCHEMES = {
     BEARER.scheme_name: {
         "type": "http",

@@ -25,19 +25,15 @@ from wattloop.schedule.jobs.kind import JobKind
 from wattloop.schedule.oracle.workloads import shipped_workload
 from wattloop.schedule.oracle_service.service import OracleService
 from wattloop.schedule.oracle_service.workload_prices import WorkloadKey, traced_workload
-from wattloop.serve.cache import Cache
-from wattloop.serve.folding import Folding
-from wattloop.serve.kept import Kept
-from wattloop.serve.kept_pages import KeptPages
+from wattloop.serve.audit_log import Refusals
+from wattloop.serve.cache import KeyedCache, PageCache, StaleWhileRevalidateCache
+from wattloop.serve.import_queue import ImportQueue
 from wattloop.serve.options import ServeOptions
-from wattloop.serve.refusals import Refusals
 from wattloop.serve.worker import Worker, WorkQueue
 from wattloop.store.database import Store
 from wattloop.store.ingest.uploads import Ingest
 from wattloop.store.journal_import import import_orphaned
 from wattloop.version import __version__
-
-__all__ = ["NAVIGATION", "PATIENCE_S", "House", "InHouse", "static_text"]
 
 NAVIGATION = (
     ("/", "Jobs"),
@@ -49,15 +45,21 @@ NAVIGATION = (
     ("/simulate", "Simulate"),
     ("/study", "Study"),
 )
+
+
 """Where -> what it is called, in the order of the verbs."""
 
 
 TIDY_EVERY_S = 5.0
+
+
 PATIENCE_S = 0.1
+
+
 """So long a page waits for an analysis before it says that it comes."""
 
 
-class House:
+class AppState:
     """Store and templates of one server.
 
     Args:
@@ -71,11 +73,11 @@ class House:
         # files and addresses are the operator's: those in stored runs are of other machines
         self.settings = load_settings()
         self.streams = 0
-        self.cache = Cache()
+        self.cache = KeyedCache()
         # its threads wait for the simulator: analyses of others have their own
-        self.simulated = Cache()
-        self.kept = Kept()
-        self.kept_pages = KeptPages()
+        self.simulated = KeyedCache()
+        self.kept = StaleWhileRevalidateCache()
+        self.kept_pages = PageCache()
         self.ingest = Ingest(store, finalize_orphaned_run)
         self.predictor, self.simulator = Worker(), Worker()
         # a process works on one prediction at a time; others wait for it
@@ -88,7 +90,7 @@ class House:
             History(store),
             self._traced,
         )
-        self.folding = Folding(self.ingest)
+        self.folding = ImportQueue(self.ingest)
         self.book = NodeBook()
         self.refusals = Refusals(self.book)
         self._tidied_s = -math.inf
@@ -153,12 +155,12 @@ def static_text(name: str) -> str:
     return resources.files("wattloop.serve").joinpath("static", name).read_text("utf-8")
 
 
-async def _house(request: Request) -> House:  # not a function for a thread: it only looks
-    found: House = request.app.state.house
+async def _house(request: Request) -> AppState:  # not a function for a thread: it only looks
+    found: AppState = request.app.state.house
     return found
 
 
-InHouse = Annotated[House, Depends(_house)]
+State = Annotated[AppState, Depends(_house)]
 
 
 def _or_dash(shown: Any) -> Any:

@@ -1,19 +1,18 @@
-"""What a server does while nobody asks: runs into the store, nodes kept, old things dropped."""
+"""Maintenance tasks of the server: imports, node records, retention."""
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from wattloop.core.errors import StoreError
+from wattloop.core.errors import RunSenseless, StoreError
 from wattloop.measure.recovery import finalize_orphaned_run
-from wattloop.serve.house import House
+from wattloop.serve.state import AppState
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.nodes import keep_nodes
 from wattloop.store.retention import apply_retention
-
-__all__ = ["Steward"]
 
 _log = logging.getLogger("wattloop.serve")
 
@@ -25,10 +24,10 @@ class _Duty:
     due_s: float = 0.0
 
 
-class Steward:
+class MaintenanceThread:
     """A thread with duties; one that fails is tried again at its next turn."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: AppState) -> None:
         self._house = house
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,3 +91,31 @@ class Steward:
         dropped = apply_retention(self._house.store, policy, stop=self._stop)
         if dropped.samples or dropped.levels or dropped.runs:
             _log.warning("old runs, as --retain says: %s", dropped)
+
+
+PATIENCE_S = 1.0
+
+
+"""So long a sender waits for its run to be in the store; later it asks again."""
+
+
+async def settled(house: AppState, run_ids: Sequence[str]) -> dict[str, bool | str]:
+    """Whether each run is in the store now, or why it never will be; missing is "not yet"."""
+    if not run_ids:
+        return {}
+    work = {asyncio.wrap_future(house.folding.settle(run_id)): run_id for run_id in run_ids}
+    done, later = await asyncio.wait(work, timeout=PATIENCE_S)
+    for future in later:
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())  # said by the ingest
+    found: dict[str, bool | str] = {}
+    for future in done:
+        if future.cancelled():  # the server ends
+            continue
+        error = future.exception()
+        if error is None:
+            found[work[future]] = future.result().ended
+        elif isinstance(error, RunSenseless):
+            found[work[future]] = str(error)
+        else:
+            raise error
+    return found

@@ -1,6 +1,7 @@
 """What went wrong, as JSON for a program and as a page for a person; never a traceback.
 
-One rule for all calls: 422 is a request that its description in the document does not allow; 404
+One rule for all calls: 422 is a request that its description in the document does not allow;
+404
 names something that is not there; 409 cannot be done with what is there.
 """
 
@@ -23,27 +24,21 @@ from wattloop.core.errors import (
     RunSenseless,
     WattloopError,
 )
-from wattloop.serve.house import House
+from wattloop.serve.state import AppState
 from wattloop.store.ingest.uploads import Unexpected
 
-__all__ = [
-    "API_ROOT",
-    "FaultAnswer",
-    "Impossible",
-    "NotThere",
-    "add_fault_handlers",
-    "answer_fault",
-    "answer_refusal",
-    "faults",
-    "needs_what_is_there",
-    "said_to",
-    "status_of",
-]
-
 API_ROOT = "/api/v1"
+
+
 RETRY_S = "5"
+
+
 """When somebody may ask again whom the store could not answer."""
+
+
 NOT_BY_THIS_METHOD = 405
+
+
 NOT_NOW = 503
 
 
@@ -163,7 +158,7 @@ def _answer(
     text = message.encode("utf-8", "replace").decode()
     if request.url.path.startswith(API_ROOT):
         return JSONResponse({"detail": text}, status, headers=headers)
-    house: House = request.app.state.house
+    house: AppState = request.app.state.house
     page = house.page("fault.html", request, status=status, message=text, number=status)
     page.headers.update(headers or {})
     return page

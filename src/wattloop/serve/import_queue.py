@@ -6,13 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from wattloop.store.ingest.uploads import Ingest, Received
 
-__all__ = ["Folding"]
-
-
 LONGEST_REST_S = 0.1
 
 
-class Folding:
+class ImportQueue:
     """A queue of complete runs; one that waits already is not queued again."""
 
     def __init__(self, ingest: Ingest) -> None:

@@ -5,9 +5,9 @@ import asyncio
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
 
-__all__ = ["body_of"]
-
 BODY_S = 120.0
+
+
 """For the largest body: 8 MiB at half a megabit a second."""
 
 

@@ -7,8 +7,6 @@ from contextlib import suppress
 from wattloop.core.errors import WattloopError
 from wattloop.schedule.oracle_service import OracleService
 
-__all__ = ["warm_up"]
-
 
 def warm_up(oracle: OracleService | None = None) -> threading.Thread:
     """Load them in the background: the first reader of a search does not wait for scikit-learn.

@@ -11,11 +11,14 @@ from collections import OrderedDict
 from wattloop.fleet.nodes import NodeBook
 from wattloop.fleet.tokens import Caller
 
-__all__ = ["Refusals"]
-
 EVERY_S = 10.0
+
+
 MOST_KINDS = 1_000
+
+
 LONGEST = 200
+
 
 _log = logging.getLogger("wattloop.refusals")
 
