@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattloop.tune.executors.torch.energy import EnergySource
+from wattloop.tune.executors.torch.executor import TorchExecutor
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Progress
 from wattloop.tune.segment import Segment
-from wattloop.tune.strategy import WAIT, Strategy
-from wattloop.tune.torch.bench import TorchBench
-from wattloop.tune.torch.energy import EnergySource
+from wattloop.tune.strategies.base import WAIT, Strategy
 
 __all__ = ["Clock", "Course", "Runner"]
 
@@ -91,7 +91,12 @@ class Runner:
     """Runs segments and notes what they took."""
 
     def __init__(
-        self, bench: TorchBench, energy: EnergySource, course: Course, goal: Quality, clock: Clock
+        self,
+        bench: TorchExecutor,
+        energy: EnergySource,
+        course: Course,
+        goal: Quality,
+        clock: Clock,
     ) -> None:
         self.bench, self.course, self.clock = bench, course, clock
         self.seen: dict[str, float] = {}

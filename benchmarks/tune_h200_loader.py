@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from wattloop.tune.torch.energy import SessionEnergy
+from wattloop.tune.executors.torch.energy import SessionEnergy
 
 __all__ = ["loader_rows"]
 
@@ -13,7 +13,7 @@ def loader_rows(device: Any, *, quick: bool = False) -> list[dict[str, Any]]:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from wattloop.tune.torch.flexible_batches import FlexibleBatches
+    from wattloop.tune.executors.torch.batches import FlexibleBatches
 
     count = 1_000 if quick else 50_000
     cuda = device.type == "cuda"

@@ -10,13 +10,13 @@ from typing import Any
 from scenarios import lstm_household, resnet18_images, transformer_text
 from scenarios.scenario import Scenario
 from tune_h200_course import Clock, Course, Runner
+from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
+from wattloop.tune.executors.torch.executor import TorchExecutor
+from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Until
-from wattloop.tune.strategies.sm2 import Sm2
-from wattloop.tune.torch.bench import TorchBench
-from wattloop.tune.torch.energy import EnergySource, SessionEnergy
-from wattloop.tune.torch.training import Training
+from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 __all__ = ["Clock", "scenario_runs"]
 
@@ -84,7 +84,7 @@ def _course(
     goal = Quality(metric=scenario.metric, maximize=scenario.maximize, target=target)
     # Only race ends at a target; what the others took to it is read off their curves.
     aim = goal if kind == "race" else replace(goal, target=None)
-    bench = TorchBench(made, aim, energy=energy, error=math.inf if chosen.quick else 0.02)
+    bench = TorchExecutor(made, aim, energy=energy, error=math.inf if chosen.quick else 0.02)
     runner = Runner(bench, energy, course, goal, clock)
     begin_s = energy.now_s()
     try:
@@ -158,7 +158,7 @@ def _sm2(runner: Runner, scenario: Scenario, seed: int, alpha: float, *, quick: 
 def _race(runner: Runner, scenario: Scenario, seed: int, target: float | None) -> None:
     """Race to the target, then the winner goes on by the rule that all others end by."""
     try:
-        from wattloop.tune.strategies.race import Race
+        from wattloop.tune.strategies.race.race import Race
     except ImportError as error:
         runner.course.message = f"race is not there: {error}"
         return
@@ -189,7 +189,7 @@ def _race(runner: Runner, scenario: Scenario, seed: int, target: float | None) -
 def _warm_up(made: Training, scenario: Scenario, energy: EnergySource) -> None:
     """Libraries load and choose their kernels in the first steps: nobody is charged for that."""
     goal = Quality(metric=scenario.metric, maximize=scenario.maximize)
-    bench = TorchBench(made, goal, energy=energy, error=math.inf)
+    bench = TorchExecutor(made, goal, energy=energy, error=math.inf)
     for size in scenario.batch_sizes:
         segment = Segment(
             key=f"warm/{size}",

@@ -18,13 +18,11 @@ from statistics import fmean, median
 from bars import Bar, Page, Table, arguments, publish
 from tune_synthetic import synthetic_workloads
 from tune_traces import cap_reuse, rank_agreement
-from wattloop.tune.replay.cap_scripts import CapScripts
-from wattloop.tune.replay.policies import replay_problem
-from wattloop.tune.replay.policy import RacePolicy
-from wattloop.tune.replay.replay import Entry, medians, replay
-from wattloop.tune.replay.tables import read_workloads
-from wattloop.tune.replay.workload import Workload
-from wattloop.tune.strategies.race import Race
+from wattloop.tune.replay.executor import CapScripts
+from wattloop.tune.replay.policies import RacePolicy, replay_problem
+from wattloop.tune.replay.replay import ReplayEntry, medians, replay
+from wattloop.tune.replay.tables import RecordedWorkload, read_workloads
+from wattloop.tune.strategies.race.race import Race
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("power_v100.csv", "power_a40.csv", "train.csv", "problems.csv")
@@ -101,7 +99,7 @@ def main() -> int:
     return 0
 
 
-def _page(workloads: Sequence[Workload], *, quick: bool) -> Page:
+def _page(workloads: Sequence[RecordedWorkload], *, quick: bool) -> Page:
     seeds = 2 if quick else 20
     scripts = {noise: CapScripts(noise / 100) for noise in NOISES_PCT}
     began = time.process_time()
@@ -140,7 +138,9 @@ def _page(workloads: Sequence[Workload], *, quick: bool) -> Page:
     )
 
 
-def _bars(entries: Sequence[Entry], others: dict[str, list[Entry]], suffix: str) -> list[Bar]:
+def _bars(
+    entries: Sequence[ReplayEntry], others: dict[str, list[ReplayEntry]], suffix: str
+) -> list[Bar]:
     ours = _figures(entries)
     theirs = {name: _figures(found) for name, found in others.items()}
     return [
@@ -156,7 +156,7 @@ def _bars(entries: Sequence[Entry], others: dict[str, list[Entry]], suffix: str)
     ]
 
 
-def _figures(entries: Sequence[Entry]) -> dict[str, float | None]:
+def _figures(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
     """Medians, but all failures, and the share over all problems and seeds."""
     return {
         **medians(entries),
@@ -165,12 +165,14 @@ def _figures(entries: Sequence[Entry]) -> dict[str, float | None]:
     }
 
 
-def _against(ours: Sequence[Entry], theirs: Sequence[Entry], name: str, short: str) -> Bar:
+def _against(
+    ours: Sequence[ReplayEntry], theirs: Sequence[ReplayEntry], name: str, short: str
+) -> Bar:
     ratios = [getattr(a, name) / getattr(b, name) for a, b in zip(ours, theirs, strict=True)]
     return Bar(f"worst_{short}_over_default_cap", max(ratios), "", 1.05)
 
 
-def _problems(entries: Sequence[Entry]) -> Table:
+def _problems(entries: Sequence[ReplayEntry]) -> Table:
     names = ("explore_d", "one_shot_d", "final_over_oracle", *list(LIMITS)[2:])
     return Table(
         "race, problem by problem",
@@ -187,7 +189,7 @@ def _problems(entries: Sequence[Entry]) -> Table:
     )
 
 
-def _strategies(found: dict[str, list[Entry]]) -> Table:
+def _strategies(found: dict[str, list[ReplayEntry]]) -> Table:
     names = ("one_shot_d", "final_over_oracle", "close_d", "cum20_over_oracle")
     rows = []
     for name, entries in found.items():
@@ -202,7 +204,7 @@ def _strategies(found: dict[str, list[Entry]]) -> Table:
 
 
 def _left_out(
-    workloads: Sequence[Workload], scripts: CapScripts, seeds: int
+    workloads: Sequence[RecordedWorkload], scripts: CapScripts, seeds: int
 ) -> tuple[Table, list[Bar]]:
     """For each problem, `runs` and `budget` as chosen on the other GPU and the other workloads."""
     anyhow = [(w, _every_default(w)) for w in workloads]
@@ -217,7 +219,7 @@ def _left_out(
         for choice in CHOICES
     }
 
-    def promise(choice: tuple[float, float], left: Workload) -> tuple[float, float]:
+    def promise(choice: tuple[float, float], left: RecordedWorkload) -> tuple[float, float]:
         """Share within 5%, the more the better, then energy, the less the better."""
         others = [
             entry
@@ -257,7 +259,7 @@ def _left_out(
     return table, bars
 
 
-def _every_default(workload: Workload) -> list[Workload]:
+def _every_default(workload: RecordedWorkload) -> list[RecordedWorkload]:
     """The same problem from each batch size that reaches the target."""
     return [
         replace(workload, default=size)
@@ -267,28 +269,28 @@ def _every_default(workload: Workload) -> list[Workload]:
 
 
 def _raced(
-    workload: Workload, choice: tuple[float, float], scripts: CapScripts, seeds: int
-) -> Entry:
+    workload: RecordedWorkload, choice: tuple[float, float], scripts: CapScripts, seeds: int
+) -> ReplayEntry:
     runs, budget = choice
 
-    def make(workload: Workload, seed: int) -> RacePolicy:
+    def make(workload: RecordedWorkload, seed: int) -> RacePolicy:
         problem = replay_problem(workload, seed)
         return RacePolicy(lambda memory: Race(problem, runs=runs, budget=budget, memory=memory))
 
     return replay(workload, "race", seeds=seeds, recurrences=1, scripts=scripts, make=make)
 
 
-def _over_runs(entry: Entry) -> float:
+def _over_runs(entry: ReplayEntry) -> float:
     assert entry.final_over_oracle is not None
     first = entry.one_shot_d * entry.default_energy_j / entry.oracle_energy_j
     return (first + (REUSED - 1) * entry.final_over_oracle) / REUSED
 
 
-def _row(entry: Entry) -> list[object]:
+def _row(entry: ReplayEntry) -> list[object]:
     return [entry.one_shot_d, entry.explore_d, entry.final_over_oracle, entry.within_5pct_share]
 
 
-def _row_of(entries: Sequence[Entry]) -> list[object]:
+def _row_of(entries: Sequence[ReplayEntry]) -> list[object]:
     return [median(column) for column in zip(*(_row(e) for e in entries), strict=True)]
 
 
@@ -308,7 +310,7 @@ def _synthetic(scripts: CapScripts) -> Table:
     )
 
 
-def _lessons(workloads: Sequence[Workload]) -> Table:
+def _lessons(workloads: Sequence[RecordedWorkload]) -> Table:
     shares = (0.1, 0.25, 0.5)
     rows = []
     for workload in workloads:

@@ -4,9 +4,9 @@ import sys
 
 from wattloop.core.settings import settings_from
 from wattloop.store.database import open_store
+from wattloop.tune.budget import BudgetSpent
 from wattloop.tune.progress import Progress
-from wattloop.tune.running import resumed
-from wattloop.tune.search_limits import Spent
+from wattloop.tune.search_setup import resume_search
 from wattloop.tune.segment import Segment
 
 
@@ -15,10 +15,10 @@ class Begun(BaseException):
 
 
 class Stopping:
-    def begins(self, segment: Segment, spent: Spent) -> None:
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
         raise Begun(f"{segment.key} after {spent.segments} segments")
 
-    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
         pass
 
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     settings = settings_from(os.environ)
     with open_store(settings.store_location) as store:
         try:
-            resumed(None, store, settings, listener=Stopping()).run()
+            resume_search(None, store, settings, listener=Stopping()).run()
         except Begun as where:
             print(where)
             sys.exit(0)

@@ -16,8 +16,8 @@ from wattloop.store.experiments import TrialRecord, set_experiment_status
 from wattloop.store.schema import trials as trials_table
 from wattloop.store.text import json_text
 from wattloop.tune.progress import EpochPoint, Progress, Status
-from wattloop.tune.running import fingerprint
-from wattloop.tune.search_record import open_search
+from wattloop.tune.search_setup import fingerprint
+from wattloop.tune.search_store import open_search
 from wattloop.tune.segment import Segment
 from wattloop.tune.spec import SearchSpec, spec_from
 from wattloop.tune.strategies import strategy_for

@@ -10,7 +10,7 @@ import numpy as np
 
 from wattloop.characterize.cap_table import MeasuredCurve
 from wattloop.tune.problem import Quality
-from wattloop.tune.replay.workload import METRIC, Training, Workload
+from wattloop.tune.replay.tables import METRIC, RecordedTraining, RecordedWorkload
 
 __all__ = ["synthetic_workload", "synthetic_workloads"]
 
@@ -25,12 +25,12 @@ MOST_EPOCHS = 150
 """Of the default; longer trainings are counted in steps, not in epochs."""
 
 
-def synthetic_workloads(count: int, seed: int = 0) -> list[Workload]:
+def synthetic_workloads(count: int, seed: int = 0) -> list[RecordedWorkload]:
     """Different ones, always the same for a seed."""
     return [synthetic_workload(np.random.default_rng([seed, number])) for number in range(count)]
 
 
-def synthetic_workload(draw: np.random.Generator) -> Workload:
+def synthetic_workload(draw: np.random.Generator) -> RecordedWorkload:
     """One workload on one GPU."""
     while True:
         made = _drawn(draw)
@@ -38,7 +38,7 @@ def synthetic_workload(draw: np.random.Generator) -> Workload:
             return made
 
 
-def _drawn(draw: np.random.Generator) -> Workload:
+def _drawn(draw: np.random.Generator) -> RecordedWorkload:
     batches = _batches(draw)
     octaves = np.log2(batches)
     caps = CAPS[draw.integers(len(CAPS))]
@@ -73,7 +73,7 @@ def _drawn(draw: np.random.Generator) -> Workload:
     default = usable[int(draw.integers(len(usable)))]
     most = math.ceil(needed[default] * draw.uniform(1.4, 5.0)) + 1
     shown = target if maximize else 1 - target
-    return Workload(
+    return RecordedWorkload(
         gpu="synthetic",
         dataset=f"s{int(draw.integers(10**6))}",
         network="-",
@@ -114,7 +114,7 @@ def _training(
     margin: float,
     power: float,
     maximize: bool,
-) -> Training:
+) -> RecordedTraining:
     """q(n) = floor + (end - floor) (1 - exp(-(n / scale)^power)), the target after `needed`."""
     target = float(levels[-1])
     end = target + margin * (target - floor)
@@ -129,7 +129,7 @@ def _training(
         epoch = max(1, math.ceil(scale * (-math.log(1 - part)) ** (1 / power) - 1e-9))
         shown = float(level) if maximize else 1 - float(level)
         reached.append((round(shown, 9), epoch))
-    return Training(tuple(reached))
+    return RecordedTraining(tuple(reached))
 
 
 def _curves(

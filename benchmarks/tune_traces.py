@@ -5,12 +5,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from wattloop.tune.replay.workload import Workload
+from wattloop.tune.replay.tables import RecordedWorkload
 
 __all__ = ["cap_reuse", "rank_agreement"]
 
 
-def rank_agreement(workload: Workload, share: float) -> tuple[float, float]:
+def rank_agreement(workload: RecordedWorkload, share: float) -> tuple[float, float]:
     """Spearman's coefficient between energy to the target and quality, over batch sizes.
 
     Quality after equal epochs, and after equal joules, both `share` of what the default takes;
@@ -28,7 +28,7 @@ def rank_agreement(workload: Workload, share: float) -> tuple[float, float]:
     return -_spearman(by_epochs, cost), -_spearman(by_joules, cost)
 
 
-def cap_reuse(workload: Workload) -> float:
+def cap_reuse(workload: RecordedWorkload) -> float:
     """Most energy lost, as a share, by taking the best cap of one batch size for another."""
     sizes = workload.batch_sizes
     return max(
@@ -40,7 +40,7 @@ def cap_reuse(workload: Workload) -> float:
     )
 
 
-def _quality(workload: Workload, batch_size: int, epochs: float) -> float:
+def _quality(workload: RecordedWorkload, batch_size: int, epochs: float) -> float:
     """Mean progress after so many epochs, smooth between levels; more is better."""
     sign = 1 if workload.wanted.maximize else -1
     found = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wattloop.store.database import open_store
-from wattloop.tune.history import search_table
+from wattloop.tune.results import search_table
 from wattloop.virtual.file_timeline import FileTimeline
 
 ROOT = Path(__file__).parents[1]

@@ -70,7 +70,7 @@ def test_a_search_that_is_resumed_loads_no_more_than_it_needs() -> None:
     """Ten thousand trials are taken up in 2 s: Ray's part, levers and caps wait until used."""
     unused = ["tune.engines.ray_worker", "characterize.cap_callback", "control.hold"]
     unused = [f"wattloop.{name}" for name in (*unused, "measure.session")]
-    code = "import sys, wattloop.tune.running, wattloop.tune.command_bench\n"
+    code = "import sys, wattloop.tune.search_setup, wattloop.tune.executors.command\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}print(*[m for m in {unused!r} if m in sys.modules])"],
         capture_output=True,

@@ -11,8 +11,8 @@ from typing import Any
 
 from scenarios.scenario import Scenario
 from wattloop.tune.early_stopping import EarlyStopping
-from wattloop.tune.torch.flexible_batches import FlexibleBatches
-from wattloop.tune.torch.training import Training
+from wattloop.tune.executors.torch.batches import FlexibleBatches
+from wattloop.tune.executors.torch.training import Training
 
 __all__ = ["generated_images", "resnet18", "scenario"]
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattloop.tune.early_stopping import EarlyStopping
+from wattloop.tune.executors.torch.training import Training
 from wattloop.tune.objective import Objective
-from wattloop.tune.parameters import Choice, Real
 from wattloop.tune.problem import Problem, Quality
-from wattloop.tune.space import Space
-from wattloop.tune.torch.training import Training
+from wattloop.tune.space import Choice, Real, Space
 
 __all__ = ["Scenario"]
 

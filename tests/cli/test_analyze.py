@@ -20,7 +20,7 @@ from wattloop.store.experiments import (
     set_experiment_status,
 )
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 
 for library in ("sklearn", "scipy"):

@@ -9,7 +9,7 @@ from wattloop.control.daemon.rules import amount
 from wattloop.core.errors import ConfigError
 from wattloop.core.quantities import Dimension, quantity
 from wattloop.schedule.amounts import bytes_per_second, seconds, watts
-from wattloop.tune.amounts import joules
+from wattloop.tune.spec_sections import joules
 
 
 def energy_limit(text: str) -> float:

@@ -9,7 +9,7 @@ from wattloop.report.figures.rows import spec_of
 from wattloop.report.figures.sm2 import SweptRates, course_figure, rate_figure, sm2_figures
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.strategies.sm2 import Sm2
+from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 pytest.importorskip("altair", reason="the extra 'figures' is not installed")
 pytest.importorskip("vl_convert", reason="the extra 'figures' is not installed")

@@ -10,9 +10,8 @@ from wattloop.tune.problem import Limits, Problem
 from wattloop.tune.progress import Progress
 from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until
 from wattloop.tune.space import Configuration
-from wattloop.tune.strategies.grid import Grid
-from wattloop.tune.strategies.random import Random
-from wattloop.tune.strategy import WAIT, Asked, Chosen
+from wattloop.tune.strategies.base import WAIT, Asked, Chosen
+from wattloop.tune.strategies.exhaustive import Grid, Random
 
 
 class Forgetful(Grid):

@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.tune.small import Halving, small_problem
 from wattloop.core.settings import settings_from
 from wattloop.store.database import open_store
-from wattloop.tune.function_bench import FunctionBench
-from wattloop.tune.search_loop import Search
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.executors.function import FunctionExecutor
+from wattloop.tune.search import Search
+from wattloop.tune.search_store import SearchRecord, open_search
 
 
 def main(store_path, log_path, mode, die_after):
@@ -39,7 +39,7 @@ def main(store_path, log_path, mode, die_after):
     problem = small_problem()
     with open_store(store_path) as store:
         record = SearchRecord(store, open_search(store, {}, "killed")[0])
-        bench = FunctionBench(train, problem, settings, folder=record.folder, tags=record.tags)
+        bench = FunctionExecutor(train, problem, settings, folder=record.folder, tags=record.tags)
         strategy = Halving(problem)
         Search(record, problem, strategy, bench).run()
     sys.stdout.write(json.dumps({"best": strategy.best().candidate}))

@@ -3,11 +3,10 @@
 import time
 from dataclasses import dataclass, field
 
-from wattloop.tune.parameters import Choice
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.segment import Segment, Until
-from wattloop.tune.space import Space
-from wattloop.tune.strategy import WAIT, Chosen, Strategy
+from wattloop.tune.space import Choice, Space
+from wattloop.tune.strategies.base import WAIT, Chosen, Strategy
 
 
 def small_problem(target=None, limits=None, widths=(1, 2, 4)):

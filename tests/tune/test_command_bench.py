@@ -11,13 +11,12 @@ import pytest
 
 from tests.tune.small import small_problem
 from wattloop.core.errors import CommandError, ConfigError
-from wattloop.tune import command_training
-from wattloop.tune.command_bench import CommandBench
-from wattloop.tune.parameters import Choice
+from wattloop.tune.executors import command
+from wattloop.tune.executors.command import CommandExecutor
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import RateSweep, Segment, Until
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Space
 
 ROOT = Path(__file__).parents[2]
 SEARCH = f"search-{os.getpid()}"
@@ -51,7 +50,7 @@ def bench(settings, tmp_path, monkeypatch):
         script.write_text(program)
         command = [sys.executable, str(script), *(arguments or ("{width}",))]
         made.append(
-            CommandBench(
+            CommandExecutor(
                 command,
                 problem or small_problem(),
                 settings,
@@ -214,7 +213,7 @@ COOPERATES = "from wattloop.tune import current_trial\ncurrent_trial().report(ac
 )
 def test_a_program_that_hangs_is_paused_when_the_search_is_over(bench, program, most, monkeypatch):
     """Promise: a deadline or budget of the search holds within an epoch, too."""
-    monkeypatch.setattr(command_training, "DROP_GRACE_S", 0.1)
+    monkeypatch.setattr(command, "DROP_GRACE_S", 0.1)
     progress = bench(program).run(replace(segment(), until=Until(**most)))
     assert progress.status is Status.PAUSED
     assert progress.time_s < 30
@@ -291,7 +290,7 @@ def test_a_rate_sweep_is_not_supported(bench):
 def test_a_program_that_is_not_there_is_an_error(settings, tmp_path):
     """Promise: said before a search begins."""
     with pytest.raises(CommandError, match="not found"):
-        CommandBench(["no-such-program"], small_problem(), settings, folder=tmp_path)
+        CommandExecutor(["no-such-program"], small_problem(), settings, folder=tmp_path)
 
 
 WAITING = """

@@ -2,7 +2,7 @@
 
 import json
 
-from wattloop.tune.command_words import command_words, parameter_variables
+from wattloop.tune.executors.command import command_words, parameter_variables
 
 PARAMETERS = {"lr": 0.1, "layers": 3, "bias": True, "act": "relu"}
 

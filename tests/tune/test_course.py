@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from wattloop.tune.course import Course
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Until
+from wattloop.tune.training_curve import TrainingCurve
 
 
 def course(**options):
-    return Course(Quality(metric="accuracy", target=0.9), **options)
+    return TrainingCurve(Quality(metric="accuracy", target=0.9), **options)
 
 
 def epochs_of(one):

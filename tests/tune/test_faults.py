@@ -26,9 +26,9 @@ from wattloop.core.errors import DeviceBusy
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store
 from wattloop.store.experiments import read_trials
-from wattloop.tune.command_bench import CommandBench
-from wattloop.tune.search_loop import Search
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.executors.command import CommandExecutor
+from wattloop.tune.search import Search
+from wattloop.tune.search_store import SearchRecord, open_search
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_the_process_of_a_trial_is_killed(store: Store, settings: Settings, tmp_
     strategy = Halving(problem)
     record = SearchRecord(store, open_search(store, {}, "suicidal")[0])
     command = [sys.executable, str(script), "{width}"]
-    bench = CommandBench(command, problem, settings, folder=record.folder, tags=record.tags)
+    bench = CommandExecutor(command, problem, settings, folder=record.folder, tags=record.tags)
     Search(record, problem, strategy, bench).run()
     found = {t.key: t.outcome for t in read_trials(store, record.search_id)}
     assert found["w4/2"]["status"] == "killed"

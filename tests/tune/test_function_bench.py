@@ -10,8 +10,8 @@ import pytest
 from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.tune import TrialStopped, current_trial
-from wattloop.tune.cap_watch import NoCap
-from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune.cap_search import NoCap
+from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import Segment, Until
@@ -23,7 +23,7 @@ def bench(settings, tmp_path):
 
     def make(function, problem=None):
         folder = tmp_path / "files"
-        made.append(FunctionBench(function, problem or small_problem(), settings, folder=folder))
+        made.append(FunctionExecutor(function, problem or small_problem(), settings, folder=folder))
         return made[-1]
 
     yield make
@@ -160,9 +160,9 @@ def test_no_cap_is_no_cap():
 
 def test_a_trial_outside_of_a_search_is_silent(monkeypatch):
     """Promise: the same script runs by itself."""
-    from wattloop.tune import running_trial
+    from wattloop.tune import current_trial
 
-    monkeypatch.setattr(running_trial, "_of_program", [])
+    monkeypatch.setattr(current_trial, "_of_program", [])
     monkeypatch.delenv("WATTLOOP_REPORTS", raising=False)
     trial = current_trial()
     assert trial.get("lr", 0.1) == 0.1

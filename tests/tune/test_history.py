@@ -11,9 +11,9 @@ from wattloop.store.experiments import (
     create_experiment,
     end_trial,
 )
-from wattloop.tune.history import candidates_of, search_table, summary_of
 from wattloop.tune.problem import Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, Status
+from wattloop.tune.results import candidates_of, search_table, summary_of
 from wattloop.tune.segment import Segment
 
 QUALITY = Quality(metric="accuracy", target=0.8)

@@ -12,14 +12,13 @@ from wattloop.characterize.cap_pilot import PilotRules
 from wattloop.characterize.cap_prior import physical_curves
 from wattloop.control.registry import find_levers, lever_named
 from wattloop.core.settings import Settings
-from wattloop.tune.command_bench import CommandBench
-from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune.executors.command import CommandExecutor
+from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.levers import cannot_be_set
-from wattloop.tune.parameters import Choice
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Status
 from wattloop.tune.segment import CapSearch, Segment, Until
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Space
 from wattloop.virtual.machine import shared_gpus
 
 SETTINGS = Settings(virtual_gpus=2, meters=("virtual",), interval_s=0.02)
@@ -82,7 +81,7 @@ def test_energy_is_of_what_the_training_used(settings, tmp_path, uses_gpu, scope
             trial.report(accuracy=0.5)
 
     both = settings._replace(meters=("virtual", "estimate"))
-    bench = FunctionBench(train, small_problem(), both, folder=tmp_path / "f")
+    bench = FunctionExecutor(train, small_problem(), both, folder=tmp_path / "f")
     try:
         first = bench.run(segment(until=Until(epochs=1)))
         bench.run(segment(key="b", until=Until(epochs=2)))
@@ -97,7 +96,7 @@ def test_energy_is_of_what_the_training_used(settings, tmp_path, uses_gpu, scope
 def test_a_cap_is_found_in_the_steps_of_a_function(settings, tmp_path):
     """Promise: probes are steps of the training; the limits are as before when the segment ends."""
     problem = small_problem()
-    bench = FunctionBench(
+    bench = FunctionExecutor(
         lambda trial: busy(trial, epochs=9),
         problem,
         settings,
@@ -121,7 +120,7 @@ def test_a_cap_is_found_in_the_steps_of_a_function(settings, tmp_path):
 def test_where_no_cap_may_be_set_the_training_goes_on(settings, tmp_path):
     """Promise: the segment is trained all the same, and says why it has no cap."""
     none = settings._replace(virtual_gpus=0, meters=("estimate",))
-    bench = FunctionBench(
+    bench = FunctionExecutor(
         lambda trial: busy(trial, steps=1), small_problem(), none, folder=tmp_path / "f"
     )
     progress = bench.run(segment(cap=CAPS))
@@ -157,7 +156,7 @@ def test_levers_are_set_for_a_segment_and_put_back(settings, tmp_path):
             seen.append(limits())
             trial.report(accuracy=0.5)
 
-    bench = FunctionBench(train, power_problem(), settings, folder=tmp_path / "f")
+    bench = FunctionExecutor(train, power_problem(), settings, folder=tmp_path / "f")
     bench.run(segment(levers={"power_limit": 300}, until=Until(epochs=1)))
     bench.run(segment(key="b", levers={"power_limit": 500}, until=Until(epochs=2)))
     bench.run(segment(key="c", until=Until(epochs=3)))
@@ -170,7 +169,7 @@ def test_levers_are_set_for_a_segment_and_put_back(settings, tmp_path):
 
 def test_a_value_that_is_refused_is_no_training(settings, tmp_path):
     """Promise: nothing runs under another cap than the one asked for."""
-    bench = FunctionBench(pytest.fail, power_problem(), settings, folder=tmp_path / "f")
+    bench = FunctionExecutor(pytest.fail, power_problem(), settings, folder=tmp_path / "f")
     progress = bench.run(segment(levers={"power_limit": 5000}))
     bench.close()
     assert progress.status is Status.NOT_SET
@@ -196,7 +195,7 @@ def test_a_cap_is_found_while_a_command_runs(settings, tmp_path):
     """Promise: steps that a program reports are enough to find its cap from beside."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
-    bench = CommandBench(
+    bench = CommandExecutor(
         [sys.executable, str(script)],
         small_problem(),
         settings,
@@ -217,7 +216,7 @@ def test_a_cap_is_found_while_a_command_runs(settings, tmp_path):
 def test_a_segment_ends_between_two_steps(settings, tmp_path):
     """Promise: where that is asked for, a segment ends within an epoch and says how far it is."""
     problem = small_problem()
-    bench = FunctionBench(busy, problem, settings, folder=tmp_path / "f")
+    bench = FunctionExecutor(busy, problem, settings, folder=tmp_path / "f")
     first = bench.run(segment(until=Until(time_s=0.15, anywhere=True)))
     second = bench.run(segment(key="b", until=Until(epochs=1)))
     bench.close()

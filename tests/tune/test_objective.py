@@ -7,10 +7,8 @@ import pytest
 from wattloop.analyze.metrics import Point
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.tune.cap_metric import cap_metric
-from wattloop.tune.objective import OBJECTIVES, Objective, Trained
-from wattloop.tune.sm2_score import rescaled, sm2_scores
-from wattloop.tune.spec import spec_from
+from wattloop.tune.objective import OBJECTIVES, Objective, Trained, rescaled, sm2_scores
+from wattloop.tune.spec import cap_metric, spec_from
 
 RUN = Trained(time_s=100.0, energy_j=7.2e6, quality=0.9, epochs=10)
 SETTINGS = Settings(tariff_per_kwh=0.25, carbon_g_per_kwh=50.0)

@@ -13,18 +13,18 @@ from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.store.database import open_store
 from wattloop.store.experiments import read_trials
-from wattloop.tune.device_groups import device_groups
-from wattloop.tune.function_bench import FunctionBench
-from wattloop.tune.parallel_bench import ParallelBench
+from wattloop.tune.executors.function import FunctionExecutor
+from wattloop.tune.executors.parallel import ParallelExecutor
 from wattloop.tune.progress import Status
-from wattloop.tune.search_loop import Search
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.search import Search
+from wattloop.tune.search_setup import device_groups
+from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.segment import Segment, Until
 from wattloop.virtual.machine import shared_gpus
 
 
 def made(problem, folder, settings):
-    return FunctionBench(train, problem, settings, folder=folder, scope="gpu")
+    return FunctionExecutor(train, problem, settings, folder=folder, scope="gpu")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def bench(settings, tmp_path):
 
     def make(problem, asked=2):
         build = functools.partial(made, problem, tmp_path / "files")
-        made_benches.append(ParallelBench(build, settings, device_groups(asked)))
+        made_benches.append(ParallelExecutor(build, settings, device_groups(asked)))
         return made_benches[-1]
 
     yield make
@@ -107,7 +107,7 @@ def test_a_worker_that_dies_is_replaced(bench):
 def test_others_of_a_worker_that_died_go_on(settings, tmp_path):
     """Promise: what they had is trained again at its own cost, and counts once."""
     problem = small_problem(widths=(13, 1))
-    one = ParallelBench(functools.partial(made, problem, tmp_path / "files"), settings, [("0",)])
+    one = ParallelExecutor(functools.partial(made, problem, tmp_path / "files"), settings, [("0",)])
     try:
         paused = Segment(
             key="b1", candidate="b", parameters={"width": 1}, until=Until(epochs=2), seed=1
@@ -133,4 +133,4 @@ def test_wrong_groups_are_refused(asked):
 def test_gpus_that_are_not_read_are_refused(settings):
     """Promise: nothing is started where energies could not be told apart."""
     with pytest.raises(ConfigError, match="gpu:7"):
-        ParallelBench(made, settings, [("7",)])
+        ParallelExecutor(made, settings, [("7",)])

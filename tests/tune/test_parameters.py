@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.parameters import Choice, Fixed, Integer, Linked, Parameter, Real
+from wattloop.tune.space import Choice, Fixed, Integer, Linked, Parameter, Real
 
 KINDS: list[Parameter] = [
     Choice(values=(1, True, "a", None, 0.5)),

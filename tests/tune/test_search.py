@@ -14,12 +14,12 @@ from wattloop.core.errors import ConfigError, DeviceBusy, StoreUnwritable
 from wattloop.store import experiments
 from wattloop.store.experiments import list_experiments, read_trials
 from wattloop.trials.claim import claimed
-from wattloop.tune import reserve, search_record
-from wattloop.tune.candidate_results import candidates_of
-from wattloop.tune.function_bench import FunctionBench
+from wattloop.tune import search_store
+from wattloop.tune.executors.function import FunctionExecutor
 from wattloop.tune.problem import Limits
-from wattloop.tune.search_loop import Search
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.results import candidates_of
+from wattloop.tune.search import Search
+from wattloop.tune.search_store import SearchRecord, open_search
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,9 @@ def begun(store, settings):
         problem = problem or small_problem()
         experiment, _ = open_search(store, {}, "small")
         record = SearchRecord(store, experiment)
-        bench = FunctionBench(function, problem, settings, folder=record.folder, tags=record.tags)
+        bench = FunctionExecutor(
+            function, problem, settings, folder=record.folder, tags=record.tags
+        )
         strategy = strategy or Halving(problem)
         return Search(record, problem, strategy, bench, **options), strategy, record
 
@@ -231,8 +233,8 @@ def test_a_full_disk_stops_it_and_nothing_is_lost(begun, monkeypatch):
         self._path.write_bytes(b"x")
 
     with monkeypatch.context() as disk:
-        disk.setattr(search_record, "end_trial", end_trial)
-        disk.setattr(reserve.Reserve, "make", make)
+        disk.setattr(search_store, "end_trial", end_trial)
+        disk.setattr(search_store.DiskReserve, "make", make)
         search, _, record = begun(Trainings())
         with pytest.raises(StoreUnwritable, match="No space left"):
             search.run()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.parameters import Choice, Fixed, Integer, Linked, Real
-from wattloop.tune.space import Space, configuration_key
+from wattloop.tune.space import Choice, Fixed, Integer, Linked, Real, Space, configuration_key
 
 CHAIN = Space(
     {

@@ -7,8 +7,8 @@ import pytest
 
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
-from wattloop.tune.parameters import Choice, Fixed, Integer, Linked, Real
 from wattloop.tune.segment import CapSearch
+from wattloop.tune.space import Choice, Fixed, Integer, Linked, Real
 from wattloop.tune.spec import SearchSpec, read_spec, spec_from
 
 WHOLE = """\

@@ -9,13 +9,18 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from wattloop.tune.hardware_spec import CapSpec, HardwareSpec
 from wattloop.tune.objective import OBJECTIVES
-from wattloop.tune.objective_spec import ObjectiveSpec
-from wattloop.tune.parameter_spec import DISTRIBUTIONS, ParameterSpec
-from wattloop.tune.spec import SearchSpec, spec_from
-from wattloop.tune.spec_command import ARGUMENTS, FOREIGN
-from wattloop.tune.spec_parts import EarlyTerminate, LimitsSpec, MetricSpec
+from wattloop.tune.spec import ARGUMENTS, FOREIGN, SearchSpec, spec_from
+from wattloop.tune.spec_sections import (
+    DISTRIBUTIONS,
+    CapSpec,
+    EarlyTerminate,
+    HardwareSpec,
+    LimitsSpec,
+    MetricSpec,
+    ObjectiveSpec,
+    ParameterSpec,
+)
 from wattloop.tune.strategies import STRATEGIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune-spec.md").read_text(encoding="utf-8")

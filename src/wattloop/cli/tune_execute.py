@@ -11,7 +11,7 @@ from wattloop.core.settings import Settings
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store
-    from wattloop.tune.running import Prepared
+    from wattloop.tune.search_setup import PreparedSearch
     from wattloop.tune.spec import SearchSpec
 
 __all__ = ["TuneRequest", "execute", "execute_stored"]
@@ -37,14 +37,14 @@ def execute(request: TuneRequest) -> None:
     """Run the search of a file."""
     from wattloop.cli.tune_progress import progress
     from wattloop.store.database import open_store
-    from wattloop.tune.running import prepared
+    from wattloop.tune.search_setup import prepare_search
 
     spec = spec_of(request)
     for note in (*spec.notes, *spec.remarks):
         say(f"wattloop: {request.spec_file}: {note}")
     with open_store(request.settings.store_location) as store:
         with progress(spec) as listener:
-            ready = prepared(
+            ready = prepare_search(
                 spec,
                 store,
                 request.settings,
@@ -63,13 +63,15 @@ def execute_stored(reference: str | None, request: TuneRequest) -> None:
     from wattloop.cli.experiment_list import say_which
     from wattloop.cli.tune_progress import progress
     from wattloop.store.database import open_store
-    from wattloop.tune.running import resumed
+    from wattloop.tune.search_setup import resume_search
 
     limits = {name: value for name, value in request.limits.items() if value is not None}
     with open_store(request.settings.store_location) as store:
         say_which(store, reference or "last", "search")
         with progress() as listener:
-            ready = resumed(reference, store, request.settings, limits=limits, listener=listener)
+            ready = resume_search(
+                reference, store, request.settings, limits=limits, listener=listener
+            )
             listener.about(ready.spec)
             _run(ready)
         _show(ready, store, request)
@@ -104,7 +106,7 @@ def spec_of(request: TuneRequest) -> "SearchSpec":
     return spec_from(data, source)
 
 
-def _say_known(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
+def _say_known(ready: "PreparedSearch", store: "Store", request: TuneRequest) -> None:
     """That the same was searched before is news to whoever wanted to go on with it."""
     from wattloop.store.experiments import same_experiments
 
@@ -120,7 +122,7 @@ def _say_known(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
             return
 
 
-def _run(ready: "Prepared") -> None:
+def _run(ready: "PreparedSearch") -> None:
     verb = "going on with" if ready.is_resumed else "beginning"
     if ready.is_over:
         verb = "nothing is left to train in"
@@ -136,7 +138,7 @@ def _run(ready: "Prepared") -> None:
         say(f"wattloop: stopped: {stopped.limit}; the best so far stands")
 
 
-def _show(ready: "Prepared", store: "Store", request: TuneRequest) -> None:
+def _show(ready: "PreparedSearch", store: "Store", request: TuneRequest) -> None:
     from wattloop.cli.tune_view import print_found, result_of
     from wattloop.report.stored import looked_at
     from wattloop.store.experiments import find_experiment

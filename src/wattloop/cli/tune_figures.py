@@ -27,7 +27,7 @@ def draw(store: "Store", experiment: "Experiment", folder: str) -> None:
     """Write figures 1 and 2 of document 003; of another strategy, say where its figures are."""
     from wattloop.report.figures.render import save
     from wattloop.report.sm2_course import is_by_sm2, sm2_charts
-    from wattloop.tune.history import summary_of
+    from wattloop.tune.results import summary_of
 
     search_id = experiment.experiment_id
     if not is_by_sm2(experiment):

@@ -10,7 +10,7 @@ from wattloop.cli.tune_view import value_text
 from wattloop.core.units import format_duration, format_energy, format_number
 
 if TYPE_CHECKING:
-    from wattloop.tune.saving import FinalResult, FullRun
+    from wattloop.tune.final import FinalResult, FullRun
 
 __all__ = ["final_command"]
 
@@ -54,7 +54,7 @@ def final_command(
 
 def print_final(result: "FinalResult") -> None:
     """Both configurations, and the sentence that people want."""
-    from wattloop.tune.saving_words import saving_in_words
+    from wattloop.tune.final import format_saving
 
     rows = [_row("best", result.winner)]
     if result.default is not None and result.default is not result.winner:
@@ -62,7 +62,7 @@ def print_final(result: "FinalResult") -> None:
     print_table(("run", "configuration", "quality", "epochs", "energy", "time", "where from"), rows)
     if result.winner.files:
         print(f"what it saved is in {result.winner.files}")  # noqa: T201 - the answer
-    print(saving_in_words(result))  # noqa: T201 - the answer
+    print(format_saving(result))  # noqa: T201 - the answer
     for note in result.notes:
         say(f"wattloop: note: {note}")
 

@@ -13,7 +13,7 @@ from wattloop.store.formats.csv_file import csv_text
 if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
-    from wattloop.tune.history import SearchSummary
+    from wattloop.tune.results import SearchSummary
 
 __all__ = ["best_command", "export_command", "list_command", "show_command"]
 
@@ -27,8 +27,8 @@ def list_command(
     """Show searches, newest first."""
     from wattloop.cli import tune_view
     from wattloop.report.stored import looked_at
-    from wattloop.tune.history import summary_of
-    from wattloop.tune.search_record import OVER
+    from wattloop.tune.results import summary_of
+    from wattloop.tune.search_store import OVER
 
     def row(place: "Store", search: "Experiment") -> tuple["Experiment", "SearchSummary"]:
         if search.status in OVER:
@@ -109,7 +109,7 @@ def export_command(
 ) -> None:
     """Write every configuration as CSV (unless told otherwise), JSON or a study of Optuna."""
     from wattloop.cli import tune_view
-    from wattloop.tune.history import search_table
+    from wattloop.tune.results import search_table
 
     if csv_file is None and json_file is None and optuna_file is None:
         csv_file = "-"

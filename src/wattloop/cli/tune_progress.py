@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from wattloop.cli.output import say
 from wattloop.cli.progress import bars, is_redrawable, spinner
 from wattloop.core.units import format_duration, format_energy
+from wattloop.tune.budget import BudgetSpent
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
-from wattloop.tune.search_limits import Spent
 from wattloop.tune.segment import Segment
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ class Watcher:
         """What the search may spend."""
         self._limits = spec.limits.limits()
 
-    def begins(self, segment: Segment, spent: Spent) -> None:
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
         """Nothing to say."""
 
-    def ended(self, segment: Segment, progress: Progress, spent: Spent) -> None:
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
         """Failures, each kind of warning once."""
         if progress.status not in FINE:
             say(f"wattloop: {_who(segment)}: {progress.status.value}: {progress.message}")
@@ -82,7 +82,7 @@ class _OnTerminal(Watcher):
         super().__init__(spec)
         self._bar, self._task = bar, task
 
-    def begins(self, segment: Segment, spent: Spent) -> None:
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
         """What is trained now, and what was spent."""
         parts = [
             f"{spent.candidates} configuration{'s' * (spent.candidates != 1)}",
@@ -93,7 +93,7 @@ class _OnTerminal(Watcher):
             parts.append(f"{format_duration(left_s)} left")
         self._bar.update(self._task, description=", ".join([*parts, _who(segment)]))
 
-    def _energy(self, spent: Spent) -> str:
+    def _energy(self, spent: BudgetSpent) -> str:
         if self._limits.energy_j is None:
             return f"{format_energy(spent.energy_j)} spent"
         left_j = max(0.0, self._limits.energy_j - spent.energy_j)

@@ -68,7 +68,7 @@ def replay_command(
     json_file: JsonFile = None,
 ) -> None:
     """Run a strategy against measured tables of the Zeus form."""
-    from wattloop.tune.replay.cap_scripts import CapScripts
+    from wattloop.tune.replay.executor import CapScripts
     from wattloop.tune.replay.policies import check_policy
     from wattloop.tune.replay.replay import medians, replay
     from wattloop.tune.replay.tables import read_workloads

@@ -14,7 +14,7 @@ __all__ = ["write_study"]
 
 def write_study(store: "Store", search_id: str, file: str, config: str | None) -> None:
     """Write the study and say how to look at it."""
-    from wattloop.tune.engines.optuna_export import export_study
+    from wattloop.tune.optuna_export import export_study
 
     settings = settings_of(config)
     with counted("writing trials") as bar:

@@ -8,12 +8,8 @@ from wattloop.core.units import format_duration, format_energy, format_number, f
 from wattloop.report.stored import looked_at
 from wattloop.store.experiments import Experiment
 from wattloop.store.tables import iso_time
-from wattloop.tune.history import (
-    CandidateResult,
-    SearchSummary,
-    parameter_columns,
-)
-from wattloop.tune.search_record import OVER
+from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.search_store import OVER
 
 if TYPE_CHECKING:
     from wattloop.store.database import Store

@@ -28,8 +28,8 @@ from wattloop.report.tables.of_search import search_table
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
 from wattloop.trials.status_now import with_status_now
-from wattloop.tune.history import CandidateResult, SearchSummary, parameter_columns
-from wattloop.tune.search_record import OVER
+from wattloop.tune.results import CandidateResult, SearchSummary, parameter_columns
+from wattloop.tune.search_store import OVER
 from wattloop.version import __version__
 
 __all__ = ["report_of_search"]

@@ -6,7 +6,7 @@ from typing import Any
 from wattloop.report.document import Chart, Note, Section
 from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment
-from wattloop.tune.history import SearchSummary
+from wattloop.tune.results import SearchSummary
 
 __all__ = ["is_by_sm2", "sm2_charts", "sm2_section"]
 
@@ -22,8 +22,8 @@ def sm2_charts(store: Store, experiment: Experiment, summary: SearchSummary) -> 
     """Both figures of a stored search, by name; none where its course cannot be told any more."""
     from wattloop.core.config_file import load_settings
     from wattloop.report.figures.sm2 import sm2_figures
-    from wattloop.tune.standing import strategy_now
-    from wattloop.tune.strategies.sm2 import Sm2
+    from wattloop.tune.search_setup import strategy_now
+    from wattloop.tune.strategies.sm2.sm2 import Sm2
 
     strategy = strategy_now(store, experiment, load_settings(needs=()))
     if not isinstance(strategy, Sm2):

@@ -8,7 +8,7 @@ from wattloop.store.database import Store
 from wattloop.store.experiments import Experiment, find_experiment, read_trials
 from wattloop.trials.outcome import SCOPES
 from wattloop.trials.status_now import with_status_now
-from wattloop.tune.history import (
+from wattloop.tune.results import (
     CandidateResult,
     SearchSummary,
     candidates_from,
@@ -38,8 +38,8 @@ def looked_at(store: Store, experiment: Experiment) -> tuple[list[CandidateResul
     Also of a search that goes on or was killed. Its trials are read once: there may be many.
     """
     from wattloop.core.config_file import load_settings
-    from wattloop.tune.standing import chosen_now
-    from wattloop.tune.stored import without_collecting
+    from wattloop.tune.compatibility import without_collecting
+    from wattloop.tune.search_setup import chosen_now
 
     with without_collecting():
         records = read_trials(store, experiment.experiment_id)

@@ -14,7 +14,7 @@ from wattloop.testing.synthetic_bench import SyntheticBench
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.strategy import WAIT, Event, Strategy
+from wattloop.tune.strategies.base import WAIT, Strategy, StrategyEvent
 
 __all__ = ["TriedBench", "check_strategy", "played"]
 
@@ -61,8 +61,8 @@ def check_strategy(
 
 
 def played(
-    strategy: Strategy, bench: TriedBench, workers: int = 1, log: Sequence[Event] = ()
-) -> list[Event]:
+    strategy: Strategy, bench: TriedBench, workers: int = 1, log: Sequence[StrategyEvent] = ()
+) -> list[StrategyEvent]:
     """The events of a search to its end; `log` is what came before, with segments under way.
 
     The oldest of `workers` segments is told first, so what is told does not depend on when
@@ -78,7 +78,7 @@ def played(
         assert len(events) < 2 * MOST_SEGMENTS, "it never ends"
         asked = None if over or len(under_way) >= workers else strategy.ask()
         if isinstance(asked, Segment):
-            events.append(Event(asked))
+            events.append(StrategyEvent(asked))
             under_way.append(asked)
             continue
         if asked is None and len(under_way) < workers:
@@ -89,14 +89,17 @@ def played(
             segment = under_way.pop(0)
             progress = bench.run(segment)
             strategy.tell(segment, progress)
-            events.append(Event(segment, progress))
+            events.append(StrategyEvent(segment, progress))
             over = False
             _let_go(strategy, bench, events, under_way)
     return events
 
 
 def _let_go(
-    strategy: Strategy, bench: TriedBench, events: Sequence[Event], under_way: Sequence[Segment]
+    strategy: Strategy,
+    bench: TriedBench,
+    events: Sequence[StrategyEvent],
+    under_way: Sequence[Segment],
 ) -> None:
     alive = strategy.alive()
     if alive is None:
@@ -125,7 +128,7 @@ def _check_whole(make: Make, bench: Callable[[], TriedBench], workers: int) -> N
 
 
 def _check_resumed(
-    make: Make, bench: Callable[[], TriedBench], events: list[Event], cut: int, workers: int
+    make: Make, bench: Callable[[], TriedBench], events: list[StrategyEvent], cut: int, workers: int
 ) -> None:
     """A search that was killed after `cut` events goes on as if nothing had happened."""
     there = bench()
@@ -143,7 +146,7 @@ def _check_resumed(
     assert len(rest) == len(events), f"resumed after {cut} events it has {len(rest)} in all"
 
 
-def _stored(events: Sequence[Event]) -> list[Event]:
+def _stored(events: Sequence[StrategyEvent]) -> list[StrategyEvent]:
     """The same, as a store of JSON gives them back."""
     found = []
     for event in events:
@@ -152,7 +155,7 @@ def _stored(events: Sequence[Event]) -> list[Event]:
         progress = event.progress
         if progress is not None:
             progress = Progress.from_dict(json.loads(json.dumps(progress.to_dict())))
-        found.append(Event(segment, progress))
+        found.append(StrategyEvent(segment, progress))
     return found
 
 
@@ -173,7 +176,7 @@ def _check_segments(problem: Problem, asked: Sequence[Segment]) -> None:
             assert epochs is not None and epochs <= most, f"{segment.key}: over {most} epochs"
 
 
-def _check_best(strategy: Strategy, events: Sequence[Event]) -> None:
+def _check_best(strategy: Strategy, events: Sequence[StrategyEvent]) -> None:
     best = strategy.best()
     last = {e.segment.candidate: e.progress for e in events if e.progress is not None}
     good = [p for p in last.values() if p is not None and p.status.good]
@@ -201,7 +204,7 @@ def _check_foreign(make: Make, bench: Callable[[], TriedBench]) -> None:
     progress = there.run(asked)
     stranger = replace(asked, key="stranger/7", candidate="stranger")
     calls: list[Callable[[], None]] = [
-        lambda: make(there.problem).recall([Event(stranger)]),
+        lambda: make(there.problem).recall([StrategyEvent(stranger)]),
         lambda: strategy.tell(stranger, progress),
     ]
     for call in calls:

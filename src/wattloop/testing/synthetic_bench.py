@@ -20,11 +20,10 @@ import numpy as np
 
 from wattloop.analyze.metrics import Point, objective
 from wattloop.tune.objective import Objective
-from wattloop.tune.parameters import Choice, Parameter, Real
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Value
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Parameter, Real, Space
 
 __all__ = ["CAPS_W", "SyntheticBench", "synthetic_problem"]
 

@@ -10,11 +10,16 @@ from wattloop.core.config_file import load_settings
 from wattloop.core.settings import Settings
 from wattloop.store.database import Store, open_store
 from wattloop.store.experiments import find_experiment
-from wattloop.tune.benches import Maker, Training
 from wattloop.tune.final import FinalResult, train_final
-from wattloop.tune.history import CandidateResult, SearchSummary, search_table, summary_of
-from wattloop.tune.listening import Listener
-from wattloop.tune.running import Prepared, prepared, resumed
+from wattloop.tune.results import CandidateResult, SearchSummary, search_table, summary_of
+from wattloop.tune.search import SearchCallback
+from wattloop.tune.search_setup import (
+    Maker,
+    PreparedSearch,
+    TrainingSource,
+    prepare_search,
+    resume_search,
+)
 from wattloop.tune.segment import Value
 from wattloop.tune.space import Space
 from wattloop.tune.spec import SearchSpec, spec_from
@@ -54,7 +59,7 @@ class SearchResult:
     summary: SearchSummary
     spec: SearchSpec
     settings: Settings
-    _training: Training
+    _training: TrainingSource
 
     @property
     def best(self) -> Best | None:
@@ -90,7 +95,7 @@ class SearchResult:
         """Go on, with other limits where some are given (`energy="2kWh"`, `trials=50`)."""
         with open_store(self.settings.store_location) as store:
             own = self._training
-            ready = resumed(self.search_id, store, self.settings, training=own, limits=limits)
+            ready = resume_search(self.search_id, store, self.settings, training=own, limits=limits)
             return _ran(ready, store, self.settings, own)
 
 
@@ -119,7 +124,7 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     parallel: int | str | None = None,
     bench: Maker | None = None,
     new: bool = False,
-    listener: Listener | None = None,
+    listener: SearchCallback | None = None,
     settings: Settings | None = None,
     store: str | None = None,
 ) -> SearchResult:
@@ -191,9 +196,9 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
     spec = spec_from(_given(**written))
     for remark in spec.remarks:
         _log.warning("%s", remark)
-    training = Training(train if callable(train) else None, bench)
+    training = TrainingSource(train if callable(train) else None, bench)
     with open_store(settings.store_location) as opened:
-        ready = prepared(
+        ready = prepare_search(
             spec,
             opened,
             settings,
@@ -205,7 +210,9 @@ def search(  # noqa: PLR0913 - the options of a specification, all but three wit
         return _ran(ready, opened, settings, training)
 
 
-def _ran(ready: Prepared, store: Store, settings: Settings, training: Training) -> SearchResult:
+def _ran(
+    ready: PreparedSearch, store: Store, settings: Settings, training: TrainingSource
+) -> SearchResult:
     stopped = ready.run()
     experiment = find_experiment(store, ready.experiment.experiment_id)
     return SearchResult(

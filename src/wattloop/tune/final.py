@@ -1,13 +1,16 @@
-"""The winner of a search trained in full, and what it saves against the default configuration."""
+"""Train the winner of a search in full and compare it with the default configuration."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from wattloop.control.lever import Setting
 from wattloop.core.clock import RealClock
 from wattloop.core.errors import ConfigError
-from wattloop.core.model_error import EnergyError
+from wattloop.core.model_error import EnergyError, ratio_error
 from wattloop.core.settings import Settings
+from wattloop.core.units import format_energy
 from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.experiments import (
@@ -23,26 +26,201 @@ from wattloop.store.experiments import (
 from wattloop.store.journal_import import import_orphaned
 from wattloop.trials.claim import claimed, end_leftovers
 from wattloop.trials.limits import stops_deferred, stops_raise
-from wattloop.tune.benches import COMMAND, Training, bench_for
-from wattloop.tune.candidate_results import CandidateResult, candidates_from
 from wattloop.tune.checkpoint import CandidateFiles
-from wattloop.tune.device_groups import device_groups
-from wattloop.tune.engines.ray_words import slots_asked
+from wattloop.tune.executors.ray import slots_asked
 from wattloop.tune.problem import Problem
 from wattloop.tune.progress import Progress
-from wattloop.tune.running import problem_without
-from wattloop.tune.saving import FinalResult, FullRun, compared
-from wattloop.tune.saving_words import saving_in_words
-from wattloop.tune.search_record import KIND, SearchRecord
+from wattloop.tune.results import CandidateResult, SearchSummary, candidates_from, summary_of
+from wattloop.tune.search_setup import (
+    COMMAND,
+    TrainingSource,
+    chosen_now,
+    device_groups,
+    executor_for,
+    problem_without,
+)
+from wattloop.tune.search_store import KIND, SearchRecord
 from wattloop.tune.segment import Segment, Until, Value
 from wattloop.tune.spec import SearchSpec, spec_from
-from wattloop.tune.standing import chosen_now
-from wattloop.tune.summary import SearchSummary, summary_of
 
-__all__ = ["FINAL", "FinalResult", "train_final"]
+NOTHING_SAVED = "nothing is saved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullRun:
+    """One configuration trained in full.
+
+    Attributes:
+        energy_j, time_s: to the target where there is one and it was reached, else to its end.
+        uncertainty_j: half-width, from the sensors; two runs of one training differ by more.
+        from_search: whether the search had trained it in full already.
+        files: the folder in which it saved something.
+        error: the uncertainty taken apart; None when not known.
+    """
+
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting]
+    status: str
+    quality: float | None
+    reached: bool
+    epochs: float
+    time_s: float
+    energy_j: float | None
+    uncertainty_j: float
+    provenance: str
+    run_id: str | None = None
+    message: str = ""
+    from_search: bool = False
+    files: str = ""
+    error: EnergyError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalResult:
+    """Whether the search has paid.
+
+    Attributes:
+        saved_j: energy of a run of the default minus that of the winner; None when one of the two
+            is not known or not good enough to compare.
+        saved_uncertainty_j: half-width of that, as far as the two runs differ in error (one model
+            of one machine errs alike in both), with one epoch where a target ended a run.
+        break_even_runs: after so many runs the energy spent searching is saved; None when nothing
+            is saved.
+        certain: whether the saving is larger than its uncertainty; if not, the two are a tie.
+        notes: what to beware of when these numbers are compared with the search's.
+    """
+
+    final_id: str
+    search: SearchSummary
+    winner: FullRun
+    default: FullRun | None
+    saved_j: float | None
+    saved_uncertainty_j: float
+    saved_s: float | None
+    break_even_runs: float | None
+    certain: bool
+    why: str
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        data = {**asdict(self), "search": self.search.to_dict()}
+        for run in ("winner", "default"):
+            if data[run] is not None:
+                del data[run]["error"]
+        return data
+
+
+def compared(
+    final_id: str,
+    search: SearchSummary,
+    winner: FullRun,
+    default: FullRun | None,
+    problem: Problem,
+) -> FinalResult:
+    """Whether the winner saves anything, and when that has paid for the search."""
+    result = FinalResult(
+        final_id=final_id,
+        search=search,
+        winner=winner,
+        default=default,
+        saved_j=None,
+        saved_uncertainty_j=0.0,
+        saved_s=None,
+        break_even_runs=None,
+        certain=False,
+        why="",
+    )
+    if default is None:
+        return replace(result, why="no default configuration is stated to compare with")
+    if default is winner:
+        return replace(result, saved_j=0.0, saved_s=0.0, why="the default is the best")
+    if winner.energy_j is None or default.energy_j is None:
+        return replace(result, why="the energy of one of the two could not be read")
+    target = problem.quality.target
+    if target is not None and not winner.reached:
+        return replace(result, why="the winner did not reach the target when trained in full")
+    if target is not None and not default.reached:
+        why = "the default does not reach the target, so its energy is no measure"
+        return replace(result, why=why)
+    saved_j = default.energy_j - winner.energy_j
+    uncertainty_j = math.hypot(_uncertainty_j(default, winner), _epoch_j(default), _epoch_j(winner))
+    runs = None
+    if saved_j > 0 and search.energy_j is not None:
+        runs = search.energy_j / saved_j
+    return replace(
+        result,
+        saved_j=saved_j,
+        saved_uncertainty_j=uncertainty_j,
+        saved_s=default.time_s - winner.time_s,
+        break_even_runs=runs,
+        certain=saved_j > uncertainty_j,
+        why="" if saved_j > 0 else NOTHING_SAVED,
+    )
+
+
+def _uncertainty_j(default: FullRun, winner: FullRun) -> float:
+    """Half-width of what is saved; the error of a model that made both energies cancels."""
+    one, other = default.error, winner.error
+    if one is None or other is None or not one.energy_j:
+        return math.hypot(default.uncertainty_j, winner.uncertainty_j)
+    shared = one.models.keys() & other.models.keys()
+    left_j = one.energy_j * ratio_error(one, other)
+    return math.hypot(one.without(shared), other.without(shared), left_j)
+
+
+def _epoch_j(run: FullRun) -> float:
+    """Quality is looked at when an epoch ends: energy to a target is known to within one."""
+    if not run.reached or run.energy_j is None or run.epochs <= 0:
+        return 0.0
+    return run.energy_j / run.epochs
+
+
+def format_saving(result: FinalResult) -> str:
+    """What was spent, what is saved, and after how many runs that has paid."""
+    search = result.search
+    spent = "an unknown amount" if search.energy_j is None else format_energy(search.energy_j)
+    scope = f"{search.scope or 'unknown'} energy, {search.provenance}"
+    if result.saved_j is None:
+        return f"spent {spent} searching; what it saves is not known: {result.why} ({scope})"
+    if result.saved_j <= 0:
+        why = "" if result.why == NOTHING_SAVED else f": {result.why}"
+        return f"spent {spent} searching; nothing is saved{why} ({scope})"
+    saved = format_energy(result.saved_j)
+    within = format_energy(result.saved_uncertainty_j)
+    share = 100 * result.saved_j / (result.default.energy_j or 1) if result.default else 0.0
+    text = f"spent {spent} searching, saves {saved} ± {within} a run ({share:.0f}%)"
+    if not result.certain:
+        text += ": a tie, within the noise of single runs; repeat it to be sure"
+    elif result.break_even_runs is not None:
+        text += f", pays back after {_runs(result)}"
+    return f"{text} ({scope})"
+
+
+def _runs(result: FinalResult) -> str:
+    """Runs until it has paid, as a range where the saving is uncertain."""
+    assert result.break_even_runs is not None
+    assert result.saved_j is not None
+    middle = result.break_even_runs
+    low = middle * result.saved_j / (result.saved_j + result.saved_uncertainty_j)
+    text = _count(middle)
+    if result.certain:
+        high = middle * result.saved_j / (result.saved_j - result.saved_uncertainty_j)
+        if _count(low) != _count(high):
+            text += f" ({_count(low)} to {_count(high)})"
+    return f"{text} run{'s' if text != '1' else ''}"
+
+
+def _count(runs: float) -> str:
+    return f"{runs:.1f}" if runs < 10 and round(runs, 1) != round(runs) else f"{runs:.0f}"
+
 
 FINAL = "final"
+
+
 WINNER, DEFAULT = "winner", "default"
+
+
 ELSEWHERE = (
     "the search ran on a Ray cluster and this on the devices of this machine: what is spent on a "
     "run here may not compare with what the search spent"
@@ -54,7 +232,7 @@ def train_final(
     store: Store,
     settings: Settings,
     *,
-    training: Training = COMMAND,
+    training: TrainingSource = COMMAND,
     to_the_end: bool = False,
 ) -> FinalResult:
     """Train the winner of a search, and the default unless the search has done that.
@@ -120,7 +298,7 @@ def _ran_on_cluster(search: Experiment) -> bool:
 
 def _keep(store: Store, search: Experiment, result: FinalResult) -> None:
     """With the search, whose report tells it."""
-    told = {**result.to_dict(), "said": saving_in_words(result)}
+    told = {**result.to_dict(), "said": format_saving(result)}
     del told["search"]
     now = find_experiment(store, search.experiment_id, KIND)
     set_experiment_status(store, search.experiment_id, now.status, {"final": told})
@@ -136,7 +314,7 @@ class _Runs:
         spec: SearchSpec,
         problem: Problem,
         settings: Settings,
-        training: Training,
+        training: TrainingSource,
         *,
         to_the_end: bool,
     ) -> None:
@@ -155,7 +333,7 @@ class _Runs:
         )
         self._store, self._problem = store, problem
         self._record = SearchRecord(store, self.experiment)
-        self._bench = bench_for(spec, problem, settings, self._record, training)
+        self._bench = executor_for(spec, problem, settings, self._record, training)
         self._to_the_end = to_the_end
         self._status = "interrupted"
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattloop.control.lever import Setting
-from wattloop.tune.stored import known_fields
+from wattloop.tune.compatibility import known_fields
 
 __all__ = ["CAP_LEVER", "CapSearch", "RateSweep", "Segment", "Until", "Value"]
 

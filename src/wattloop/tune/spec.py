@@ -1,30 +1,370 @@
-"""What a search is asked to do, checked, with errors that name line and field.
+"""The specification of a search, validated, with errors that name line and field."""
 
-spec = read_spec("search.yaml")
-problem = spec.problem(load_settings())
-strategy = strategy_for(spec, problem)
-"""
-
-from collections.abc import Mapping
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from wattloop.characterize.cap_finder import FINDER_METRICS
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
+from wattloop.hardware import yaml_faults
 from wattloop.hardware.lined_yaml import LinedData, read_lined
-from wattloop.tune.amounts import plain
-from wattloop.tune.cap_metric import cap_metric
-from wattloop.tune.hardware_spec import HardwareSpec
-from wattloop.tune.objective_spec import ObjectiveSpec
-from wattloop.tune.parameter_spec import ParameterSpec, Strict
+from wattloop.hardware.yaml_faults import Fault, faults_of
+from wattloop.tune.objective import Objective
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.segment import Value
-from wattloop.tune.space import Space
-from wattloop.tune.spec_command import our_words, said_twice, words_of
-from wattloop.tune.spec_parts import EarlyTerminate, LimitsSpec, MetricSpec, StrategySpec
+from wattloop.tune.space import Choice, Configuration, Integer, Real, Space, SpaceError
+from wattloop.tune.spec_sections import (
+    EarlyTerminate,
+    HardwareSpec,
+    LimitsSpec,
+    MetricSpec,
+    ObjectiveSpec,
+    ParameterSpec,
+    StrategySpec,
+    Strict,
+    plain,
+)
 
-__all__ = ["SearchSpec", "read_spec", "spec_from"]
+
+def said(faults: Iterable[Fault], source: LinedData | None) -> str:
+    """One line per fault, in the order of the file."""
+    written = [(_as_written(place, source), message) for place, message in faults]
+    return yaml_faults.said(written, source, otherwise="search")
+
+
+def said_of(error: ValidationError, model: type[BaseModel], source: LinedData | None) -> str:
+    """The same for what pydantic found."""
+    return said(faults_of(error, model), source)
+
+
+def _as_written(place: tuple[str | int, ...], source: LinedData | None) -> tuple[str | int, ...]:
+    """`strategy` is `method` where the file says so."""
+    if place[:1] == ("strategy",) and source is not None and ("method",) in source.lines:
+        return ("method", *place[1:])
+    return place
+
+
+def cap_metric(objective: Objective) -> tuple[str, float]:
+    """Metric and k for `CapSearch`.
+
+    Carbon, cost of electricity, SM2 and the quotient fall with the energy. Where machine time has
+    a price, energy and time are weighed by EDS. Quality does not depend on the cap.
+    """
+    for name in objective.names:
+        if name in FINDER_METRICS:
+            return name, objective.k
+        if name == "cost" and objective.options.get("price_per_hour"):
+            return "eds", objective.k
+    return "energy", objective.k
+
+
+def wants_no_cap(names: list[str]) -> bool:
+    """Whether the highest cap is best whatever is found: only time counts."""
+    return names == ["time"]
+
+
+FOREIGN = ("project", "entity", "controller", "job", "image_uri", "kind")
+
+
+"""Fields of W&B sweeps that say where to show them."""
+
+
+WHOLE = ["${env}", "${interpreter}", "${program}", "${args}"]
+
+
+"""W&B's command where only a program is given."""
+
+
+FIXED = {"${env}": "/usr/bin/env", "${interpreter}": "python"}
+
+
+ARGUMENTS = ("args", "args_no_boolean_flags", "args_no_hyphens", "args_json", "args_json_file")
+
+
+"""Macros that are replaced for each trial."""
+
+
+MACRO = re.compile(r"\$\{([a-z_]+)\}")
+
+
+def said_twice(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Fields that say the same under two names, and what to do."""
+    if "strategy" in data and "method" in data:
+        yield ("method",), "it is the same as strategy; keep one"
+    limits = data.get("limits")
+    if "run_cap" in data and isinstance(limits, Mapping) and "trials" in limits:
+        yield ("run_cap",), "it is the same as limits.trials; keep one"
+
+
+def our_words(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The same specification without the fields that only W&B has; what is not used is noted."""
+    data = dict(written)
+    notes = [f"{field}: not used here" for field in FOREIGN if data.pop(field, None) is not None]
+    if "run_cap" in data:
+        data["limits"] = {**(data.get("limits") or {}), "trials": data.pop("run_cap")}
+    program = data.pop("program", None)
+    if program is not None:
+        command = data.get("command")
+        data["command"] = _with_program(WHOLE if command is None else command, str(program))
+    return {**data, "notes": [*data.get("notes", []), *notes]}
+
+
+def words_of(command: Any) -> Any:
+    """The words to run, with the macros left that differ from trial to trial.
+
+    Raises:
+        ValueError: not a command line, or a macro that nobody knows.
+    """
+    words = _split(command)
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return words  # left to be refused
+    for macro, text in FIXED.items():
+        words = [word.replace(macro, text) for word in words]
+    for name in (name for word in words for name in MACRO.findall(word)):
+        if name == "program":
+            raise ValueError("${program} is not said; give program: train.py")
+        if name not in ARGUMENTS:
+            known = ", ".join(f"${{{argument}}}" for argument in ARGUMENTS)
+            raise ValueError(f"unknown ${{{name}}}; known are {known}")
+    return words
+
+
+def _with_program(command: Any, program: str) -> Any:
+    if isinstance(command, str):
+        return command.replace("${program}", shlex.quote(program))
+    if isinstance(command, list | tuple):
+        return [w.replace("${program}", program) if isinstance(w, str) else w for w in command]
+    return command
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"not a command line: {error}") from None
+    if isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float) else word for word in value]
+    return value
+
+
+def whole_default(space: Space, given: Mapping[str, Value]) -> Configuration:
+    """The configuration that people use today; empty when none is given.
+
+    A cap or clock that it does not name is the highest of those listed, since that is how a
+    device leaves the factory.
+
+    Raises:
+        ConfigError: it is not a configuration of the space.
+    """
+    if not given:
+        return {}
+    values = dict(given)
+    for name in space.hardware:
+        if name not in values and name != "gpus":
+            highest = _highest(space.parameters[name])
+            if highest is not None:
+                values[name] = highest
+    return space.complete(values)
+
+
+def _highest(parameter: object) -> Value:
+    """The factory's value, as far as the list shows it; None when it does not."""
+    if not isinstance(parameter, Choice):
+        return None
+    if "default" in parameter.values:
+        return "default"
+    sizes: dict[Value, float] = {}
+    for value in parameter.values:
+        text = str(value)
+        digits = text.rstrip("%WMHzGk ")
+        try:
+            sizes[value] = float(digits)
+        except ValueError:
+            return None
+    units = {str(value).lstrip("0123456789. ") for value in parameter.values}
+    return max(sizes, key=lambda value: sizes[value]) if len(units) == 1 else None
+
+
+ONE_OBJECTIVE = ("race", "sm2", "asha", "hyperband")
+
+
+"""Strategies that follow a single objective."""
+
+
+BY_QUALITY = ("sm2", "asha", "hyperband")
+
+
+"""Strategies that compare unfinished trainings by their metric."""
+
+
+ONE_BY_ONE = ("tpe", "nsga2", "gp")
+
+
+"""Strategies whose sampler scores each training by itself."""
+
+
+DRAWING = ("random", *ONE_BY_ONE, "asha", "hyperband")
+
+
+"""Strategies that draw configurations as long as they may."""
+
+
+SWEEPING = ("race", "sm2")
+
+
+"""Strategies that find the learning rate of a configuration by themselves, where they can."""
+
+
+PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
+
+
+FILLED_IN = ("trial_dir", "checkpoint", "seed")
+
+
+"""What a command may name beside parameters."""
+
+
+def contradictions(spec: "SearchSpec") -> Iterator[Fault]:
+    """Everything that cannot be meant."""
+    twice = [name for name in spec.parameters if name in spec.hardware.parameters()]
+    for name in twice:
+        yield ("parameters", name), "the hardware section has it, too; keep one"
+    yield from _about_command(spec)
+    yield from _about_metric(spec)
+    yield from _about_strategy(spec)
+    if twice:
+        return
+    try:
+        space = spec.space()
+    except SpaceError as error:
+        yield ("parameters", error.parameter), error.message
+        return
+    yield from _about_space(spec, space)
+
+
+def _about_command(spec: "SearchSpec") -> Iterator[Fault]:
+    """A placeholder that is nearly a parameter; other braces, such as awk's, are the command's."""
+    known = [*spec.parameters, *spec.hardware.parameters()]
+    for word in spec.command or ():
+        for name in PLACEHOLDER.findall(word):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+            if near and name not in (*known, *FILLED_IN):
+                yield ("command",), f"{{{name}}} is no parameter; did you mean {{{near[0]}}}?"
+
+
+def _about_metric(spec: "SearchSpec") -> Iterator[Fault]:
+    if spec.metric is not None:
+        return
+    needing = spec.objective.needs_quality
+    if needing:
+        yield ("objective",), f"{needing} needs a metric: what does a training report?"
+    if spec.strategy.name in BY_QUALITY:
+        yield (
+            ("strategy",),
+            f"{spec.strategy.name} compares trainings by their quality: give a metric",
+        )
+
+
+def _about_strategy(spec: "SearchSpec") -> Iterator[Fault]:
+    name, objectives = spec.strategy.name, spec.objective.name
+    if len(objectives) > 1 and name in ONE_OBJECTIVE:
+        yield (
+            ("objective",),
+            f"{name} follows one objective; for a front of {' and '.join(objectives)} use nsga2, "
+            "tpe, gp, random or grid",
+        )
+    if spec.early_terminate is not None:
+        yield (
+            ("early_terminate",),
+            f"it goes with method random; {name} decides by itself how long a training goes on: "
+            "leave it out",
+        )
+    if "sm2" in objectives and name in ONE_BY_ONE:
+        yield (
+            ("objective",),
+            f"{name} scores each training by itself, and sm2 only compares several: use the "
+            "strategy sm2, grid or random",
+        )
+    if spec.hardware.cap is not None and wants_no_cap(objectives):
+        yield (
+            ("hardware", "power_limit"),
+            "with least time as the objective the highest cap is best: leave it out",
+        )
+
+
+def _about_space(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
+    if not space.parameters and spec.hardware.cap is None:
+        yield ("parameters",), "the space is empty: give at least one parameter"
+    elif not space.varied and spec.hardware.cap is None:
+        yield (
+            ("parameters",),
+            "nothing to search: every parameter has a single value; give one several, or "
+            "hardware: {power_limit: auto}",
+        )
+    limits = spec.limits
+    ends = (limits.trials, limits.energy_j, limits.time_s)
+    if spec.strategy.name in DRAWING and space.size is None and all(e is None for e in ends):
+        yield (
+            ("limits",),
+            f"{spec.strategy.name} never ends by itself over a range: give trials, energy or time",
+        )
+    if spec.strategy.name == "grid":
+        try:
+            space.grid()
+        except SpaceError as error:
+            yield ("parameters", error.parameter), error.message
+    yield from _about_rate(spec, space)
+    for name in spec.default:
+        if name not in space.parameters:
+            known = ", ".join(space.parameters)
+            yield ("default", name), f"no parameter of this space; it has {known}"
+            return
+    try:
+        whole_default(space, spec.default)
+    except SpaceError as error:
+        yield ("default", error.parameter), error.message
+
+
+def _about_rate(spec: "SearchSpec", space: Space) -> Iterator[Fault]:
+    if spec.rate is None:
+        return
+    if spec.rate not in space.parameters:
+        known = ", ".join(space.parameters)
+        yield ("rate",), f"'{spec.rate}' is no parameter of this space; it has {known}"
+        return
+    parameter = space.parameters[spec.rate]
+    numbers = isinstance(parameter, Real | Integer) or (
+        isinstance(parameter, Choice)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in parameter.values)
+    )
+    if not numbers or parameter.lever:
+        yield ("rate",), f"'{spec.rate}' must be a parameter with numbers to choose among"
+    elif spec.command and spec.strategy.name in SWEEPING:
+        yield (
+            ("rate",),
+            f"{spec.strategy.name} sweeps rates inside a training, which a command does not "
+            f"allow: leave rate out, and '{spec.rate}' is searched as any other parameter",
+        )
+
+
+# What a search is asked to do, checked, with errors that name line and field.
+#
+# spec = read_spec("search.yaml")
+# problem = spec.problem(load_settings())
+# strategy = strategy_for(spec, problem)
 
 
 class SearchSpec(Strict):
@@ -143,8 +483,6 @@ class SearchSpec(Strict):
         Raises:
             ConfigError: a price or carbon intensity is needed and nobody states it.
         """
-        from wattloop.tune.spec_default import whole_default
-
         quality = self.quality
         objective = self.objective.objective(settings, maximize=quality.maximize)
         cap = self.hardware.cap
@@ -181,9 +519,6 @@ def spec_from(data: Mapping[str, Any], source: LinedData | None = None) -> Searc
     Raises:
         ConfigError: with one line per fault; `source` says where the fields stand.
     """
-    from wattloop.tune.spec_checks import contradictions
-    from wattloop.tune.spec_faults import said, said_of
-
     plain_data = {str(key): value for key, value in data.items()}
     twice = list(said_twice(plain_data))
     if twice:

@@ -7,7 +7,7 @@ from pathlib import Path
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings
 from wattloop.measure.session import Session
-from wattloop.tune.bench import Past
+from wattloop.tune.executors.base import TrainedSoFar
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
 from wattloop.virtual.machine import shared_gpus
@@ -26,7 +26,7 @@ class LoadingBench:
         self._settings = settings
         self._epochs = 0.0
 
-    def recall(self, pasts: dict[str, Past]) -> None:
+    def recall(self, pasts: dict[str, TrainedSoFar]) -> None:
         self._epochs = next(iter(pasts.values())).epochs
 
     def run(self, segment: Segment) -> Progress:

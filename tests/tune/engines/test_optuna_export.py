@@ -9,8 +9,8 @@ from wattloop.core.settings import Settings
 from wattloop.store.database import open_store
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_bench import SyntheticBench
-from wattloop.tune.engines.optuna_export import export_study
-from wattloop.tune.search_record import SearchRecord, open_search
+from wattloop.tune.optuna_export import export_study
+from wattloop.tune.search_store import SearchRecord, open_search
 from wattloop.tune.spec import spec_from
 from wattloop.tune.strategies import strategy_for
 

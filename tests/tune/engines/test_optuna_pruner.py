@@ -13,12 +13,10 @@ from wattloop.measure.recovery import finalize_orphaned_run
 from wattloop.store.database import Store
 from wattloop.store.journal_import import import_orphaned
 from wattloop.store.runs import RunFilter, list_runs
-from wattloop.tune.engines.optuna_measured import EnergyCallback, measured
+from wattloop.tune.callbacks.optuna import EnergyCallback, measured
 
 optuna = pytest.importorskip("optuna", reason="pruners are Optuna's: pip install wattloop[tune]")
-EnergyBudgetPruner = importlib.import_module(
-    "wattloop.tune.engines.optuna_pruner"
-).EnergyBudgetPruner
+EnergyBudgetPruner = importlib.import_module("wattloop.tune.callbacks.optuna").EnergyBudgetPruner
 
 
 def study_of(**options: Any) -> Any:

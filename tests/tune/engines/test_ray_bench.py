@@ -21,15 +21,13 @@ from tests.tune.small import small_problem
 from wattloop.core.errors import ConfigError
 from wattloop.core.settings import Settings, settings_from
 from wattloop.tune.api import search
-from wattloop.tune.bench import Past
-from wattloop.tune.engines.ray_bench import RayBench
-from wattloop.tune.engines.ray_words import slots_asked
-from wattloop.tune.function_bench import FunctionBench
-from wattloop.tune.parameters import Choice
+from wattloop.tune.budget import BudgetSpent
+from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.function import FunctionExecutor
+from wattloop.tune.executors.ray import RayExecutor, slots_asked
 from wattloop.tune.progress import Status
-from wattloop.tune.search_limits import Spent
 from wattloop.tune.segment import Segment, Until
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Space
 from wattloop.tune.trial import Trial
 from wattloop.virtual.machine import shared_gpus
 
@@ -79,9 +77,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 
 @pytest.fixture(scope="module")
-def bench(cluster: Settings) -> Iterator[RayBench]:
+def bench(cluster: Settings) -> Iterator[RayExecutor]:
     """Both GPUs, held for all tests: workers take a second to start."""
-    bench = RayBench(LoadingBench, cluster, slots=2, gpus=1, cpus=0)
+    bench = RayExecutor(LoadingBench, cluster, slots=2, gpus=1, cpus=0)
     yield bench
     bench.close()
 
@@ -95,7 +93,7 @@ def segment(candidate: str, epochs: float = 1, **parameters: object) -> Segment:
     )
 
 
-def test_nothing_listens_beyond_this_machine(bench: RayBench, neighbour: int) -> None:
+def test_nothing_listens_beyond_this_machine(bench: RayExecutor, neighbour: int) -> None:
     """Whatever Ray opens for a search on one machine is on the loopback interface."""
     sockets = _sockets_of_the_cluster()
     lines = [line.split() for line in _tcp()]
@@ -126,7 +124,7 @@ def neighbour(cluster: Settings) -> Iterator[int]:
         process.communicate()
 
 
-def test_two_candidates_at_once_on_two_gpus(bench: RayBench) -> None:
+def test_two_candidates_at_once_on_two_gpus(bench: RayExecutor) -> None:
     """Each has a GPU of its own, is measured there alone, and costs what its load costs."""
     with ThreadPoolExecutor(2) as threads:
         light, heavy = threads.map(
@@ -139,7 +137,7 @@ def test_two_candidates_at_once_on_two_gpus(bench: RayBench) -> None:
     assert light.run_id is None, "runs of workers are not in the store of the search"
 
 
-def test_a_paused_training_goes_on_where_it_was(bench: RayBench) -> None:
+def test_a_paused_training_goes_on_where_it_was(bench: RayExecutor) -> None:
     """Its process is the same, also when another one was trained on its GPU meanwhile."""
     names = ("a", "b", "c")  # more than there are slots
     with ThreadPoolExecutor(2) as threads:
@@ -152,7 +150,7 @@ def test_a_paused_training_goes_on_where_it_was(bench: RayBench) -> None:
     assert len({progress.metrics["pid"] for progress in first.values()}) == 3
 
 
-def test_a_worker_that_dies_is_a_killed_training(bench: RayBench) -> None:
+def test_a_worker_that_dies_is_a_killed_training(bench: RayExecutor) -> None:
     """Its joules are known all the same, the other one goes on, and its slot is used again."""
     pid = int(bench.run(segment("doomed", 1)).metrics["pid"])
     threading.Timer(2 * EPOCH_S, os.kill, (pid, signal.SIGKILL)).start()
@@ -169,17 +167,17 @@ def test_a_worker_that_dies_is_a_killed_training(bench: RayBench) -> None:
     assert other.status is anew.status is Status.PAUSED
 
 
-def test_idle_watts_of_held_gpus_are_charged(bench: RayBench) -> None:
+def test_idle_watts_of_held_gpus_are_charged(bench: RayExecutor) -> None:
     """Two GPUs are held while one of them trains: the other one's watts are in the account."""
     bench.run(segment("x", 1))
     done = bench.run(segment("x", 5))
     assert done.idle_s > 4 * EPOCH_S
     # an idle H200 of the model draws about 75 W
     assert 40 < done.idle_j / done.idle_s < 110
-    assert Spent().after(done).energy_j == done.energy_j + done.idle_j
+    assert BudgetSpent().after(done).energy_j == done.energy_j + done.idle_j
 
 
-def test_errors_of_the_worker_come_out(bench: RayBench) -> None:
+def test_errors_of_the_worker_come_out(bench: RayExecutor) -> None:
     """A mistake in a training is its result; what Wattloop refuses stops the search in words."""
     failed = bench.run(segment("wrong", fault="mistake"))
     assert failed.status is Status.FAILED
@@ -188,7 +186,7 @@ def test_errors_of_the_worker_come_out(bench: RayBench) -> None:
         bench.run(segment("wrong", fault="refusal"))
 
 
-def test_letting_go_ends_the_worker_in_order(bench: RayBench) -> None:
+def test_letting_go_ends_the_worker_in_order(bench: RayExecutor) -> None:
     """Its bench is closed, so that levers are put back, and the process is gone."""
     pid = int(bench.run(segment("done", 1)).metrics["pid"])
     bench.let_go("done")
@@ -200,9 +198,9 @@ def test_letting_go_ends_the_worker_in_order(bench: RayBench) -> None:
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_an_earlier_process_trained_is_passed_on(bench: RayBench) -> None:
+def test_what_an_earlier_process_trained_is_passed_on(bench: RayExecutor) -> None:
     """A bench on a worker is told how far its candidate was when the search was killed."""
-    bench.recall({"known": Past(epochs=7.0)})
+    bench.recall({"known": TrainedSoFar(epochs=7.0)})
     assert bench.run(segment("known", 8)).epochs == 8
 
 
@@ -234,8 +232,8 @@ def test_candidates_of_one_slot_set_its_levers_in_turn(cluster: Settings, tmp_pa
         "power_limit": Choice(values=(400, 500), lever="gpu/power_limit"),
     }
     problem = replace(small_problem(), space=Space(space))
-    bench = RayBench(
-        lambda settings: FunctionBench(small_training, problem, settings, folder=tmp_path),
+    bench = RayExecutor(
+        lambda settings: FunctionExecutor(small_training, problem, settings, folder=tmp_path),
         cluster,
         slots=1,
         gpus=1,
@@ -278,14 +276,14 @@ def test_what_is_no_number_of_slots() -> None:
 def test_slots_that_would_share_a_meter_are_refused(cluster: Settings) -> None:
     """Two trainings on one machine cannot be told apart by a meter of the whole machine."""
     with pytest.raises(ConfigError, match=r"2 slots on .* read once per machine in scope 'node'"):
-        RayBench(LoadingBench, cluster, slots=2, cpus=0.1, scope="node")
+        RayExecutor(LoadingBench, cluster, slots=2, cpus=0.1, scope="node")
 
 
 def test_no_room_says_what_there_is(cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that no machine can hold is refused with what was asked for and what there is."""
-    monkeypatch.setattr("wattloop.tune.engines.ray_slots.RESERVE_S", 0.5)
+    monkeypatch.setattr("wattloop.tune.executors.ray.RESERVE_S", 0.5)
     with pytest.raises(ConfigError, match=r"8 GPU found no room .* has .*4 GPU"):
-        RayBench(LoadingBench, cluster, gpus=8)
+        RayExecutor(LoadingBench, cluster, gpus=8)
 
 
 def small_training(trial: Trial) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from tests.tune.replay.small_tables import write_tables
 from wattloop.tune.progress import Status
-from wattloop.tune.replay.bench import BATCH, ReplayBench
-from wattloop.tune.replay.cap_scripts import CapScripts
+from wattloop.tune.replay.executor import BATCH, CapScripts, ReplayExecutor
 from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.segment import CAP_LEVER, CapSearch, RateSweep, Segment, Until
 
@@ -23,7 +22,7 @@ def segment(size=64, name="a", **options):
 
 def test_a_whole_training_is_what_was_measured(workload):
     """Six epochs of 50 s at 160 W."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     progress = bench.run(segment())
     assert progress.status is Status.REACHED
     assert progress.time_s == pytest.approx(300)
@@ -34,7 +33,7 @@ def test_a_whole_training_is_what_was_measured(workload):
 
 def test_a_training_goes_on_under_another_cap(workload):
     """Epochs to the target do not depend on the cap."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     first = bench.run(segment(until=Until(epochs=2)))
     second = bench.run(segment(levers={CAP_LEVER: 100.0}))
     assert (first.status, second.status) == (Status.PAUSED, Status.REACHED)
@@ -44,7 +43,7 @@ def test_a_training_goes_on_under_another_cap(workload):
 
 def test_a_segment_may_end_inside_an_epoch(workload):
     """Where that is asked for, after so many seconds; else at the end of the epoch."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     part = bench.run(segment(until=Until(time_s=5, anywhere=True)))
     assert part.epochs == pytest.approx(0.1)
     assert part.energy_j == pytest.approx(5 * 160)
@@ -53,7 +52,7 @@ def test_a_segment_may_end_inside_an_epoch(workload):
 
 def test_a_search_for_a_cap_counts_as_training(workload):
     """Its seconds are part of the segment, and the best cap stays."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     progress = bench.run(segment(cap=CapSearch(), until=Until(epochs=3)))
     assert progress.cap is not None
     assert progress.cap.cap_w == 100.0
@@ -64,7 +63,7 @@ def test_a_search_for_a_cap_counts_as_training(workload):
 
 def test_a_search_that_the_target_cuts_short_finds_nothing(workload):
     """A cap that was not tried is not known."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     bench.run(segment(until=Until(epochs=5.99, anywhere=True)))
     progress = bench.run(segment(cap=CapSearch()))
     assert progress.status is Status.REACHED
@@ -73,7 +72,7 @@ def test_a_search_that_the_target_cuts_short_finds_nothing(workload):
 
 def test_an_exploration_leaves_no_trace_but_its_cost(workload):
     """The training goes on where it was before."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     bench.run(segment(until=Until(epochs=2)))
     bench.run(segment(until=Until(epochs=4), keep=False))
     assert bench.run(segment(until=Until(epochs=3))).epochs == 3
@@ -82,7 +81,7 @@ def test_an_exploration_leaves_no_trace_but_its_cost(workload):
 
 def test_noise_is_in_what_is_told_not_in_what_is_accounted(workload):
     """The truth is the table's."""
-    bench = ReplayBench(workload, CapScripts(0.05), seed=3)
+    bench = ReplayExecutor(workload, CapScripts(0.05), seed=3)
     progress = bench.run(segment())
     assert progress.energy_j != pytest.approx(6 * 50 * 160, rel=1e-4)
     assert progress.energy_j == pytest.approx(6 * 50 * 160, rel=0.1)
@@ -92,7 +91,7 @@ def test_noise_is_in_what_is_told_not_in_what_is_accounted(workload):
 
 def test_a_training_ends_at_the_most_epochs(workload):
     """Below the target that is a failure."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     progress = bench.run(segment(size=128))
     assert progress.status is Status.ENDED
     assert progress.epochs == workload.max_epochs
@@ -101,7 +100,7 @@ def test_a_training_ends_at_the_most_epochs(workload):
 
 def test_what_the_tables_cannot_say_is_refused(workload):
     """Rates are not swept, and a cap that was not measured is not set."""
-    bench = ReplayBench(workload, CapScripts())
+    bench = ReplayExecutor(workload, CapScripts())
     sweep = RateSweep(low=1e-3, high=1, count=10)
     assert bench.run(segment(rates=sweep)).status is Status.NOT_SUPPORTED
     assert bench.run(segment(levers={CAP_LEVER: 123.0})).status is Status.NOT_SET

@@ -10,11 +10,9 @@ from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
 from wattloop.tune.problem import Limits
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.strategies.asha import Asha
-from wattloop.tune.strategies.grid import Grid
-from wattloop.tune.strategies.hyperband import Hyperband
-from wattloop.tune.strategies.ladder import Ladder
-from wattloop.tune.strategy import WAIT, Event
+from wattloop.tune.strategies.base import WAIT, StrategyEvent
+from wattloop.tune.strategies.exhaustive import Grid
+from wattloop.tune.strategies.successive_halving import Asha, Hyperband, RungLadder
 
 
 def test_asha_keeps_the_contract() -> None:
@@ -115,7 +113,7 @@ def test_who_has_used_more_than_the_best_is_let_go() -> None:
 
 def test_a_ladder_lets_the_best_third_climb() -> None:
     """Ties go to the cheaper; who has used more stands higher at once."""
-    ladder = Ladder(100.0, 3.0, 3, 9, 16)
+    ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number, loss in enumerate([5.0, 4.0]):
         ladder.come(f"c{number}", 0, loss, 100.0, waits=True)
     assert ladder.climber() is None
@@ -127,11 +125,11 @@ def test_a_ladder_lets_the_best_third_climb() -> None:
 
 def test_few_trainings_wait_at_once() -> None:
     """Paused trainings hold memory: only those are kept that may still climb."""
-    ladder = Ladder(100.0, 3.0, 3, 9, 16)
+    ladder = RungLadder(100.0, 3.0, 3, 9, 16)
     for number in range(9):
         ladder.come(f"c{number}", 0, float(number), 100.0, waits=True)
     assert ladder.waiting() == {"c0", "c1", "c2", "c3"}
-    small = Ladder(100.0, 3.0, 3, None, 2)
+    small = RungLadder(100.0, 3.0, 3, None, 2)
     for number in range(9):
         small.come(f"c{number}", 0, -float(number), 100.0, waits=True)
     assert small.waiting() == {"c7", "c8"}
@@ -168,9 +166,9 @@ def test_thousands_of_events_are_recalled() -> None:
             quality=(number * 7919 % 1000) / 1300,
         )
         first.tell(segment, progress)
-        events += [Event(segment), Event(segment, progress)]
+        events += [StrategyEvent(segment), StrategyEvent(segment, progress)]
     second = Asha(problem)
     # the last segment was asked and not told
-    second.recall([*events, *([Event(segment)] if isinstance(segment, Segment) else [])])
+    second.recall([*events, *([StrategyEvent(segment)] if isinstance(segment, Segment) else [])])
     assert len(events) >= 10_000
     assert second.ask() == first.ask() and second.alive() == first.alive()

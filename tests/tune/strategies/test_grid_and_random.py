@@ -9,16 +9,14 @@ from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
 from wattloop.tune.objective import Objective
-from wattloop.tune.parameters import Choice, Real
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.space import Space, configuration_key
-from wattloop.tune.strategies.grid import Grid
-from wattloop.tune.strategies.ledger import Ledger
+from wattloop.tune.space import Choice, Real, Space, configuration_key
+from wattloop.tune.strategies.base import Strategy, StrategyEvent
+from wattloop.tune.strategies.candidates import CandidateTable
+from wattloop.tune.strategies.exhaustive import Grid, Random
 from wattloop.tune.strategies.optuna import Tpe
-from wattloop.tune.strategies.random import Random
-from wattloop.tune.strategy import Event, Strategy
 
 
 def test_grid_keeps_the_contract() -> None:
@@ -97,7 +95,7 @@ def test_ten_thousand_events_are_recalled_and_gone_on_from(make: type[Strategy])
         assert isinstance(segment, Segment)
         progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=float(hash(segment.key) % 97))
         first.tell(segment, progress)
-        events += [Event(segment), Event(segment, progress)]
+        events += [StrategyEvent(segment), StrategyEvent(segment, progress)]
     second = make(problem)
     begun_s = time.perf_counter()
     second.recall(events)
@@ -111,7 +109,7 @@ def test_sm2_ranks_a_grid_afterwards() -> None:
     bench = SyntheticBench(problem, noise=0.0)
     strategy = Grid(problem)
     played(strategy, bench)
-    ledger = Ledger(problem)
+    ledger = CandidateTable(problem)
     assert not ledger.at_target  # more quality is worth more, so trainings are not cut at 0.8
     ranked = strategy.ledger.ranked()
     scores = [scores[0] for _, scores in ranked]
@@ -130,7 +128,12 @@ def test_what_a_limit_cut_is_no_result_and_goes_on(make: type[Strategy]) -> None
     assert isinstance(full, Segment) and isinstance(cut, Segment)
     done = Progress(status=Status.ENDED, epochs=9, time_s=9, energy_j=90.0, quality=0.9, best=0.9)
     part = Progress(status=Status.PAUSED, epochs=1, time_s=1, energy_j=5.0, quality=0.5, best=0.5)
-    events = [Event(full), Event(cut), Event(full, done), Event(cut, part)]
+    events = [
+        StrategyEvent(full),
+        StrategyEvent(cut),
+        StrategyEvent(full, done),
+        StrategyEvent(cut, part),
+    ]
     for segment, progress in ((full, done), (cut, part)):
         strategy.tell(segment, progress)
     best = strategy.best()
@@ -140,7 +143,7 @@ def test_what_a_limit_cut_is_no_result_and_goes_on(make: type[Strategy]) -> None
     assert isinstance(rest, Segment)
     assert rest.candidate == cut.candidate and rest.key != cut.key
     again = make(problem)
-    again.recall([*events, Event(rest)])
+    again.recall([*events, StrategyEvent(rest)])
     again.tell(rest, Progress(status=Status.ENDED, epochs=9, energy_j=55.0, quality=0.9, best=0.9))
     best = again.best()
     assert best is not None and best.candidate == cut.candidate
@@ -154,12 +157,12 @@ def test_a_lower_limit_does_not_disown_what_was_trained() -> None:
     )
     first = Grid(problem)
     done = Progress(status=Status.ENDED, epochs=1, energy_j=5.0, quality=0.5, best=0.5)
-    events: list[Event] = []
+    events: list[StrategyEvent] = []
     for _ in range(2):
         segment = first.ask()
         assert isinstance(segment, Segment)
         first.tell(segment, done)
-        events += [Event(segment), Event(segment, done)]
+        events += [StrategyEvent(segment), StrategyEvent(segment, done)]
     again = Grid(replace(problem, limits=Limits(candidates=1)))
     again.recall(events)
     assert again.ask() is None

@@ -8,13 +8,12 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.parameters import Choice, Integer, Real
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import Progress, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Integer, Real, Space
+from wattloop.tune.strategies.base import Strategy, StrategyEvent
 from wattloop.tune.strategies.optuna import Gp, Nsga2, Tpe
-from wattloop.tune.strategy import Event, Strategy
 
 pytest.importorskip("optuna", reason="the samplers are Optuna's: pip install 'wattloop[tune]'")
 
@@ -45,7 +44,7 @@ def test_gp_goes_on_exactly_after_a_restart() -> None:
         assert isinstance(segment, Segment)
         progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=energy_j)
         first.tell(segment, progress)
-        events += [Event(segment), Event(segment, progress)]
+        events += [StrategyEvent(segment), StrategyEvent(segment, progress)]
     resumed.recall(events)
     assert resumed.ask() == first.ask()
 
@@ -86,7 +85,7 @@ def test_ten_thousand_events_are_recalled_without_asking_the_sampler(
             parameters={"a": number / 5_000, "b": 1 + number % 500},
         )
         progress = Progress(status=Status.ENDED, time_s=1.0, energy_j=1.0 + number * 37 % 101)
-        events += [Event(segment), Event(segment, progress)]
+        events += [StrategyEvent(segment), StrategyEvent(segment, progress)]
     strategy = make(problem)
     with monkeypatch.context() as patch:
         patch.setattr(make, "sampler", lambda *_: pytest.fail("the sampler was asked"))

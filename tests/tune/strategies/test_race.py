@@ -9,21 +9,19 @@ from tests.tune.replay.small_tables import write_tables
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.parameters import Choice
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
-from wattloop.tune.replay.bench import ReplayBench
-from wattloop.tune.replay.cap_scripts import CapScripts
+from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
 from wattloop.tune.replay.policies import replay_problem
 from wattloop.tune.replay.tables import read_workloads
 from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment
-from wattloop.tune.space import Space
-from wattloop.tune.strategies.race import Race
-from wattloop.tune.strategies.race_course import Course
-from wattloop.tune.strategies.race_memory import Memory
-from wattloop.tune.strategies.race_rates import first_sweep, picked, usable, widened
-from wattloop.tune.strategies.race_runner import Runner
-from wattloop.tune.strategy import Strategy
+from wattloop.tune.space import Choice, Space
+from wattloop.tune.strategies.base import Strategy
+from wattloop.tune.strategies.race.epochs_to_target import TargetProgress
+from wattloop.tune.strategies.race.learning_rates import first_sweep, picked, usable, widened
+from wattloop.tune.strategies.race.race import Race
+from wattloop.tune.strategies.race.runner import Runner
+from wattloop.tune.strategies.race.warm_start import WarmStart
 
 
 def test_keeps_the_contract_of_strategies():
@@ -296,7 +294,7 @@ def test_the_leader_that_never_gets_there_is_replaced():
 
 def test_one_that_stands_still_needs_ever_more():
     """Also where that is more than it may have: else a leader is trained in vain to its limit."""
-    course = Course(replace(batches(), limits=Limits(epochs=8)))
+    course = TargetProgress(replace(batches(), limits=Limits(epochs=8)))
     needed = [
         course.needed(Runner("c0", {}, epochs=epochs, points=[(2.0, 0.4), (epochs, 0.4)]))
         for epochs in (4.0, 6.0, 8.0)
@@ -326,13 +324,13 @@ def test_a_job_that_is_known_is_trained_at_once(tmp_path):
     """The second time nothing is searched, and the memory survives JSON."""
     tables = write_tables(tmp_path)
     workload = read_workloads([tables.power], tables.train, tables.problems)[0][0]
-    memory = Memory()
+    memory = WarmStart()
     for run in range(3):
         race = Race(replay_problem(workload, 0), memory=memory)
-        bench = ReplayBench(workload, CapScripts(), [run])
+        bench = ReplayExecutor(workload, CapScripts(), [run])
         asked = trainings(race, bench.run)
         race.remember(memory)
-        memory = Memory.from_dict(json.loads(json.dumps(memory.to_dict())))
+        memory = WarmStart.from_dict(json.loads(json.dumps(memory.to_dict())))
     assert {segment.parameters["batch_size"] for segment in asked} == {64}
     assert asked[0].levers == {CAP_LEVER: 100.0}
     assert asked[0].cap is None

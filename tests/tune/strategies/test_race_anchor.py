@@ -6,17 +6,15 @@ import pytest
 
 from wattloop.testing.strategy_contract import played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.parameters import Choice, Real
 from wattloop.tune.problem import Problem, Quality
 from wattloop.tune.progress import Progress, RateLoss, Status
 from wattloop.tune.segment import RateSweep
-from wattloop.tune.space import Space
-from wattloop.tune.strategies.race import Race
-from wattloop.tune.strategies.race_anchor import RateAnchor
-from wattloop.tune.strategies.race_memory import Memory
-from wattloop.tune.strategies.race_rates import Picked
-from wattloop.tune.strategies.race_runner import Runner
-from wattloop.tune.strategies.race_segments import Segments
+from wattloop.tune.space import Choice, Real, Space
+from wattloop.tune.strategies.race.learning_rates import Picked, RateAnchor
+from wattloop.tune.strategies.race.race import Race
+from wattloop.tune.strategies.race.runner import Runner
+from wattloop.tune.strategies.race.segments import Segments
+from wattloop.tune.strategies.race.warm_start import WarmStart
 
 LOSSES = [RateLoss(rate=10.0 ** (i / 4 - 3), loss=1.0) for i in range(13)]
 """Of a sweep that is fine enough to be compared."""
@@ -138,14 +136,14 @@ def test_a_default_with_which_nobody_is_compared_is_not_swept(others):
 @pytest.mark.parametrize("capped", [False, True])
 def test_a_known_job_is_trained_at_the_rate_that_was_found(capped):
     """Promise: the next time nothing is swept, and what was learned at a rate is used at that."""
-    searched, memory, found = synthetic_problem(ranges=True, capped=capped), Memory(), []
+    searched, memory, found = synthetic_problem(ranges=True, capped=capped), WarmStart(), []
     for run in range(3):
         race = Race(searched, memory=memory)
         events = played(race, SyntheticBench(searched, seed=run))
         found.append((race.best().candidate, race.best().learning_rate))
         assert any(e.segment.rates is not None for e in events) is (run == 0)
         race.remember(memory)
-        memory = Memory.from_dict(json.loads(json.dumps(memory.to_dict())))
+        memory = WarmStart.from_dict(json.loads(json.dumps(memory.to_dict())))
     assert found[0][1] is not None
     assert found == found[:1] * 3
 
@@ -155,9 +153,9 @@ def test_a_default_that_is_known_is_not_swept_again_and_still_compared_with():
     default, other = pair()
     Segments(problem(), [default, other]).swept(default, SWEEP, falling_at(5))
     default.reached = 3.0
-    memory = Memory()
+    memory = WarmStart()
     memory.add([(problem().default, default)])
-    race = Race(problem(), memory=Memory.from_dict(json.loads(json.dumps(memory.to_dict()))))
+    race = Race(problem(), memory=WarmStart.from_dict(json.loads(json.dumps(memory.to_dict()))))
     again, late = race.runners
     segments = Segments(problem(), race.runners)
     assert segments.next(again, 1.0).rates is None

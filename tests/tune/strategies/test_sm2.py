@@ -6,14 +6,13 @@ import pytest
 from wattloop.core.errors import ConfigError
 from wattloop.testing.strategy_contract import check_strategy, played
 from wattloop.testing.synthetic_bench import SyntheticBench, synthetic_problem
-from wattloop.tune.parameters import Choice, Real
 from wattloop.tune.problem import Limits, Problem, Quality
 from wattloop.tune.progress import EpochPoint, Progress, RateLoss, Status
 from wattloop.tune.segment import Segment
-from wattloop.tune.space import Space
+from wattloop.tune.space import Choice, Real, Space
 from wattloop.tune.strategies import strategy_named
-from wattloop.tune.strategies.sm2 import Sm2
-from wattloop.tune.strategies.sm2_halving import kept_half
+from wattloop.tune.strategies.sm2.halving import kept_half
+from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 

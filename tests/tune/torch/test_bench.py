@@ -9,16 +9,16 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 import numpy as np  # noqa: E402 - after the check for torch
 
 from wattloop.core.errors import ConfigError  # noqa: E402 - after the skip
-from wattloop.tune.bench import Past  # noqa: E402 - after the skip
 from wattloop.tune.early_stopping import EarlyStopping  # noqa: E402 - after the skip
-from wattloop.tune.metering import Joules  # noqa: E402 - after the skip
+from wattloop.tune.executors.base import TrainedSoFar  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.segment import CapSearch, RateSweep, Segment, Until  # noqa: E402 - after the skip
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
-from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402 - after the skip
-from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402 - after the skip
-from wattloop.tune.torch.training import Training  # noqa: E402 - after the skip
+from wattloop.tune.segment_meter import Joules  # noqa: E402 - after the skip
 
 WATTS = 50.0
 QUALITY = Quality(metric="accuracy", target=0.97)
@@ -90,8 +90,8 @@ def training(**changes) -> Training:
     return Training(**(facts | changes))
 
 
-def bench(made: Training | None = None, **options) -> TorchBench:
-    return TorchBench(
+def bench(made: Training | None = None, **options) -> TorchExecutor:
+    return TorchExecutor(
         made or training(), options.pop("quality", QUALITY), energy=Sensor(), **options
     )
 
@@ -102,7 +102,7 @@ def segment(epochs=None, *, candidate="a", batch_size=32, lr=0.05, **more) -> Se
     return Segment(key=candidate, candidate=candidate, parameters=parameters, until=until, **more)
 
 
-def weights(made: TorchBench, candidate: str = "a") -> dict[str, "torch.Tensor"]:
+def weights(made: TorchExecutor, candidate: str = "a") -> dict[str, "torch.Tensor"]:
     return {n: t.clone() for n, t in made.model(candidate).state_dict().items()}
 
 
@@ -246,7 +246,7 @@ def test_a_sensor_that_time_does_not_help_is_given_up() -> None:
         def between(self, begin_s, end_s):
             return Joules(WATTS * (end_s - begin_s), 0.2 * WATTS * (end_s - begin_s), "estimated")
 
-    made = TorchBench(training(), QUALITY, energy=Rough(), longest_s=15.0)
+    made = TorchExecutor(training(), QUALITY, energy=Rough(), longest_s=15.0)
     swept = made.run(segment(rates=SWEEP, keep=False))
     assert swept.metrics["epoch_uncertainty_j"] == pytest.approx(
         0.2 * swept.metrics["epoch_energy_j"]
@@ -338,12 +338,12 @@ def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
     first.run(segment(3))  # the kill came before the search noted this one
     del first
     again = bench(checkpoints=tmp_path)
-    again.recall({"a": Past(epochs=2.0, time_s=7.0, energy_j=90.0)})
+    again.recall({"a": TrainedSoFar(epochs=2.0, time_s=7.0, energy_j=90.0)})
     gone_on = again.run(segment(4))
     assert same(weights(whole), weights(again))
     assert gone_on.curve[0].energy_j > 90 and gone_on.curve[0].time_s > 7
     lost = bench(checkpoints=tmp_path / "other")
-    lost.recall({"a": Past(epochs=2.0)})
+    lost.recall({"a": TrainedSoFar(epochs=2.0)})
     with pytest.raises(ConfigError, match="no checkpoint of 'a' after 2 epochs"):
         lost.run(segment(4))
     again.let_go("a")
@@ -353,7 +353,7 @@ def test_a_killed_search_goes_on_from_disk(tmp_path) -> None:
 def test_with_the_meters_of_this_machine(tmp_path, monkeypatch) -> None:
     """Promise: without anything given, energy comes from this machine's meters, or is None."""
     monkeypatch.setenv("WATTLOOP_STORE", str(tmp_path / "runs.db"))
-    made = TorchBench(training(), QUALITY, energy=SessionEnergy(keep=False), longest_s=0.2)
+    made = TorchExecutor(training(), QUALITY, energy=SessionEnergy(keep=False), longest_s=0.2)
     progress = made.run(segment(1))
     made.close()
     assert progress.time_s > 0

@@ -10,16 +10,18 @@ from tests.characterize.virtual_caps import settle  # noqa: E402 - after the che
 from tests.tune.test_levers_and_caps import CAPS, QUICK, SETTINGS, limits  # noqa: E402 - after the skip
 
 from wattloop.characterize.cap_prior import physical_curves  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.batches import FlexibleBatches  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.energy import SessionEnergy  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.training import Training  # noqa: E402 - after the skip
 from wattloop.tune.levers import LeverBoard  # noqa: E402 - after the skip
-from wattloop.tune.parameters import Choice  # noqa: E402 - after the skip
 from wattloop.tune.problem import Quality  # noqa: E402 - after the skip
 from wattloop.tune.progress import Status  # noqa: E402 - after the skip
 from wattloop.tune.segment import Segment, Until  # noqa: E402 - after the skip
-from wattloop.tune.space import Space  # noqa: E402 - after the skip
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
-from wattloop.tune.torch.energy import SessionEnergy  # noqa: E402 - after the skip
-from wattloop.tune.torch.flexible_batches import FlexibleBatches  # noqa: E402 - after the skip
-from wattloop.tune.torch.training import Training  # noqa: E402 - after the skip
+from wattloop.tune.space import (
+    Choice,
+    Space,
+)
 from wattloop.virtual.machine import shared_gpus  # noqa: E402 - after the skip
 
 SPACE = Space(
@@ -55,7 +57,7 @@ def bench(tmp_path):
         data=FlexibleBatches(torch.randn(160, 3), unit=4),
         evaluate=lambda model: {"accuracy": 0.5},
     )
-    made = TorchBench(
+    made = TorchExecutor(
         training,
         Quality(metric="accuracy"),
         energy=SessionEnergy(settings=settings),

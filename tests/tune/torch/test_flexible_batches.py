@@ -3,7 +3,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 
 from wattloop.core.errors import ConfigError  # noqa: E402 - after the check for torch
-from wattloop.tune.torch.flexible_batches import FlexibleBatches, windows_of  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.batches import FlexibleBatches, windows_of  # noqa: E402 - after the skip
 
 
 def numbers(count: int) -> "torch.Tensor":

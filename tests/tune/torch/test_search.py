@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch", reason="trainings in PyTorch need torch")
 from tests.tune.torch.test_bench import Sensor, training  # noqa: E402 - after the check for torch
 
 from wattloop.store.experiments import read_trials  # noqa: E402 - after the skip
-from wattloop.tune.parameters import Choice, Real  # noqa: E402 - after the skip
+from wattloop.tune.executors.torch.executor import TorchExecutor  # noqa: E402 - after the skip
 from wattloop.tune.problem import Limits, Problem, Quality  # noqa: E402 - after the skip
-from wattloop.tune.search_loop import Search  # noqa: E402 - after the skip
-from wattloop.tune.search_record import SearchRecord, open_search  # noqa: E402 - after the skip
-from wattloop.tune.space import Space  # noqa: E402 - after the skip
-from wattloop.tune.strategies.sm2 import Sm2  # noqa: E402 - after the skip
-from wattloop.tune.torch.bench import TorchBench  # noqa: E402 - after the skip
+from wattloop.tune.search import Search  # noqa: E402 - after the skip
+from wattloop.tune.search_store import SearchRecord, open_search  # noqa: E402 - after the skip
+from wattloop.tune.space import (  # noqa: E402 - after the skip
+    Choice,
+    Real,
+    Space,
+)
+from wattloop.tune.strategies.sm2.sm2 import Sm2  # noqa: E402 - after the skip
 
 PROBLEM = Problem(
     space=Space(
@@ -34,7 +37,7 @@ class Killed(BaseException):
     """As a signal would end the process."""
 
 
-class Cut(TorchBench):
+class Cut(TorchExecutor):
     """Dies before a segment."""
 
     left = 10**9

@@ -12,7 +12,7 @@ from typing import Any
 
 from wattloop.report.figures.rows import rows_data
 from wattloop.report.figures.style import BEST, GREY, HEIGHT, PALETTE, WIDTH, colour, styled
-from wattloop.tune.strategies.sm2 import Sm2
+from wattloop.tune.strategies.sm2.sm2 import Sm2
 
 __all__ = ["SweptRates", "course_figure", "rate_figure", "sm2_figures"]
 

@@ -9,7 +9,7 @@ from wattloop.analyze.table import Table
 if TYPE_CHECKING:
     from wattloop.store.database import Store
     from wattloop.store.experiments import Experiment
-    from wattloop.tune.history import CandidateResult, SearchSummary
+    from wattloop.tune.results import CandidateResult, SearchSummary
 
 __all__ = ["search_table"]
 
@@ -35,7 +35,7 @@ def search_table(
         results: columns that came out; all that are known when not given.
         looked: candidates and summary, where they were read already.
     """
-    from wattloop.tune.history import (
+    from wattloop.tune.results import (
         candidates_of,
         parameter_columns,
         quality_of,

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras.callbacks import Callback
 
-from wattloop.tune.running_trial import current_trial
+from wattloop.tune.current_trial import current_trial
 from wattloop.tune.trial import Trial
 
 __all__ = ["TuneCallback"]

@@ -1,30 +1,341 @@
-"""What can be replayed, by name, and what each is told of a workload."""
+"""Policies for a recurring job, among them Zeus (NSDI 2023) as a baseline."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean, pvariance
+from typing import Protocol
+
+import numpy as np
 
 from wattloop.core.errors import ConfigError
-from wattloop.tune.parameters import Choice, Parameter
 from wattloop.tune.problem import Limits, Problem
-from wattloop.tune.replay.bench import BATCH
-from wattloop.tune.replay.policy import DefaultCapPolicy, Policy, RacePolicy, SearchPolicy
-from wattloop.tune.replay.workload import Workload
-from wattloop.tune.replay.zeus import ZeusPolicy
-from wattloop.tune.segment import CAP_LEVER, CapSearch, Value
-from wattloop.tune.space import Space
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.replay.executor import BATCH, ReplayExecutor
+from wattloop.tune.replay.tables import RecordedWorkload
+from wattloop.tune.segment import CAP_LEVER, CapSearch, Segment, Until, Value
+from wattloop.tune.space import Choice, Parameter, Space
 from wattloop.tune.strategies import strategy_named
-from wattloop.tune.strategies.race import Race
-from wattloop.tune.strategy import Strategy
+from wattloop.tune.strategies.base import WAIT, Strategy
+from wattloop.tune.strategies.race.race import Race
+from wattloop.tune.strategies.race.warm_start import WarmStart
 
-__all__ = ["POLICIES", "check_policy", "policy", "replay_problem"]
+TRIES = 5
+
+
+"""A job that fails is begun anew, but not for ever."""
+
+
+CLOSE = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One run of the job, up to the target.
+
+    Attributes:
+        energy_j: everything that was spent, truly.
+        winner_j: of it, on the training that is the winner's.
+        batch_size, cap_w: the winner; None when the target was not reached.
+        failures: trainings meant to reach the target that did not.
+        close_j: spent until the best known was within 5% of the best possible; None if it never
+            was, or was not looked at.
+    """
+
+    energy_j: float
+    winner_j: float = 0.0
+    batch_size: int | None = None
+    cap_w: float | None = None
+    failures: int = 0
+    close_j: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the job was done."""
+        return self.batch_size is not None
+
+
+class ReplayPolicy(Protocol):
+    """Serves the same job, time after time."""
+
+    def serve(self, bench: ReplayExecutor) -> Served:
+        """Run it once, on a fresh bench, until the target is reached."""
+
+
+class SearchPolicy:
+    """Any strategy: search once, then train its choice for ever.
+
+    Args:
+        workload: what is searched.
+        make: the strategy.
+    """
+
+    def __init__(self, workload: RecordedWorkload, make: Callable[[], Strategy]) -> None:
+        self.workload, self._make = workload, make
+        self._chosen: tuple[int, float] | None = None
+
+    def serve(self, bench: ReplayExecutor) -> Served:
+        """The first time search, then train."""
+        if self._chosen is not None:
+            return _trained(bench, self._chosen)
+        strategy = self._make()
+        close_j = _searched(strategy, bench)
+        best = strategy.best()
+        if best is not None and best.candidate in bench.reached:
+            self._chosen = bench.trained[best.candidate]
+            spent_j = bench.spent_j[best.candidate]
+            return Served(bench.total_j, spent_j, *self._chosen, close_j=close_j)
+        # The job is still to be done: with its choice, or the default where there is none.
+        default = (self.workload.default, self.workload.curves[self.workload.default].caps_w[-1])
+        self._chosen = default if best is None else bench.trained[best.candidate]
+        done = _trained(bench, self._chosen)
+        return replace(done, failures=done.failures + (best is None))
+
+
+class RacePolicy:
+    """`race`, which remembers the job.
+
+    Args:
+        make: a race with what is remembered.
+    """
+
+    def __init__(self, make: Callable[[WarmStart], Race]) -> None:
+        self._make = make
+        self._memory = WarmStart()
+
+    def serve(self, bench: ReplayExecutor) -> Served:
+        """Search with what is remembered, and remember more."""
+        again = bool(self._memory)
+        race = self._make(self._memory)
+        close_j = _searched(race, bench)
+        race.remember(self._memory)
+        best = race.best()
+        failed = sum(bool(runner.fault) and not runner.slow for runner in race.runners)
+        if best is None:
+            return Served(bench.total_j, failures=max(failed, 1))
+        return Served(
+            bench.total_j,
+            bench.spent_j[best.candidate],
+            *bench.trained[best.candidate],
+            failures=failed if again else 0,
+            close_j=close_j,
+        )
+
+
+class DefaultCapPolicy:
+    """The default batch size at the cap that is found in the first training."""
+
+    def __init__(self, workload: RecordedWorkload) -> None:
+        self.workload = workload
+        self._cap_w: float | None = None
+
+    def serve(self, bench: ReplayExecutor) -> Served:
+        """Train the default."""
+        if self._cap_w is not None:
+            return _trained(bench, (self.workload.default, self._cap_w))
+        for attempt in range(TRIES):
+            name = f"first {attempt}"
+            progress = _train(bench, self.workload.default, None, name)
+            self._cap_w = bench.trained[name][1]
+            if progress.cap is None:  # it ended before a cap was found
+                self._cap_w = None
+            if name in bench.reached:
+                return Served(
+                    bench.total_j, bench.spent_j[name], *bench.trained[name], failures=attempt
+                )
+        return Served(bench.total_j, failures=TRIES)
+
+
+def _searched(strategy: Strategy, bench: ReplayExecutor) -> float | None:
+    """Run everything the strategy asks for; what was spent when its choice first was close."""
+    workload, close_j = bench.workload, None
+    while (segment := strategy.ask()) is not None:
+        assert segment is not WAIT  # one segment at a time
+        strategy.tell(segment, bench.run(segment))
+        alive = strategy.alive()
+        if alive is not None and segment.candidate not in alive:
+            bench.let_go(segment.candidate)
+        if close_j is None and segment.candidate in bench.reached:
+            best = strategy.best()
+            if best is not None and best.candidate in bench.reached:
+                taken_j = workload.energy_j(*bench.trained[best.candidate])
+                if taken_j <= CLOSE * workload.oracle_energy_j:
+                    close_j = bench.total_j
+    return close_j
+
+
+def _trained(bench: ReplayExecutor, chosen: tuple[int, float]) -> Served:
+    """A training of the choice, begun anew where it fails."""
+    for attempt in range(TRIES):
+        name = f"run {attempt}"
+        _train(bench, *chosen, name)
+        if name in bench.reached:
+            return Served(bench.total_j, bench.spent_j[name], *chosen, failures=attempt)
+    return Served(bench.total_j, failures=TRIES)
+
+
+def _train(bench: ReplayExecutor, batch_size: int, cap_w: float | None, name: str) -> Progress:
+    """One whole training; a cap of None is looked for on the way."""
+    return bench.run(
+        Segment(
+            key=name,
+            candidate=name,
+            parameters={BATCH: batch_size},
+            levers={} if cap_w is None else {CAP_LEVER: cap_w},
+            cap=CapSearch() if cap_w is None else None,
+        )
+    )
+
+
+# The policy of Zeus (NSDI 2023), re-implemented from the paper as a baseline.
+#
+# Batch sizes by exploration with pruning, then Thompson sampling with Gaussian arms; power limits
+# by
+# just-in-time profiling: every limit for a few seconds at the beginning of the first training with
+# a
+# batch size. The cost is energy (eta = 1). A training is stopped when it has cost `BETA` times the
+# least cost of any so far.
+
+BETA = 2.0
+
+
+PROFILE_S = 5.0
+
+
+ROUNDS = 2
+
+
+TRIES_zeus = 40
+
+
+class ZeusPolicy:
+    """Serves a recurring job as Zeus does.
+
+    Args:
+        workload: its batch sizes and default.
+        seed: of the sampling.
+    """
+
+    def __init__(self, workload: RecordedWorkload, seed: int) -> None:
+        self.workload = workload
+        self._draw = np.random.default_rng([seed, 2023])
+        self._caps: dict[int, float] = {}
+        self._costs: dict[int, list[float]] = {}
+        self._worked = True
+        """Whether the training before reached the target; steers the exploration."""
+        self._arms: list[int] = []
+        self._exploration: Iterator[int] | None = self._explore()
+
+    def serve(self, bench: ReplayExecutor) -> Served:
+        """One training after the other, as the policy says, until one reaches the target."""
+        for attempt in range(TRIES_zeus):
+            size = self._next()
+            label = f"run {attempt}"
+            self._worked, told_j = self._train(bench, size, label)
+            if self._worked:
+                self._costs.setdefault(size, []).append(told_j)
+                return Served(bench.total_j, bench.spent_j[label], *bench.trained[label])
+        return Served(bench.total_j, failures=1)
+
+    # -- batch sizes -----------------------------------------------------------------------
+
+    def _next(self) -> int:
+        if self._exploration is not None:
+            size = next(self._exploration, None)
+            if size is not None:
+                return size
+            self._exploration = None
+        return min(self._arms, key=self._sampled_cost)
+
+    def _explore(self) -> Iterator[int]:
+        """Down from the default until one fails, then up; again from the best of the good ones."""
+        sizes, start = list(self.workload.batch_sizes), self.workload.default
+        for _ in range(ROUNDS):
+            good: list[int] = []
+            yield start
+            if self._worked:
+                good.append(start)
+            for side in (
+                [s for s in reversed(sizes) if s < start],
+                [s for s in sizes if s > start],
+            ):
+                for size in side:
+                    yield size
+                    if not self._worked:
+                        break
+                    good.append(size)
+            sizes = sorted(good) or [start]
+            start = min(sizes, key=lambda s: fmean(self._costs.get(s, [math.inf])))
+        self._arms = sizes
+
+    def _sampled_cost(self, size: int) -> float:
+        """Thompson: a draw from the belief about the mean cost of an arm, flat before anything."""
+        costs = self._costs.get(size, [])
+        if not costs:
+            return -math.inf
+        deviation = math.sqrt(pvariance(costs) / len(costs))
+        return float(self._draw.normal(fmean(costs), deviation))
+
+    # -- one training ----------------------------------------------------------------------
+
+    def _train(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool, float]:
+        """Whether it reached the target, and its energy as the meter says."""
+        least_j = min((min(costs) for costs in self._costs.values()), default=math.inf)
+        told_j = 0.0
+        while True:
+            until = Until()
+            if size not in self._caps:
+                done, told_j = self._profile(bench, size, label)
+                if done is not None:
+                    return done, told_j
+            if math.isfinite(least_j):
+                until = Until(energy_j=max(BETA * least_j - told_j, 0.0))
+            progress = self._segment(bench, size, label, self._caps[size], until)
+            told_j += progress.energy_j or 0.0
+            if progress.status is not Status.PAUSED:
+                return progress.status is Status.REACHED, told_j
+            if told_j >= BETA * least_j:
+                return False, told_j
+
+    def _profile(self, bench: ReplayExecutor, size: int, label: str) -> tuple[bool | None, float]:
+        """Every limit for some seconds; the training may end meanwhile."""
+        told_j, per_epoch = 0.0, {}
+        before = 0.0
+        for cap_w in reversed(self.workload.curves[size].caps_w):
+            until = Until(time_s=PROFILE_S, anywhere=True)
+            progress = self._segment(bench, size, label, cap_w, until)
+            told_j += progress.energy_j or 0.0
+            if progress.status is not Status.PAUSED:
+                return progress.status is Status.REACHED, told_j
+            per_epoch[cap_w] = (progress.energy_j or 0.0) / (progress.epochs - before)
+            before = progress.epochs
+        self._caps[size] = min(per_epoch, key=lambda cap_w: per_epoch[cap_w])
+        return None, told_j
+
+    def _segment(
+        self, bench: ReplayExecutor, size: int, label: str, cap_w: float, until: Until
+    ) -> Progress:
+        return bench.run(
+            Segment(
+                key=label,
+                candidate=label,
+                parameters={BATCH: size},
+                levers={CAP_LEVER: cap_w},
+                until=until,
+            )
+        )
+
 
 RANDOM = 20
+
+
 """Configurations that `random` tries."""
 
-Make = Callable[[Workload, int], Policy]
+
+Make = Callable[[RecordedWorkload, int], ReplayPolicy]
 
 
-def policy(name: str, workload: Workload, seed: int) -> Policy:
+def policy(name: str, workload: RecordedWorkload, seed: int) -> ReplayPolicy:
     """The policy called `name`, for one workload.
 
     Raises:
@@ -40,7 +351,7 @@ def check_policy(name: str) -> None:
         raise ConfigError(f"unknown strategy '{name}'; known are {', '.join(POLICIES)}")
 
 
-def replay_problem(workload: Workload, seed: int, *, caps: bool = True) -> Problem:
+def replay_problem(workload: RecordedWorkload, seed: int, *, caps: bool = True) -> Problem:
     """What a strategy is told: batch sizes, and a cap to be found inside trainings; with `caps`
     False, the caps are a parameter like any other.
     """
@@ -60,15 +371,15 @@ def replay_problem(workload: Workload, seed: int, *, caps: bool = True) -> Probl
     )
 
 
-def _race(workload: Workload, seed: int) -> Policy:
+def _race(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
     problem = replay_problem(workload, seed)
     return RacePolicy(lambda memory: Race(problem, memory=memory))
 
 
-def _searched(name: str, *, caps: bool, most: int | None = None) -> Make:
+def _searched_policies(name: str, *, caps: bool, most: int | None = None) -> Make:
     """Any strategy of the package; grid and random try caps like any other parameter."""
 
-    def make(workload: Workload, seed: int) -> Policy:
+    def make(workload: RecordedWorkload, seed: int) -> ReplayPolicy:
         problem = replay_problem(workload, seed, caps=caps)
         if most is not None:
             problem = _limited(problem, most)
@@ -87,11 +398,13 @@ def _limited(problem: Problem, candidates: int) -> Problem:
 
 POLICIES: Mapping[str, Make] = {
     "race": _race,
-    "sm2": _searched("sm2", caps=True),
-    "grid": _searched("grid", caps=False),
-    "random": _searched("random", caps=False, most=RANDOM),
+    "sm2": _searched_policies("sm2", caps=True),
+    "grid": _searched_policies("grid", caps=False),
+    "random": _searched_policies("random", caps=False, most=RANDOM),
     "zeus": ZeusPolicy,
     "default-cap": lambda workload, seed: DefaultCapPolicy(workload),
-    "asha": _searched("asha", caps=True),
+    "asha": _searched_policies("asha", caps=True),
 }
+
+
 """Name -> policy. `asha` is there to see what plain halving does."""

@@ -11,13 +11,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
-from wattloop.tune.replay.bench import ReplayBench
-from wattloop.tune.replay.cap_scripts import CapScripts
-from wattloop.tune.replay.policies import policy
-from wattloop.tune.replay.policy import CLOSE, Policy, Served
-from wattloop.tune.replay.workload import Workload
+from wattloop.tune.replay.executor import CapScripts, ReplayExecutor
+from wattloop.tune.replay.policies import CLOSE, ReplayPolicy, Served, policy
+from wattloop.tune.replay.tables import RecordedWorkload
 
-__all__ = ["FIGURES", "Entry", "medians", "replay"]
+__all__ = ["FIGURES", "ReplayEntry", "medians", "replay"]
 
 FIGURES = {
     "explore_d": "energy of the first search that did not train its winner, in D",
@@ -35,7 +33,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ReplayEntry:
     """One workload on one GPU; see `FIGURES`. None: fewer runs were replayed, or it never was."""
 
     gpu: str
@@ -60,15 +58,15 @@ class Entry:
 
 
 def replay(
-    workload: Workload,
+    workload: RecordedWorkload,
     name: str,
     *,
     seeds: int = 20,
     recurrences: int = 50,
     scripts: CapScripts | None = None,
-    make: Callable[[Workload, int], Policy] | None = None,
+    make: Callable[[RecordedWorkload, int], ReplayPolicy] | None = None,
     advance: Callable[[], None] = lambda: None,
-) -> Entry:
+) -> ReplayEntry:
     """One strategy on one workload.
 
     Args:
@@ -85,13 +83,16 @@ def replay(
     for seed in range(seeds):
         one = policy(name, workload, seed) if make is None else make(workload, seed)
         served.append(
-            [one.serve(ReplayBench(workload, scripts, [seed, run])) for run in range(recurrences)]
+            [
+                one.serve(ReplayExecutor(workload, scripts, [seed, run]))
+                for run in range(recurrences)
+            ]
         )
         advance()
     return _entry(workload, served)
 
 
-def medians(entries: Sequence[Entry]) -> dict[str, float | None]:
+def medians(entries: Sequence[ReplayEntry]) -> dict[str, float | None]:
     """Over workloads, of each figure that at least one has."""
     found: dict[str, float | None] = {}
     for name in FIGURES:
@@ -100,7 +101,7 @@ def medians(entries: Sequence[Entry]) -> dict[str, float | None]:
     return found
 
 
-def _entry(workload: Workload, served: Sequence[Sequence[Served]]) -> Entry:
+def _entry(workload: RecordedWorkload, served: Sequence[Sequence[Served]]) -> ReplayEntry:
     whole_j, oracle_j = workload.default_energy_j, workload.oracle_energy_j
     first = [runs[0] for runs in served]
     final = [
@@ -109,7 +110,7 @@ def _entry(workload: Workload, served: Sequence[Sequence[Served]]) -> Entry:
         if run.batch_size is not None and run.cap_w is not None
     ]
     close = [run.close_j / whole_j for run in first if run.close_j is not None]
-    return Entry(
+    return ReplayEntry(
         gpu=workload.gpu,
         dataset=workload.dataset,
         network=workload.network,

@@ -1,30 +1,128 @@
-"""Measured tables of the form that the Zeus library's artifact has, joined to workloads.
-
-- power (one file per GPU): dataset, network, batch_size, optimizer, power_limit (W),
-  time_per_epoch (s), average_power (W)
-- train: dataset, network, batch_size, optimizer, learning_rate, run (the training seed),
-  target_metric, target_epoch (empty or nan where that run never reached it)
-- problems: dataset, network, optimizer, target_metric, higher_is_better (1 or 0), max_epochs,
-  default_batch_size
-
-Other columns are left alone. Only batch sizes that are in both of the first two can be replayed.
-"""
+"""Measured tables of the Zeus library's artifact, joined to workloads."""
 
 import csv
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from wattloop.characterize.cap_table import MeasuredCurve, read_curves
 from wattloop.core.errors import ConfigError
 from wattloop.core.user_path import user_path
 from wattloop.tune.problem import Quality
-from wattloop.tune.replay.workload import METRIC, Training, Workload
 
-__all__ = ["PROBLEM_COLUMNS", "TRAIN_COLUMNS", "LeftOut", "read_workloads"]
+METRIC = "quality"
+
+
+@dataclass(frozen=True)
+class RecordedTraining:
+    """One training that was recorded: the epoch at which each quality was first reached.
+
+    Attributes:
+        levels: (quality, epoch), from the easiest level to the hardest that was reached.
+    """
+
+    levels: tuple[tuple[float, int], ...]
+
+    @cached_property
+    def _epochs(self) -> list[int]:
+        return [epoch for _, epoch in self.levels]
+
+    def quality(self, epochs: float) -> float | None:
+        """The hardest level reached after so many epochs; None before the first. Nothing is
+        interpolated: that would tell when the next level is due.
+        """
+        count = bisect_right(self._epochs, epochs + 1e-9)
+        return self.levels[count - 1][0] if count else None
+
+    def epochs_to(self, wanted: Quality) -> int | None:
+        """Epochs until the quality is good enough; None when it never was."""
+        return next((epoch for level, epoch in self.levels if wanted.reached(level)), None)
+
+
+@dataclass(frozen=True)
+class RecordedWorkload:
+    """A problem with everything that was measured for it on one GPU.
+
+    Attributes:
+        gpu: from the name of the table.
+        max_epochs: a training that is not there by then has failed.
+        default: the default batch size, of those that were measured.
+        curves: time and power of an epoch at each cap, by batch size.
+        trainings: one per training seed, by batch size; the same batch sizes as `curves`.
+    """
+
+    gpu: str
+    dataset: str
+    network: str
+    optimizer: str
+    wanted: Quality
+    max_epochs: int
+    default: int
+    curves: Mapping[int, MeasuredCurve]
+    trainings: Mapping[int, tuple[RecordedTraining, ...]]
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.dataset}/{self.network} on {self.gpu}"
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those that can be replayed, ascending."""
+        return tuple(sorted(self.curves))
+
+    def epoch_energy_j(self, batch_size: int, cap_w: float) -> float:
+        """Of one epoch."""
+        curve = self.curves[batch_size]
+        at = curve.caps_w.index(cap_w)
+        return curve.time_s[at] * curve.power_w[at]
+
+    def best_cap_w(self, batch_size: int) -> float:
+        """The cap with the least energy."""
+        caps = self.curves[batch_size].caps_w
+        return min(caps, key=lambda cap_w: self.epoch_energy_j(batch_size, cap_w))
+
+    def epochs(self, batch_size: int) -> float:
+        """Expected epochs until the target is reached, trainings that failed and were begun anew
+        included; infinite when none ever reached it.
+        """
+        taken = [training.epochs_to(self.wanted) for training in self.trainings[batch_size]]
+        good = [n for n in taken if n is not None and n <= self.max_epochs]
+        if not good:
+            return math.inf
+        return fmean(good) + (len(taken) - len(good)) * self.max_epochs / len(good)
+
+    def energy_j(self, batch_size: int, cap_w: float) -> float:
+        """Expected energy until the target is reached."""
+        return self.epochs(batch_size) * self.epoch_energy_j(batch_size, cap_w)
+
+    @cached_property
+    def default_energy_j(self) -> float:
+        """D: the default batch size at the highest cap."""
+        return self.energy_j(self.default, self.curves[self.default].caps_w[-1])
+
+    @cached_property
+    def oracle_energy_j(self) -> float:
+        """The least over batch sizes and caps."""
+        return min(self.energy_j(b, self.best_cap_w(b)) for b in self.batch_sizes)
+
+
+# Measured tables of the form that the Zeus library's artifact has, joined to workloads.
+#
+# - power (one file per GPU): dataset, network, batch_size, optimizer, power_limit (W),
+#   time_per_epoch (s), average_power (W)
+# - train: dataset, network, batch_size, optimizer, learning_rate, run (the training seed),
+#   target_metric, target_epoch (empty or nan where that run never reached it)
+# - problems: dataset, network, optimizer, target_metric, higher_is_better (1 or 0), max_epochs,
+#   default_batch_size
+#
+# Other columns are left alone. Only batch sizes that are in both of the first two can be replayed.
 
 TRAIN_COLUMNS = (
     "dataset",
@@ -35,6 +133,8 @@ TRAIN_COLUMNS = (
     "target_metric",
     "target_epoch",
 )
+
+
 PROBLEM_COLUMNS = (
     "dataset",
     "network",
@@ -44,6 +144,8 @@ PROBLEM_COLUMNS = (
     "max_epochs",
     "default_batch_size",
 )
+
+
 YES = {
     **dict.fromkeys(("1", "1.0", "true", "yes"), True),
     **dict.fromkeys(("0", "0.0", "false", "no"), False),
@@ -74,12 +176,14 @@ class _Problem(NamedTuple):
 
 
 _Levels = dict[tuple[str, str], list[tuple[float, float]]]
+
+
 """(learning rate, run) -> (level, epoch)."""
 
 
 def read_workloads(
     power: Sequence[str | Path], train: str | Path, problems: str | Path
-) -> tuple[list[Workload], list[LeftOut]]:
+) -> tuple[list[RecordedWorkload], list[LeftOut]]:
     """Every problem on every GPU, and those left out.
 
     Raises:
@@ -87,7 +191,7 @@ def read_workloads(
     """
     wanted = list(dict.fromkeys(_read_problems(problems)))  # the same twice counts once
     recorded = _read_train(train)
-    found: list[Workload] = []
+    found: list[RecordedWorkload] = []
     left: list[LeftOut] = []
     for table in power:
         gpu = _gpu_name(table)
@@ -113,7 +217,7 @@ def _join(
     problem: _Problem,
     curves: dict[int, MeasuredCurve],
     recorded: dict[int, _Levels],
-) -> Workload | str:
+) -> RecordedWorkload | str:
     if not curves:
         return "no rows of it in the power table"
     if not recorded:
@@ -122,7 +226,7 @@ def _join(
     if not both:
         return "no batch size is in both tables"
     trainings = {size: _trainings(problem.wanted, recorded[size]) for size in both}
-    made = Workload(
+    made = RecordedWorkload(
         gpu,
         *problem.key,
         wanted=problem.wanted,
@@ -145,7 +249,7 @@ def _default(asked: int, largest: int, both: Sequence[int]) -> int:
     return min(both, key=lambda other: (abs(math.log(other / size)), other))
 
 
-def _trainings(wanted: Quality, recorded: _Levels) -> tuple[Training, ...]:
+def _trainings(wanted: Quality, recorded: _Levels) -> tuple[RecordedTraining, ...]:
     """One per run, at the learning rate that most runs have."""
     rates = Counter(rate for rate, _ in recorded)
     rate = max(rates, key=lambda one: rates[one])
@@ -154,14 +258,14 @@ def _trainings(wanted: Quality, recorded: _Levels) -> tuple[Training, ...]:
     )
 
 
-def _training(wanted: Quality, levels: list[tuple[float, float]]) -> Training:
+def _training(wanted: Quality, levels: list[tuple[float, float]]) -> RecordedTraining:
     """Easiest level first; a harder level is never reached before an easier one."""
     reached = [(level, epoch) for level, epoch in levels if math.isfinite(epoch)]
     ordered: list[tuple[float, int]] = []
     for level, epoch in sorted(reached, reverse=not wanted.maximize):
         before = ordered[-1][1] if ordered else 1
         ordered.append((level, max(before, math.ceil(epoch))))
-    return Training(tuple(ordered))
+    return RecordedTraining(tuple(ordered))
 
 
 def _read_problems(table: str | Path) -> Iterator[_Problem]:

@@ -11,20 +11,20 @@ from wattloop.hardware.lined_yaml import nearest
 if TYPE_CHECKING:
     from wattloop.tune.problem import Problem
     from wattloop.tune.spec import SearchSpec
-    from wattloop.tune.strategy import Strategy
+    from wattloop.tune.strategies.base import Strategy
 
 __all__ = ["STRATEGIES", "strategy_for", "strategy_named"]
 
 STRATEGIES: Mapping[str, str] = {
-    "race": "wattloop.tune.strategies.race:Race",
-    "sm2": "wattloop.tune.strategies.sm2:Sm2",
-    "grid": "wattloop.tune.strategies.grid:Grid",
-    "random": "wattloop.tune.strategies.random:Random",
+    "race": "wattloop.tune.strategies.race.race:Race",
+    "sm2": "wattloop.tune.strategies.sm2.sm2:Sm2",
+    "grid": "wattloop.tune.strategies.exhaustive:Grid",
+    "random": "wattloop.tune.strategies.exhaustive:Random",
     "tpe": "wattloop.tune.strategies.optuna:Tpe",
     "nsga2": "wattloop.tune.strategies.optuna:Nsga2",
     "gp": "wattloop.tune.strategies.optuna:Gp",
-    "asha": "wattloop.tune.strategies.asha:Asha",
-    "hyperband": "wattloop.tune.strategies.hyperband:Hyperband",
+    "asha": "wattloop.tune.strategies.successive_halving:Asha",
+    "hyperband": "wattloop.tune.strategies.successive_halving:Hyperband",
 }
 """Name -> module and class; loaded when it is asked for."""
 

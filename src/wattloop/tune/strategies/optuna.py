@@ -1,32 +1,176 @@
-"""Samplers of Optuna: TPE, NSGA-II for several objectives, Gaussian processes.
-
-A proposal depends on nothing but the results told so far, in the order in which they were told,
-and on how many configurations were begun: every one comes from a new sampler with a seed of its
-own. So a search goes on exactly where it was when its results are given back to the study, which
-takes milliseconds, where asking the sampler for all of them again would take minutes.
-
-A training that misses the target is told as one that violates a constraint, by as much as it
-misses; one that failed is not told at all, and its configuration is not proposed again.
-"""
+"""Samplers of Optuna: TPE, NSGA-II for several objectives, Gaussian processes."""
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wattloop.core.errors import ConfigError, StrategyError
-from wattloop.tune.engines.optuna_space import distributions, frozen, library, new_study, suggested
 from wattloop.tune.problem import Problem
-from wattloop.tune.segment import Segment
-from wattloop.tune.space import Configuration
-from wattloop.tune.strategies.ledger import Candidate
-from wattloop.tune.strategies.one_by_one import OneByOne, check_ends
-from wattloop.tune.strategy import Event
+from wattloop.tune.segment import Segment, Value
+from wattloop.tune.space import Choice, Configuration, Integer, Linked, Parameter, Real, Space
+from wattloop.tune.strategies.base import StrategyEvent
+from wattloop.tune.strategies.candidates import Candidate
+from wattloop.tune.strategies.exhaustive import OneByOne, check_ends
 
-__all__ = ["Gp", "Nsga2", "Tpe"]
+REMEDY = "pip install 'wattloop[tune]'"
+
+
+def library(what: str) -> Any:
+    """Optuna itself.
+
+    Raises:
+        ConfigError: it is not installed; the message has the command that installs it.
+    """
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(f"{what} needs optuna, which is not installed: {REMEDY}") from None
+    return optuna
+
+
+def new_study(directions: Sequence[str], **more: Any) -> Any:
+    """A study; in memory unless `more` has a storage. Nothing is printed about it."""
+    optuna = library("optuna")
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(directions=list(directions), **more)
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """Name -> distribution, of all parameters with several values of their own."""
+    return {name: _distribution(space.parameters[name]) for name in space.varied}
+
+
+def suggested(space: Space, known: Mapping[str, Any], trial: Any) -> Configuration:
+    """The configuration that a trial suggests, conditions and links kept."""
+    found: dict[str, Value] = {}
+    for name in space.order:
+        if not space.active(name, found):
+            continue
+        parameter = space.parameters[name]
+        if isinstance(parameter, Linked):
+            found[name] = found[parameter.same_as]
+        elif name in known:
+            value = _suggest(trial, name, known[name])
+            rounds = isinstance(parameter, Real) and parameter.log
+            found[name] = parameter.nearest(value) if rounds else value  # type: ignore[attr-defined]  # a Real, as `rounds` says
+        else:
+            found[name] = (parameter.listed() or (None,))[0]
+    return space.complete(found)
+
+
+def frozen(
+    configuration: Mapping[str, Value],
+    known: Mapping[str, Any],
+    values: Sequence[float],
+    *,
+    short_by: float = 0.0,
+    **more: Any,
+) -> Any:
+    """A finished trial; `short_by` above 0 says that it misses its target."""
+    optuna = library("optuna")
+    own = {name: value for name, value in configuration.items() if name in known}
+    attributes = {"constraints": (float(short_by),)}
+    return optuna.trial.create_trial(
+        params=own,
+        distributions={name: known[name] for name in own},
+        values=[float(value) for value in values],
+        system_attrs={**attributes, **more.pop("system_attrs", {})},
+        **more,
+    )
+
+
+def _suggest(trial: Any, name: str, distribution: Any) -> Any:
+    optuna = library("optuna")
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    ends = {"low": distribution.low, "high": distribution.high, "log": distribution.log}
+    if isinstance(distribution, optuna.distributions.IntDistribution):
+        return trial.suggest_int(name, step=distribution.step, **ends)
+    return trial.suggest_float(name, step=distribution.step, **ends)
+
+
+def _distribution(parameter: Parameter) -> Any:
+    kinds = library("optuna").distributions
+    if isinstance(parameter, Choice):
+        return kinds.CategoricalDistribution(parameter.values)
+    if isinstance(parameter, Integer):
+        return kinds.IntDistribution(
+            parameter.low, parameter.high, log=parameter.log, step=parameter.step
+        )
+    if isinstance(parameter, Real):
+        # Optuna has no steps on a logarithmic scale; those are rounded afterwards
+        step = None if parameter.log else parameter.step
+        return kinds.FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=step)
+    raise AssertionError(f"{type(parameter).__name__} has one value only")
+
+
+# NSGA-II of Optuna with generations counted by results, not by what trials remember.
+#
+# Optuna writes the generation into each trial as it is asked for. Here a trial is made when its
+# result is told, so the first `population_size` results are the first generation, and so on.
+
+
+def by_order(parents: dict[int, list[Any]], **options: Any) -> Any:
+    """A sampler.
+
+    Args:
+        parents: of each generation, kept from one sampler of a study to the next; empty at first.
+        options: those of `NSGAIISampler`.
+    """
+    return _class(parents)(**options)
+
+
+def _class(parents: dict[int, list[Any]]) -> Any:
+    sampler: Any = library("nsga2").samplers.NSGAIISampler
+
+    class ByOrder(sampler):  # type: ignore[misc]  # known only where Optuna is installed
+        """Generations by the order of results."""
+
+        def get_trial_generation(self, study: Any, trial: Any) -> int:
+            return len(self._results(study)) // int(self.population_size)
+
+        def get_population(self, study: Any, generation: int) -> list[Any]:
+            begin = generation * self.population_size
+            return self._results(study)[begin : begin + self.population_size]
+
+        def get_parent_population(self, study: Any, generation: int) -> list[Any]:
+            # Optuna's own recurses over all generations, and its cache changes their order, so
+            # that a resumed search would go on differently
+            for due in range(len(parents) + 1, generation + 1):
+                parents[due] = self.select_parent(study, due)
+            return parents.get(generation, [])
+
+        def _results(self, study: Any) -> list[Any]:
+            return list(study.get_trials(deepcopy=False, states=(_complete(),)))
+
+    return ByOrder
+
+
+def _complete() -> Any:
+    return library("nsga2").trial.TrialState.COMPLETE
+
+
+# Samplers of Optuna: TPE, NSGA-II for several objectives, Gaussian processes.
+#
+# A proposal depends on nothing but the results told so far, in the order in which they were told,
+# and on how many configurations were begun: every one comes from a new sampler with a seed of its
+# own. So a search goes on exactly where it was when its results are given back to the study, which
+# takes milliseconds, where asking the sampler for all of them again would take minutes.
+#
+# A training that misses the target is told as one that violates a constraint, by as much as it
+# misses; one that failed is not told at all, and its configuration is not proposed again.
 
 TRIES = 5
+
+
 """Proposals that may repeat what was begun before, until a random one is taken."""
+
+
 NO_TORCH = (
     "gp needs torch, which is not installed: pip install torch scipy; or use tpe, which does not"
 )
@@ -78,7 +222,7 @@ class _Sampled(OneByOne):
         if trial is not None:
             self._untold.append(trial)
 
-    def recall(self, events: Iterable[Event]) -> None:
+    def recall(self, events: Iterable[StrategyEvent]) -> None:
         """Take what happened as it is; the sampler is not asked again.
 
         Raises:
@@ -125,7 +269,7 @@ class _Sampled(OneByOne):
     def _random(self, begun: int) -> Configuration | None:
         import numpy as np
 
-        from wattloop.tune.strategies.one_by_one import drawn
+        from wattloop.tune.strategies.exhaustive import drawn
 
         rng = np.random.default_rng(_seed(self.problem.seed, begun, TRIES))
         return drawn(self.problem, self.ledger, rng)
@@ -202,8 +346,6 @@ class Nsga2(_Sampled):
 
     def sampler(self, seed: int) -> Any:
         """See `_Sampled`."""
-        from wattloop.tune.engines.optuna_generations import by_order
-
         options = {"population_size": self._population, "seed": seed}
         return by_order(self._parents, **options, **constraints())
 

@@ -1,0 +1,514 @@
+"""Trainings that are a command: any program that prints or writes its metrics."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattloop.core.settings import Settings
+from wattloop.core.user_path import user_path
+from wattloop.measure.command import child_environment, find_program, launch
+from wattloop.trials.limits import stops_deferred
+from wattloop.tune.cap_search import CapSteps, NoCap
+from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.failures import classified_text
+from wattloop.tune.executors.ipc import PauseChannel
+from wattloop.tune.executors.metric_stream import MetricReport, MetricStream
+from wattloop.tune.executors.reporting import ReportingExecutor
+from wattloop.tune.levers import GPUS, gpu_variables
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Status
+from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment_meter import SegmentMeter
+from wattloop.tune.segment_progress import SegmentEnd, SegmentProgress, behind
+from wattloop.tune.training_curve import TrainingCurve
+
+MACRO = re.compile(r"\$\{(args\w*)\}")
+
+
+PREFIX = "WATTLOOP_PARAM_"
+
+
+WHOLE_VARIABLE = "WATTLOOP_PARAMS"
+
+
+def command_words(
+    command: Sequence[str],
+    parameters: Mapping[str, Value],
+    *,
+    inactive: Iterable[str] = (),
+    folder: Path,
+) -> list[str]:
+    """Program and arguments.
+
+    `{name}` becomes the parameter's value; a word with one that this configuration does not have is
+    left out. `${args}` becomes `--name=value` words, and its variants what they are in W&B.
+
+    Args:
+        command: as it was written.
+        parameters: of this configuration, and other names that may be used.
+        inactive: parameters that this configuration does not have.
+        folder: for the file of `${args_json_file}`.
+    """
+    given = {name: value for name, value in parameters.items() if not name.startswith("wattloop.")}
+    absent = [f"{{{name}}}" for name in inactive]
+    words: list[str] = []
+    for word in command:
+        if any(placeholder in word for placeholder in absent):
+            continue
+        macro = MACRO.fullmatch(word)
+        if macro is not None:
+            words += _macro(macro.group(1), given, folder)
+            continue
+        filled = _filled(word, parameters)
+        words.append(MACRO.sub(lambda m: " ".join(_macro(m.group(1), given, folder)), filled))
+    return words
+
+
+def parameter_variables(parameters: Mapping[str, Value]) -> dict[str, str]:
+    """`WATTLOOP_PARAM_BATCH_SIZE` and all of them as JSON in `WATTLOOP_PARAMS`."""
+    variables = {
+        PREFIX + re.sub(r"\W", "_", name).upper(): _text(value)
+        for name, value in parameters.items()
+    }
+    return {**variables, WHOLE_VARIABLE: json.dumps(dict(parameters))}
+
+
+def _filled(word: str, parameters: Mapping[str, Value]) -> str:
+    for name, value in parameters.items():
+        word = word.replace(f"{{{name.removeprefix('wattloop.')}}}", _text(value))
+    return word
+
+
+def _macro(name: str, parameters: Mapping[str, Value], folder: Path) -> list[str]:
+    if name == "args_no_hyphens":
+        return [f"{key}={_text(value)}" for key, value in parameters.items()]
+    if name == "args_json":
+        return [json.dumps(dict(parameters))]
+    if name == "args_json_file":
+        path = folder / "parameters.json"
+        path.write_text(json.dumps(dict(parameters)))
+        return [str(path)]
+    if name == "args_no_boolean_flags":
+        flags = [f"--{key}" for key, value in parameters.items() if value is True]
+        others = {k: v for k, v in parameters.items() if not isinstance(v, bool)}
+        return [*(f"--{key}={_text(value)}" for key, value in others.items()), *flags]
+    return [f"--{key}={_text(value)}" for key, value in parameters.items()]
+
+
+def _text(value: Value) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+LOOK_EVERY_S = 0.02
+
+
+TAIL_B, TAIL_LINES = 4_096, 4
+
+
+class Program:
+    """Started at once; `exit_code` is None while it lives.
+
+    Args:
+        command: program and arguments.
+        environment: all of its variables.
+        output: file that what it prints is added to.
+
+    Raises:
+        CommandError: it cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], output: Path
+    ) -> None:
+        self.output = output
+        self.exit_code: int | None = None
+        """As a shell would report it: above 128 for a signal."""
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            with stops_deferred():
+                streams = {0: nothing, 1: file, 2: file}
+                self._pid = launch(command, environment, (), setsid=True, streams=streams)
+        finally:
+            os.close(nothing)
+            os.close(file)
+
+    def pause(self) -> None:
+        """Stop it where it is; it keeps its memory, also that on a GPU."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self._signal(signal.SIGCONT)
+
+    def has_ended(self) -> bool:
+        """Whether it has ended; then nothing of its group is left."""
+        if self.exit_code is not None:
+            return True
+        try:
+            if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return False
+        except ChildProcessError:  # somebody else has waited for it: how it ended is not known
+            self.exit_code = 0
+            return True
+        # What it left in the background would disturb what follows. Before it is reaped: then its
+        # number may be somebody else's.
+        self._signal(signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self.exit_code = status if status >= 0 else 128 - status
+        return True
+
+    def end(self, grace_s: float) -> bool:
+        """Ask it to end, and end it after `grace_s`; whether it ended by itself."""
+        if self.has_ended():
+            return True
+        by_itself = True
+        try:
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped program cannot end
+            self.ends_within(grace_s)
+        finally:  # whoever presses ctrl-C again does not want to wait
+            if not self.has_ended():
+                by_itself = False
+                self._signal(signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(self._pid, 0)
+                self.exit_code = 128 + signal.SIGKILL
+        return by_itself
+
+    def ends_within(self, most_s: float) -> bool:
+        """Whether it ends by itself in this time."""
+        deadline_s = time.monotonic() + most_s
+        while not self.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(LOOK_EVERY_S)
+        return self.has_ended()
+
+    def last_lines(self) -> str:
+        """What it printed last."""
+        try:
+            with self.output.open("rb") as file:
+                file.seek(max(0, self.output.stat().st_size - TAIL_B))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        words = [line.strip() for line in lines]
+        return " | ".join([line for line in words if line.strip("^~ ")][-TAIL_LINES:])
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, number)
+
+
+DROP_GRACE_S = 5.0
+
+
+SIGNALS = 128
+
+
+class CommandPause(NamedTuple):
+    """How the program is paused: stopped where it is, or ended and begun again from its files."""
+
+    checkpoint: bool = False
+    grace_s: float = 30.0
+
+
+class CommandTraining:
+    """A program, paused between segments.
+
+    Args:
+        command: program and arguments.
+        environment: variables added to ours.
+        course: what it reports.
+        files: its folder.
+        pausing: how.
+        metrics_file: that it writes, beside what it prints.
+        resumed: whether its folder holds a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        course: TrainingCurve,
+        files: CandidateFiles,
+        *,
+        pausing: CommandPause,
+        metrics_file: str | None,
+        resumed: bool,
+    ) -> None:
+        self.course = course
+        self._command, self._environment, self._files = list(command), environment, files
+        self._pausing, self._resumed = pausing, resumed
+        self._program: Program | None = None
+        self._output = files.folder / "output.log"
+        self._reports = files.folder / "reports.jsonl"
+        self._metrics_file = None if metrics_file is None else Path(user_path(metrics_file))
+        wanted = course.wanted.metric
+        self._news = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+        self._steps: CapSteps = NoCap()
+        files.make()
+        self._bell = PauseChannel(self._reports)
+        self._waiting = False
+        """Whether the paused program waits for a word; one that does not is stopped."""
+        self._anew = False
+        """Whether it saved nothing when it was ended, and begins again."""
+
+    def advance(
+        self,
+        segment: Segment,
+        meter: SegmentMeter,
+        past: TrainedSoFar,
+        steps: CapSteps,
+        most_s: float | None,
+    ) -> SegmentEnd:
+        """Let the program run until the segment ends."""
+        if self._anew:
+            self.course, self._anew = (
+                TrainingCurve(self.course.wanted, best=self.course.best),
+                False,
+            )
+        begun = self._program is not None
+        pace = SegmentProgress(
+            segment, meter, self.course, None if begun else behind(self.course, past)
+        )
+        self._steps = steps
+        program = self._go_on(meter)
+        over_s = None if most_s is None else meter.now_s() + most_s
+        while True:
+            ended = program.has_ended()
+            for said in self._news.said(last=ended):
+                status = self._heard(said, meter, pace)
+                if status is not None:
+                    self._waiting = said.waits
+                    return self._paused(program, status, pace.over())
+                if said.waits:
+                    self._bell.go_on()
+            if ended:
+                self.course.finish(meter.now_s())
+                silent = self.course.silent(meter.begin_s, meter.now_s())
+                return self._own_end(program, pace.over(), self.course.missed or silent)
+            if pace.between_steps() and self._may_be_stopped(pace):
+                return self._paused(program, Status.PAUSED, pace.over())
+            if over_s is not None and meter.now_s() > over_s:
+                program.end(DROP_GRACE_S)
+                message = f"the segment did not end within {most_s:g} s"
+                return SegmentEnd(status=Status.TIMEOUT, message=message, from_s=pace.over())
+            self._bell.wait(LOOK_EVERY_S)
+
+    def drop(self) -> None:
+        """End the program with everything it started."""
+        program = self._program
+        if program is not None:
+            if self._waiting:  # it can clean up behind itself
+                self._bell.stop()
+                program.ends_within(DROP_GRACE_S)
+            program.end(DROP_GRACE_S)
+        self._bell.close()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _go_on(self, meter: SegmentMeter) -> Program:
+        waiting, self._waiting = self._waiting, False
+        if self._program is not None:
+            if waiting:
+                self._bell.go_on()
+            else:
+                self._program.go_on()
+            return self._program
+        wanted = self.course.wanted.metric
+        self._reports.unlink(missing_ok=True)
+        self._bell.close()
+        self._bell = PauseChannel(self._reports)
+        self._news = MetricStream(wanted, self._reports, self._output, self._metrics_file)
+        variables = {
+            **child_environment(meter.session),
+            **self._environment,
+            "WATTLOOP_TRIAL_DIR": str(self._files.folder),
+            "WATTLOOP_CHECKPOINT": str(self._files.checkpoint),
+            "WATTLOOP_RESUMED": str(int(self._resumed)),
+            "WATTLOOP_EPOCHS_DONE": f"{self.course.epochs:g}",
+            "WATTLOOP_REPORTS": str(self._reports),
+        }
+        self._program = Program(self._command, variables, self._output)
+        return self._program
+
+    def _heard(
+        self, said: MetricReport, meter: SegmentMeter, pace: SegmentProgress
+    ) -> Status | None:
+        """Take note of what it said; how the segment ends with it, if it does."""
+        if said.event == "paused":
+            return Status.PAUSED if pace.between_steps() else None
+        if not self._took(said, meter.now_s()):
+            return None
+        self._files.note(self.course.epochs)
+        self._steps.epoch()
+        return pace.at_end_of_epoch()
+
+    def _may_be_stopped(self, pace: SegmentProgress) -> bool:
+        """Whether it can be stopped where it is; one that tells of its steps is asked to wait."""
+        if not self._news.cooperates or pace.long_over(DROP_GRACE_S):
+            return True
+        self._bell.ask_to_pause()
+        return False
+
+    def _took(self, said: MetricReport, at_s: float) -> bool:
+        """Take note; whether an epoch has ended."""
+        if said.event in ("begins", "counts"):
+            self.course.counted = self.course.counted or said.event == "counts"
+            return False
+        if said.event == "epoch":
+            self.course.end_epoch(at_s)
+            return True
+        if said.event == "steps":
+            units = said.metrics.get("steps", 0.0)
+            self.course.steps += units
+            self.course.steps_each = said.metrics.get("each", self.course.steps_each)
+            if units:
+                self._steps.step(units)
+            return False
+        return self.course.report(said.metrics, said.epoch, at_s)
+
+    def _paused(self, program: Program, status: Status, from_s: float) -> SegmentEnd:
+        if status is Status.DIVERGED:
+            program.end(DROP_GRACE_S)
+            return SegmentEnd(status=status, message=self.course.diverged, from_s=from_s)
+        warnings = [self.course.missed] if self.course.missed else []
+        if self._pausing.checkpoint:
+            warnings += self._saved(program)
+        elif not self._waiting:
+            program.pause()
+            if status is Status.PAUSED and program.has_ended():
+                status = Status.ENDED
+        return SegmentEnd(status=status, from_s=from_s, warnings=tuple(warnings))
+
+    def _saved(self, program: Program) -> list[str]:
+        """End the program, to begin it again from what it saved."""
+        in_time = program.end(self._pausing.grace_s)
+        self._files.note(self.course.epochs)
+        self._program, self._waiting = None, False
+        self._resumed = self._files.saved_epochs is not None
+        if self._resumed:
+            return [] if in_time else [f"it did not end within {self._pausing.grace_s:g} s"]
+        self._anew = True
+        return [
+            f"it saved nothing in {self._files.checkpoint}, so that it has to begin anew; save "
+            "there when SIGTERM comes, or leave out 'checkpoint: true'"
+        ]
+
+    def _own_end(self, program: Program, from_s: float, warning: str) -> SegmentEnd:
+        code = program.exit_code or 0
+        said = program.last_lines()
+        tail = f"; it said: {said}" if said else ""
+        if self.course.diverged:
+            return SegmentEnd(status=Status.DIVERGED, message=self.course.diverged, from_s=from_s)
+        if code > SIGNALS:
+            status = classified_text(said)
+            if status is Status.FAILED:
+                status = Status.KILLED
+            message = f"ended by signal {code - SIGNALS}{tail}"
+            return SegmentEnd(status=status, message=message, from_s=from_s)
+        if code:
+            message = f"exit code {code}{tail}"
+            return SegmentEnd(status=classified_text(said), message=message, from_s=from_s)
+        if self.course.wanted.metric and not self.course.seen:
+            return SegmentEnd(status=Status.NO_METRIC, message=self._never(said), from_s=from_s)
+        return SegmentEnd(
+            status=Status.ENDED, from_s=from_s, warnings=(warning,) if warning else ()
+        )
+
+    def _never(self, said: str) -> str:
+        wanted = self.course.wanted.metric
+        others = ", ".join(self.course.metrics)
+        return (
+            f"the command ended without reporting '{wanted}'"
+            + (f", only {others}" if others else "")
+            + f"; print a line such as '{wanted}=0.93' after each epoch, or write it to a file and "
+            f"name that as metrics_file" + (f". It said: {said}" if said else "")
+        )
+
+
+class CommandExecutor(ReportingExecutor):
+    """Runs a command for each candidate.
+
+    Args:
+        command: program and arguments, with placeholders (`command_words`).
+        problem: the metric and the limits.
+        settings: how to measure.
+        search_id: marks its programs, so that those of a killed search are found.
+        checkpoint: whether the program saves its state when it is asked to end (SIGTERM) and goes
+            on from `WATTLOOP_CHECKPOINT`; unless so it is stopped where it is and keeps its memory.
+        metrics_file: that the program writes, beside what it prints; may contain `{trial_dir}` and
+            parameters.
+        grace_s: how long it may take to save its state.
+        options: as of `TrainingBench`.
+
+    Raises:
+        CommandError: there is no such program.
+    """
+
+    in_process = False
+    what = "a command"
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        problem: Problem,
+        settings: Settings,
+        *,
+        search_id: str = "search",
+        checkpoint: bool = False,
+        metrics_file: str | None = None,
+        grace_s: float = 30.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(problem, settings, **options)
+        if "{" not in command[0]:
+            find_program(command[0])
+        self.command = list(command)
+        self._search_id = search_id
+        self._pausing = CommandPause(checkpoint=checkpoint, grace_s=grace_s)
+        self._metrics_file = metrics_file
+
+    def _begin(
+        self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
+    ) -> CommandTraining:
+        files.make()
+        levers = {f"wattloop.{name}": value for name, value in segment.levers.items()}
+        named: dict[str, Value] = {
+            **segment.parameters,
+            **levers,
+            "wattloop.trial_dir": str(files.folder),
+            "wattloop.checkpoint": str(files.checkpoint),
+            "wattloop.seed": segment.seed,
+        }
+        given = {*segment.parameters, *segment.levers}
+        inactive = [n for n in self._problem.space.parameters if n not in given]
+        words = command_words(self.command or [], named, inactive=inactive, folder=files.folder)
+        metrics = None
+        if self._metrics_file is not None:
+            metrics = command_words([self._metrics_file], named, folder=files.folder)[0]
+        variables = {
+            **parameter_variables(segment.parameters),
+            "WATTLOOP_TRIAL": f"{self._search_id}/{segment.candidate}",
+            "WATTLOOP_SEED": str(segment.seed),
+            "PYTHONUNBUFFERED": "1",
+        }
+        count = segment.levers.get(GPUS)
+        if isinstance(count, int | float):
+            variables |= gpu_variables(int(count))
+        return CommandTraining(
+            words,
+            variables,
+            course,
+            files,
+            pausing=self._pausing,
+            metrics_file=metrics,
+            resumed=resumed,
+        )

@@ -1,0 +1,380 @@
+"""Trainings that are a Python function, each in its own thread, one at a time."""
+
+import contextvars
+import ctypes
+import math
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from wattloop.core.settings import Settings
+from wattloop.tune.cap_search import CapSteps, NoCap
+from wattloop.tune.checkpoint import CandidateFiles
+from wattloop.tune.current_trial import trial_here
+from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.failures import classified
+from wattloop.tune.executors.reporting import ReportingExecutor
+from wattloop.tune.levers import GPUS
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Status
+from wattloop.tune.segment import Segment, Value
+from wattloop.tune.segment_meter import SegmentMeter
+from wattloop.tune.segment_progress import SegmentEnd, SegmentProgress, behind
+from wattloop.tune.training_curve import TrainingCurve
+from wattloop.tune.trial import Trial, TrialStopped, numbers_of
+
+
+def seed_everything(seed: int) -> None:
+    """Python's generator, and numpy's and torch's where the program has loaded them."""
+    random.seed(seed)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    if torch is not None:
+        torch.manual_seed(seed)  # of all devices
+
+
+class RandomState:
+    """The generators as they are now, to put back when the training goes on."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        self._numpy: Any = None if numpy is None else numpy.random.get_state()
+        self._torch: Any = None if torch is None else torch.get_rng_state()
+        self._cuda: Any = None
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            self._cuda = torch.cuda.get_rng_state_all()
+
+    def restore(self) -> None:
+        """Put them back."""
+        random.setstate(self._python)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if self._numpy is not None and numpy is not None:
+            numpy.random.set_state(self._numpy)
+        if self._torch is not None and torch is not None:
+            torch.set_rng_state(self._torch)
+        if self._cuda is not None and torch is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+
+
+LOOK_EVERY_S = 0.05
+
+
+class FunctionPause(Protocol):
+    """What a trial needs of its training."""
+
+    course: TrainingCurve
+
+    def step(self, units: float) -> None:
+        """A step has ended."""
+
+    def between_steps(self) -> None:
+        """May pause."""
+
+    def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        """Numbers; may pause."""
+
+    def end_epoch(self) -> None:
+        """An epoch has ended; may pause."""
+
+
+class FunctionTrial(Trial):
+    """Hands over to the training whose function holds it.
+
+    Args:
+        training: that pauses.
+        first: the segment that begins it.
+        checkpoint: its folder.
+        resumed: whether that holds files to go on from.
+    """
+
+    def __init__(
+        self, training: "FunctionPause", first: Segment, checkpoint: Path, *, resumed: bool
+    ) -> None:
+        self.params = _params(first)
+        self.seed = first.seed
+        self.resumed = resumed
+        self.epochs_done = training.course.epochs
+        self.checkpoint = checkpoint
+        self._training = training
+        self._look_s = math.inf
+
+    def begins(self, segment: Segment, pace: SegmentProgress) -> None:
+        """A segment begins."""
+        self.params = _params(segment)
+        self._look_s = 0.0 if pace.watched else math.inf
+
+    def step(self, units: float = 1.0) -> None:
+        """Counted; may pause where the segment ends between two steps."""
+        self._training.step(units)
+        if self._look_s < math.inf:
+            now_s = time.monotonic()
+            if now_s >= self._look_s:
+                self._look_s = now_s + LOOK_EVERY_S
+                self._training.between_steps()
+
+    def expect_steps(self, count: float) -> None:
+        """Told to the search."""
+        self._training.course.steps_each = count
+
+    def _report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        self._training.report(metrics, epoch)
+
+    def _count_epochs(self) -> None:
+        self._training.course.counted = True
+
+    def _end_epoch(self) -> None:
+        self._training.end_epoch()
+
+
+def _params(segment: Segment) -> dict[str, Value]:
+    """The configuration; the number of GPUs is for the function to keep."""
+    count = segment.levers.get(GPUS)
+    return {**segment.parameters, **({} if count is None else {GPUS: count})}
+
+
+PATIENCE_S = 10.0
+
+
+"""How long a function may take to end after it was stopped."""
+
+
+class FunctionTraining:
+    """A function being trained, paused between segments.
+
+    Args:
+        function: takes the trial.
+        first: the segment that begins it.
+        course: what it reports.
+        files: its folder.
+        resumed: whether that holds a checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Trial], Any],
+        first: Segment,
+        course: TrainingCurve,
+        files: CandidateFiles,
+        *,
+        resumed: bool,
+    ) -> None:
+        self.course = course
+        self._function, self._files = function, files
+        self._seed = first.seed
+        self._trial = FunctionTrial(self, first, files.checkpoint, resumed=resumed)
+        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._meter: SegmentMeter | None = None
+        self._pace: SegmentProgress | None = None
+        self._steps: CapSteps = NoCap()
+        self._ended: SegmentEnd | None = None
+        self._dropped = False
+        self._random: RandomState | None = None
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(self._work,),
+            name=f"wattloop-{first.candidate}"[:60],
+            daemon=True,
+        )
+
+    # -- for the bench ---------------------------------------------------------------------
+
+    def advance(
+        self,
+        segment: Segment,
+        meter: SegmentMeter,
+        past: TrainedSoFar,
+        steps: CapSteps,
+        most_s: float | None,
+    ) -> SegmentEnd:
+        """Train until the segment ends."""
+        begun = self._thread.is_alive()
+        self._meter, self._ended, self._steps = meter, None, steps
+        self._pace = SegmentProgress(
+            segment, meter, self.course, None if begun else behind(self.course, past)
+        )
+        self._trial.begins(segment, self._pace)
+        if not begun:
+            self._thread.start()
+        self._turn.release()
+        if not self._back.acquire(timeout=most_s):
+            return self._overdue(most_s or 0.0)
+        return self._how()
+
+    def drop(self) -> None:
+        """End the thread; `finally` blocks of the function run."""
+        if not self._thread.is_alive():
+            return
+        self._dropped = True
+        self._turn.release()
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._interrupt()
+            self._thread.join(PATIENCE_S)
+
+    def _how(self) -> SegmentEnd:
+        assert self._ended is not None
+        return self._ended
+
+    # -- for the trial, in the thread ------------------------------------------------------
+
+    def report(self, metrics: Mapping[str, float], epoch: float | None) -> None:
+        """Numbers from the function; returns when it is to go on."""
+        self._leave_if_dropped()
+        assert self._meter is not None
+        if self.course.report(metrics, epoch, self._meter.now_s()):
+            self._at_end_of_epoch()
+
+    def end_epoch(self) -> None:
+        """The function's own end of an epoch; returns when it is to go on."""
+        self._leave_if_dropped()
+        assert self._meter is not None
+        self.course.end_epoch(self._meter.now_s())
+        self._at_end_of_epoch()
+
+    def step(self, units: float) -> None:
+        """A step of the function has ended."""
+        self.course.steps += units
+        self._steps.step(units)
+
+    def between_steps(self) -> None:
+        """Pause where the segment ends within an epoch; returns when it is to go on."""
+        self._leave_if_dropped()
+        if self._pace is not None and self._pace.between_steps():
+            self._pause(Status.PAUSED)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _at_end_of_epoch(self) -> None:
+        assert self._pace is not None
+        self._files.note(self.course.epochs)
+        self._steps.epoch()
+        status = self._pace.at_end_of_epoch()
+        if status is Status.DIVERGED:
+            self._end(status, self.course.diverged)
+            raise TrialStopped
+        if status is not None:
+            self._pause(status)
+
+    def _pause(self, status: Status) -> None:
+        self._random = RandomState()
+        self._end(status, "")
+        self._turn.acquire()
+        self._leave_if_dropped()
+        self._random.restore()
+
+    def _was_dropped(self) -> bool:
+        return self._dropped
+
+    def _leave_if_dropped(self) -> None:
+        if self._dropped:
+            raise TrialStopped
+
+    def _work(self) -> None:
+        self._turn.acquire()
+        if self._was_dropped():
+            return
+        trial_here.set(self._trial)
+        seed_everything(self._seed)
+        status, message = Status.ENDED, ""
+        try:
+            returned = self._function(self._trial)
+            if isinstance(returned, Mapping) and returned:
+                self._last_report(returned)
+        except TrialStopped:
+            if self._was_dropped():
+                return
+            status, message = Status.DIVERGED, self.course.diverged
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                status, message = Status.FAILED, f"it ended itself: {end.code}"
+        except BaseException as error:  # noqa: BLE001 - a training that fails is a result
+            status, message = classified(error)
+        if self._ended is None:
+            if status is Status.ENDED:
+                status, message = self._own_end()
+            self._end(status, message)
+
+    def _last_report(self, returned: Mapping[str, Any]) -> None:
+        assert self._meter is not None
+        self.course.conclude(numbers_of(returned), self._meter.now_s())
+
+    def _own_end(self) -> tuple[Status, str]:
+        if self._meter is not None:
+            self.course.finish(self._meter.now_s())
+        if self.course.diverged:
+            return Status.DIVERGED, self.course.diverged
+        if self.course.wanted.metric and not self.course.seen:
+            wanted = self.course.wanted.metric
+            others = ", ".join(self.course.metrics)
+            said = f"it reported {others}" if others else "it reported nothing"
+            return Status.NO_METRIC, (
+                f"it ended without reporting '{wanted}' ({said}); call trial.report({wanted}=...)"
+            )
+        return Status.ENDED, ""
+
+    def _end(self, status: Status, message: str) -> None:
+        warnings = (self.course.missed,) if self.course.missed else ()
+        from_s = None if self._pace is None else self._pace.over()
+        self._ended = SegmentEnd(status=status, message=message, from_s=from_s, warnings=warnings)
+        if self._meter is not None:
+            self._meter.stop()
+        self._back.release()
+
+    def _overdue(self, most_s: float) -> SegmentEnd:
+        self._dropped = True
+        self._interrupt()
+        self._thread.join(PATIENCE_S)
+        still = "; it does not end, and disturbs what follows" if self._thread.is_alive() else ""
+        return SegmentEnd(
+            status=Status.TIMEOUT,
+            message=f"the segment did not end within {most_s:g} s{still}",
+            from_s=None if self._pace is None else self._pace.over(),
+        )
+
+    def _interrupt(self) -> None:
+        """Raise `TrialStopped` at the next line of Python that the thread comes to."""
+        number = self._thread.ident
+        if number is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(number), ctypes.py_object(TrialStopped)
+            )
+
+
+# Trainings that are a Python function, each in a thread of its own, one at a time.
+#
+# A training is paused by letting its thread wait inside `trial.report` or `trial.epochs`: model,
+# optimizer and data stay where they are, and going on costs nothing.
+
+
+class FunctionExecutor(ReportingExecutor):
+    """Runs `function(trial)`.
+
+    Args:
+        function: the training; what it returns, where that is a mapping of numbers, is reported.
+        problem: the metric and the limits.
+        settings: how to measure.
+        options: as of `TrainingBench`.
+    """
+
+    what = "a function"
+
+    def __init__(
+        self,
+        function: Callable[[Trial], Any],
+        problem: Problem,
+        settings: Settings,
+        **options: Any,
+    ) -> None:
+        super().__init__(problem, settings, **options)
+        self._function = function
+
+    def _begin(
+        self, segment: Segment, course: TrainingCurve, files: CandidateFiles, *, resumed: bool
+    ) -> FunctionTraining:
+        return FunctionTraining(self._function, segment, course, files, resumed=resumed)

@@ -1,0 +1,208 @@
+"""Metrics in the output and the files of a program, line by line."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?)"
+
+
+PAIR = re.compile(rf"(?<![\w./-])([A-Za-z_][\w./-]*)\s*[=:]\s*({NUMBER})(?![\w.])(\s?%)?", re.I)
+
+
+EPOCH = re.compile(r"\bepochs?\b\s*[:=#]?\s*\[?\s*(\d+(?:\.\d+)?)", re.I)
+
+
+MOST_NAMES = 100
+
+
+EVENT, WAITS = "wattloop", "wattloop.waits"
+
+
+class MetricReport(NamedTuple):
+    """Numbers of one line, or an event of a program that uses `current_trial()`."""
+
+    metrics: dict[str, float]
+    epoch: float | None = None
+    event: str = ""
+    """`begins`, `counts` (it says where its epochs end), `epoch` (has ended), `steps`, `paused`."""
+    waits: bool = False
+    """Whether the program does not go on before it is told to."""
+
+
+class MetricLines:
+    """Understands `accuracy=0.93`, `epoch 3 accuracy: 0.93`, a JSON object, or a row of CSV.
+
+    `Epoch 3/10` on a line of its own holds for the lines that follow. Of the parts of a line that
+    carriage returns overwrite, as progress bars do, only the last counts.
+
+    Args:
+        wanted: the metric that tells quality; `accuracy 0.93` without a sign is understood for it
+            alone.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = re.compile(rf"(?<![\w./-]){re.escape(wanted)}\s+({NUMBER})(?![\w.])", re.I)
+        self._name = wanted
+        self._epoch: float | None = None
+        self._columns: list[str] | None = None
+
+    def said(self, line: str) -> MetricReport | None:
+        """What a line tells; None when nothing."""
+        line = line.rstrip("\r\n").rpartition("\r")[2].strip()
+        if not line:
+            return None
+        if line.startswith("{"):
+            found = _json(line)
+            if found is not None:
+                return _of_mapping(found)
+        metrics = {
+            name: _number(text, percent) for name, text, percent in PAIR.findall(line)[:MOST_NAMES]
+        }
+        epoch = self._epoch_of(line, metrics)
+        bare = self._wanted.search(line) if self._name else None
+        if bare is not None and self._name not in metrics:
+            metrics[self._name] = float(bare.group(1))
+        metrics.pop("step", None)
+        if not metrics and epoch is None:
+            return None
+        return MetricReport(metrics, self._epoch if epoch is None else epoch)
+
+    def row(self, line: str) -> MetricReport | None:
+        """What a line of a file tells: JSON, or CSV under the names of its first line."""
+        if line.lstrip().startswith("{"):
+            found = _json(line)
+            return None if found is None else _of_mapping(found)
+        cells = next(csv.reader([line]), [])
+        if not cells:
+            return None
+        if self._columns is None:
+            if any(_is_number(cell) for cell in cells):  # no header: lines as a program prints them
+                return self.said(line)
+            if len(cells) > 1 or not PAIR.search(line):
+                self._columns = [cell.strip() for cell in cells]
+                return None
+            return self.said(line)
+        if [cell.strip() for cell in cells] == self._columns:  # it was begun anew
+            return None
+        values = dict(zip(self._columns, cells, strict=False))
+        return _of_mapping({k: float(v) for k, v in values.items() if _is_number(v)})
+
+    def _epoch_of(self, line: str, metrics: dict[str, float]) -> float | None:
+        """The epoch that a line names; alone on its line it holds for those that follow."""
+        own = metrics.pop("epoch", None)
+        match = EPOCH.search(line)
+        if own is None and match is not None:
+            own = float(match.group(1))
+        if own is not None and not metrics:
+            self._epoch = own
+        return own
+
+
+class LineReader:
+    """Whole lines that were added to a file since the last look.
+
+    A file that has become shorter was begun anew, and is read from its beginning.
+
+    Args:
+        path: need not be there yet.
+        skip: whether what is there already is not read.
+    """
+
+    def __init__(self, path: Path, *, skip: bool = False) -> None:
+        self._path = path
+        self._at = 0
+        self._rest = b""
+        if skip:
+            try:
+                self._at = path.stat().st_size
+            except OSError:
+                self._at = 0
+
+    def lines(self, *, last: bool = False) -> Iterator[str]:
+        """New ones; with `last` also one that has no end."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, 2)
+                if size < self._at:
+                    self._at, self._rest = 0, b""
+                file.seek(self._at)
+                added = file.read()
+        except OSError:
+            added = b""
+        self._at += len(added)
+        *whole, self._rest = (self._rest + added).split(b"\n")
+        if last and self._rest:
+            whole, self._rest = [*whole, self._rest], b""
+        for line in whole:
+            yield line.decode(errors="replace")
+
+
+def _of_mapping(data: Mapping[str, Any]) -> MetricReport:
+    metrics = {
+        str(name): float(value)
+        for name, value in data.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    epoch = metrics.pop("epoch", None)
+    return MetricReport(metrics, epoch, str(data.get(EVENT, "")), bool(data.get(WAITS)))
+
+
+def _json(line: str) -> Mapping[str, Any] | None:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    return data if isinstance(data, Mapping) else None
+
+
+def _number(text: str, percent: str) -> float:
+    return float(text) / (100.0 if percent else 1.0)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) or text.strip().lower().lstrip("+-") in ("nan", "inf", "infinity")
+
+
+class MetricStream:
+    """Everything that was said since the last look.
+
+    Args:
+        wanted: the metric that tells quality.
+        reports: the file that `current_trial()` writes.
+        output: what the program prints is added to it.
+        metrics_file: that the program writes of its own.
+    """
+
+    def __init__(self, wanted: str, reports: Path, output: Path, metrics_file: Path | None) -> None:
+        self._sources = [
+            (LineReader(reports), MetricLines(wanted), True),
+            (LineReader(output, skip=True), MetricLines(wanted), False),
+        ]
+        if metrics_file is not None:
+            reader = LineReader(metrics_file, skip=True)
+            self._sources.append((reader, MetricLines(wanted), True))
+        self._unread: Iterator[MetricReport] = iter(())
+        self.cooperates = False
+        """Whether it reports through `current_trial()`; what it prints is then for people."""
+
+    def said(self, *, last: bool) -> Iterator[MetricReport]:
+        """In order; what is not taken now comes first the next time."""
+        yield from self._unread
+        found: list[MetricReport] = []
+        for reader, lines, is_file in self._sources:
+            for line in reader.lines(last=last):
+                said = lines.row(line) if is_file else lines.said(line)
+                if said is not None and (is_file or not self.cooperates):
+                    found.append(said)
+                    self.cooperates = self.cooperates or bool(said.event)
+        self._unread = iter(found)
+        yield from self._unread

@@ -1,0 +1,337 @@
+"""Several trainings at once, each in its own process on its own devices."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from wattloop.core.errors import ConfigError, WattloopError
+from wattloop.core.settings import Settings
+from wattloop.measure.job import JOB_VARIABLE, RUN_VARIABLE
+from wattloop.measure.session import Session
+from wattloop.trials.limits import stops_raise
+from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment
+from wattloop.tune.segment_meter import scoped
+
+END_S = 20.0
+
+
+"""How long a worker may take to end its trainings and put levers back."""
+
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+class DeviceWorker:
+    """A process and the pipe to it."""
+
+    def __init__(
+        self,
+        make: Callable[[Settings], TrialExecutor],
+        settings: Settings,
+        group: Sequence[str],
+        now_s: float,
+    ) -> None:
+        self._make, self._settings, self.group = make, settings, tuple(group)
+        self.busy = False
+        self.idle_from_s = now_s
+        self.start()
+
+    def start(self) -> None:
+        """Begin it, also again after it died."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=work,
+            args=(theirs, self._make, self._settings, self.group),
+            name=f"wattloop-gpu-{'-'.join(self.group)}",
+            daemon=False,
+        )
+        self._process.start()
+        theirs.close()
+
+    def asked(self, *words: Any) -> Any:
+        """Its answer; raises what it raised, EOFError when it died."""
+        try:
+            self._pipe.send(words)
+            kind, answer = self._pipe.recv()
+        except (BrokenPipeError, ConnectionResetError, OSError):
+            raise EOFError from None
+        if kind == "refused":
+            raise ConfigError(answer)
+        if kind == "failed":
+            raise RuntimeError(f"the worker of GPU {','.join(self.group)}: {answer}")
+        return answer
+
+    def end(self) -> None:
+        """Let it put everything back, and end it."""
+        with suppress(OSError):
+            if self.busy:
+                self._process.terminate()  # it is in the middle of a training
+            else:
+                self._pipe.send(("end",))
+        self._process.join(END_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+
+
+def group_settings(settings: Settings, group: Sequence[str]) -> Settings:
+    """Settings that read only the GPUs of a group."""
+    return settings._replace(devices=tuple(f"gpu:{number}" for number in group))
+
+
+def work(
+    pipe: Connection,
+    make: Callable[[Settings], TrialExecutor],
+    settings: Settings,
+    group: Sequence[str],
+) -> None:
+    """Do what the pipe asks for until it is closed, then put everything back.
+
+    A search that is killed closes its end of the pipe: then this ends by itself.
+    """
+    for variable in VISIBLE:
+        os.environ[variable] = ",".join(group)
+    for variable in (JOB_VARIABLE, RUN_VARIABLE):
+        os.environ.pop(variable, None)
+    # ctrl-C reaches the whole terminal; the search decides what becomes of its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    bench: TrialExecutor | None = None
+    with stops_raise(), ExitStack() as stack:
+        while True:
+            try:
+                word, *details = pipe.recv()
+            except EOFError:
+                return
+            if word == "end":
+                return
+            try:
+                if bench is None:
+                    bench = make(group_settings(settings, group))
+                    stack.callback(bench.close)
+                answer: tuple[str, Any] = ("ok", _done(bench, word, details))
+            except WattloopError as error:
+                answer = ("refused", str(error))
+            except Exception as error:  # noqa: BLE001 - the search raises it where it is asked for
+                answer = ("failed", f"{type(error).__name__}: {error}")
+            with suppress(BrokenPipeError, OSError):
+                pipe.send(answer)
+
+
+def _done(bench: TrialExecutor, word: str, details: list[Any]) -> Any:
+    if word == "let_go":
+        bench.let_go(details[0])
+        return None
+    segment, past = details
+    if past is not None and isinstance(bench, Resumable):
+        bench.recall({segment.candidate: past})
+    return bench.run(segment)
+
+
+# Several trainings at once, each on devices of its own in a process of its own.
+#
+# Power is read per device, so every segment has its energy from its own devices; what the others
+# draw
+# while they wait is charged to the search.
+
+
+class ParallelExecutor:
+    """One worker per group of GPUs.
+
+    A candidate stays with the worker that began it: its model is in there.
+
+    Args:
+        make: builds the bench of a worker from the settings to measure with; it is pickled, and so
+            is a training function in it: define that at the top of a module.
+        settings: how to measure.
+        groups: numbers of the GPUs of each worker, such as `[("0",), ("1",)]`.
+
+    Raises:
+        ConfigError: the energy of one of these GPUs is not read here.
+    """
+
+    scope = "gpu"
+
+    def __init__(
+        self,
+        make: Callable[[Settings], TrialExecutor],
+        settings: Settings,
+        groups: Sequence[Sequence[str]],
+    ) -> None:
+        self._settings = settings
+        named = [number for group in groups for number in group]
+        self._session = Session.open(
+            group_settings(settings, named), name="devices", keep=False, in_process=False
+        )
+        self._check(named)
+        self._changed = threading.Condition()
+        self._homes: dict[str, DeviceWorker] = {}
+        self._pasts: dict[str, TrainedSoFar] = {}
+        """How far candidates are."""
+        self._untold: set[str] = set()
+        """Of these, whose worker does not know it."""
+        now_s = self._now_s()
+        self._workers = [DeviceWorker(make, settings, group, now_s) for group in groups]
+        self._idle_s, self._idle_j = 0.0, 0.0
+        self._closed = False
+
+    @property
+    def slots(self) -> int:
+        """How many segments can run at once."""
+        return len(self._workers)
+
+    def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
+        """Workers are told when they first see a candidate."""
+        self._pasts.update(pasts)
+        self._untold.update(pasts)
+
+    def run(self, segment: Segment) -> Progress:
+        """Train on the candidate's devices. A worker that dies is `killed`; the others go on."""
+        worker = self._taken(segment.candidate)
+        try:
+            progress = worker.asked("run", segment, self._past(segment.candidate))
+            self._note(segment, progress)
+        except EOFError:
+            progress = self._died(worker, segment)
+        finally:
+            with self._changed:
+                begin_s, end_s = worker.idle_from_s, self._now_s()
+                worker.busy, worker.idle_from_s = False, end_s
+                self._changed.notify_all()
+        return self._charged(progress, worker, begin_s, end_s)
+
+    def let_go(self, candidate: str) -> None:
+        """Its worker ends it."""
+        with self._changed:
+            worker = self._homes.pop(candidate, None)
+            while worker is not None and worker.busy:
+                self._changed.wait()
+            if worker is None or self._closed:
+                return
+            worker.busy = True
+        try:
+            with suppress(EOFError):
+                worker.asked("let_go", candidate)
+        finally:
+            with self._changed:
+                worker.busy = False
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all workers; they put back what they have set."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.end()
+        self._session.close()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _check(self, named: Sequence[str]) -> None:
+        read = {channel.domain.name for channel in self._session.channels}
+        missing = [number for number in named if f"gpu:{number}" not in read]
+        if missing:
+            self._session.close()
+            raise ConfigError(
+                "trainings side by side need GPUs whose power is read one by one; "
+                f"gpu:{missing[0]} is not read here: 'wattloop devices' says why"
+            )
+
+    def _now_s(self) -> float:
+        return self._session.clock.now_s()
+
+    def _taken(self, candidate: str) -> DeviceWorker:
+        """The candidate's own worker, or a free one; what it drew while it waited is noted."""
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise ConfigError("the search has ended, and its workers with it")
+                home = self._homes.get(candidate)
+                free = [w for w in self._workers if not w.busy and home in (None, w)]
+                if free:
+                    worker = min(free, key=lambda w: sum(h is w for h in self._homes.values()))
+                    self._homes[candidate] = worker
+                    self._note_idle(worker)
+                    worker.busy = True
+                    return worker
+                self._changed.wait()
+
+    def _past(self, candidate: str) -> TrainedSoFar | None:
+        """How far it is, where its worker has to be told."""
+        with self._changed:
+            if candidate not in self._untold:
+                return None
+            self._untold.discard(candidate)
+            return self._pasts[candidate]
+
+    def _note(self, segment: Segment, progress: Progress) -> None:
+        with self._changed:
+            past = self._pasts.get(segment.candidate, TrainedSoFar())
+            self._pasts[segment.candidate] = past.after(segment, progress)
+
+    def _note_idle(self, worker: DeviceWorker) -> None:
+        now_s = self._now_s()
+        waited_s = now_s - worker.idle_from_s
+        if waited_s > 0:
+            self._idle_s += waited_s
+            self._idle_j += self._energy_j(worker, worker.idle_from_s, now_s)
+        worker.idle_from_s = now_s
+
+    def _energy_j(self, worker: DeviceWorker, begin_s: float, end_s: float) -> float:
+        domains = {d.name: d.energy_j for d in self._session.between(begin_s, end_s).domains}
+        return sum(domains.get(f"gpu:{number}") or 0.0 for number in worker.group)
+
+    def _charged(
+        self, progress: Progress, worker: DeviceWorker, begin_s: float, end_s: float
+    ) -> Progress:
+        """With what waiting devices took so far: it is paid for by whoever ends first.
+
+        What its own devices took beside the segment, while its process began, is waiting too.
+        """
+        own_s, own_j = progress.time_s + progress.repeated_s, progress.energy_j or 0.0
+        beside_j = self._energy_j(worker, begin_s, end_s) - own_j - (progress.repeated_j or 0.0)
+        with self._changed:
+            self._idle_s += max(0.0, end_s - begin_s - own_s)
+            self._idle_j += max(0.0, beside_j)
+            for other in self._workers:
+                if not other.busy:
+                    self._note_idle(other)
+            idle_s, self._idle_s = self._idle_s, 0.0
+            idle_j, self._idle_j = self._idle_j, 0.0
+        return replace(progress, idle_s=idle_s, idle_j=idle_j)
+
+    def _died(self, worker: DeviceWorker, segment: Segment) -> Progress:
+        """What its devices took is known all the same; another worker takes its place."""
+        begin_s = worker.idle_from_s
+        end_s = self._now_s()
+        window = self._session.between(begin_s, end_s)
+        mine = {f"gpu:{number}" for number in worker.group}
+        own = window._replace(domains=tuple(d for d in window.domains if d.name in mine))
+        joules = scoped(own, self.scope, self._settings)
+        with self._changed:
+            lost = {name for name, w in self._homes.items() if w is worker}
+            self._homes = {name: w for name, w in self._homes.items() if w is not worker}
+            # those that are asked for again are trained again to where they were, at that cost
+            self._untold |= lost & self._pasts.keys()
+            if not self._closed:
+                worker.start()
+        return Progress(
+            status=Status.KILLED,
+            time_s=end_s - begin_s,
+            energy_j=joules.energy_j,
+            uncertainty_j=joules.uncertainty_j,
+            provenance=joules.provenance,
+            message=f"the worker of GPU {','.join(worker.group)} died; with it all that it trained",
+        )

@@ -1,0 +1,277 @@
+"""One training: its model, optimizer, random states and counts, in memory and on disk."""
+
+import copy
+import random
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from wattloop.core.errors import ConfigError
+from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.segment import Segment
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far a training is.
+
+    Attributes:
+        epochs: trained and kept.
+        steps: of the epoch that was left in the middle; 0 at its end.
+        rate: the learning rate now.
+        quality, best: the metric at the end, and the best of all epochs.
+        since_gain: epochs since the best counted as a gain.
+        time_s, energy_j: of everything that was run for it.
+    """
+
+    epochs: int = 0
+    steps: int = 0
+    rate: float = 0.0
+    quality: float | None = None
+    best: float | None = None
+    gained: float | None = None
+    since_gain: int = 0
+    time_s: float = 0.0
+    energy_j: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that training changes, as it was."""
+
+    tensors: tuple[Any, ...]
+    optimizer: Mapping[str, Any]
+    randomness: Mapping[str, Any]
+    training_mode: bool
+    counts: Counts
+
+
+@dataclass(slots=True)
+class TorchCandidate:
+    """A training that can be paused, continued and put back.
+
+    Random numbers (dropout, augmentation) are its own: other trainings in between do not change
+    them, and it does not change those of the program.
+    """
+
+    name: str
+    seed: int
+    device: Any
+    model: Any
+    optimizer: Any
+    randomness: dict[str, Any]
+    counts: Counts = field(default_factory=Counts)
+
+    @classmethod
+    def begin(cls, training: Training, segment: Segment, device: Any) -> "TorchCandidate":
+        """A new one, made with the seed of its first segment."""
+        import torch
+
+        before = _random_states(device)
+        try:
+            torch.manual_seed(segment.seed)
+            random.seed(segment.seed)
+            _seed_numpy(segment.seed)
+            if isinstance(training.model, torch.nn.Module):
+                model = copy.deepcopy(training.model)
+            else:
+                model = training.model(segment.parameters)
+            model = model.to(device)
+            rate = training.rate_of(segment)
+            rate = training.default_rate if rate is None else rate
+            optimizer = training.optimizer(model.parameters(), rate)
+            states = _random_states(device)
+        finally:
+            _set_random_states(before, device)
+        return cls(
+            name=segment.candidate,
+            seed=segment.seed,
+            device=device,
+            model=model,
+            optimizer=optimizer,
+            randomness=states,
+            counts=Counts(rate=rate),
+        )
+
+    @contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Random numbers are this training's."""
+        before = _random_states(self.device)
+        _set_random_states(self.randomness, self.device)
+        try:
+            yield
+        finally:
+            self.randomness = _random_states(self.device)
+            _set_random_states(before, self.device)
+
+    def set_rate(self, rate: float) -> None:
+        """Train at this learning rate from here on."""
+        self.counts.rate = rate
+        for group in self.optimizer.param_groups:
+            if hasattr(group["lr"], "fill_"):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def snapshot(self) -> Snapshot:
+        """A copy of what training changes; call it while `in_charge`."""
+        return Snapshot(
+            tensors=tuple(tensor.detach().clone() for tensor in self._tensors()),
+            optimizer=copy.deepcopy(self.optimizer.state_dict()),
+            randomness=_random_states(self.device),
+            training_mode=bool(self.model.training),
+            counts=copy.copy(self.counts),
+        )
+
+    def put_back(self, snapshot: Snapshot) -> None:
+        """Bit by bit what it was; call it while `in_charge`. The snapshot stays good."""
+        import torch
+
+        with torch.no_grad():
+            for tensor, saved in zip(self._tensors(), snapshot.tensors, strict=True):
+                tensor.copy_(saved)
+        self.optimizer.load_state_dict(copy.deepcopy(snapshot.optimizer))
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.train(snapshot.training_mode)
+        _set_random_states(snapshot.randomness, self.device)
+        self.counts = copy.copy(snapshot.counts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a file; `torch.save` writes it."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "tensors": [tensor.detach() for tensor in self._tensors()],
+            "optimizer": self.optimizer.state_dict(),
+            "randomness": self.randomness,
+            "counts": {name: getattr(self.counts, name) for name in Counts.__slots__},
+        }
+
+    def load_dict(self, data: Mapping[str, Any]) -> None:
+        """Go on where `to_dict` was called."""
+        import torch
+
+        with torch.no_grad():
+            for tensor, saved in zip(self._tensors(), data["tensors"], strict=True):
+                tensor.copy_(saved)
+        self.optimizer.load_state_dict(data["optimizer"])
+        self.randomness = dict(data["randomness"])
+        self.counts = Counts(**data["counts"])
+
+    def _tensors(self) -> Iterator[Any]:
+        """Parameters and all buffers, also those that a state_dict leaves out."""
+        yield from self.model.parameters()
+        yield from self.model.buffers()
+
+
+def _random_states(device: Any) -> dict[str, Any]:
+    import torch
+
+    states = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        states["numpy"] = np.random.get_state()
+    return states
+
+
+def _set_random_states(states: Mapping[str, Any], device: Any) -> None:
+    import torch
+
+    torch.set_rng_state(states["torch"])
+    random.setstate(states["python"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    if "numpy" in states:
+        import numpy as np
+
+        np.random.set_state(states["numpy"])
+
+
+def _seed_numpy(seed: int) -> None:
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed(seed % 2**32)
+
+
+KEPT = 2
+
+
+"""The last one may be ahead of what the search has noted."""
+
+
+class Checkpoints:
+    """Files `NAME-EPOCHS.pt` in one folder, the last two of each candidate."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: no checkpoints can be written there ({error.strerror or error}); "
+                "name another folder"
+            ) from None
+
+    def save(self, candidate: str, epochs: float, data: dict[str, Any]) -> None:
+        """Write one; a kill in between leaves the ones before."""
+        import torch
+
+        path = self._path(candidate, epochs)
+        partly = path.with_suffix(".partly")
+        try:
+            torch.save(data, partly)
+            partly.replace(path)
+        except (OSError, RuntimeError) as error:  # torch says a full disk with a RuntimeError
+            partly.unlink(missing_ok=True)
+            raise ConfigError(
+                f"{path}: cannot be written ({error}); make room or name another folder"
+            ) from error
+        for old in self._all(candidate)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def load(self, candidate: str, epochs: float) -> dict[str, Any]:
+        """What was saved after so many epochs.
+
+        Raises:
+            ConfigError: there is no such file, or it cannot be read.
+        """
+        import torch
+
+        path = self._path(candidate, epochs)
+        try:
+            # Random states of Python and numpy are tuples and arrays; the file is our own.
+            found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: there is no checkpoint of {candidate!r} after {epochs:g} epochs; begin "
+                "the search anew, or name the folder that it was begun with"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - a damaged file raises anything
+            raise ConfigError(f"{path}: cannot be read ({error}); begin the search anew") from None
+        return found
+
+    def forget(self, candidate: str) -> None:
+        """Remove all of one candidate."""
+        for path in self._all(candidate):
+            path.unlink(missing_ok=True)
+
+    def _path(self, candidate: str, epochs: float) -> Path:
+        return self._folder / f"{_file_name(candidate)}-{epochs:013.6f}.pt"
+
+    def _all(self, candidate: str) -> list[Path]:
+        return sorted(self._folder.glob(f"{_file_name(candidate)}-??????.??????.pt"))
+
+
+def _file_name(candidate: str) -> str:
+    """Readable, and different for different candidates."""
+    plain = re.sub(r"[^\w.]+", "_", candidate)[:40]
+    return f"{plain}-{sha256(candidate.encode()).hexdigest()[:8]}"

@@ -1,0 +1,97 @@
+"""Joules of stretches of time, and how sure they are."""
+
+import time
+from typing import Protocol
+
+from wattloop.core.config_file import load_settings
+from wattloop.core.settings import Settings
+from wattloop.measure.api import active_session
+from wattloop.measure.session import Session
+from wattloop.tune.segment_meter import Joules, scope_of, scoped
+
+LONGEST_SETTLE_S = 0.5
+
+
+LOOK_S = 0.005
+
+
+class EnergySource(Protocol):
+    """What a bench asks for joules."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The measured run, where it is kept."""
+
+    @property
+    def session(self) -> Session | None:
+        """Whose meters are read; None when there are none."""
+
+    def now_s(self) -> float:
+        """The clock that stretches are given in."""
+
+    def between(self, begin_s: float, end_s: float) -> Joules:
+        """Energy of a stretch, as far as it is known."""
+
+    def settle(self, end_s: float) -> None:
+        """Wait until later readings can hardly sharpen what ended at `end_s`."""
+
+    def close(self) -> None:
+        """No more is asked for."""
+
+
+class SessionEnergy:
+    """Energy from the meters of this machine, over one session.
+
+    Args:
+        scope: `gpu`, `cpu`, `dram` or `node`; unless given the widest that is read.
+        gpus: whether the training uses GPUs, if any; idle ones are left out of the scope.
+        settings: how to measure; from environment and file unless given.
+        name: of the measured run.
+        keep: whether the run is written to the store.
+        session: one that is open already, and is left open.
+    """
+
+    def __init__(
+        self,
+        scope: str | None = None,
+        settings: Settings | None = None,
+        *,
+        gpus: bool = True,
+        name: str = "search",
+        keep: bool = True,
+        session: Session | None = None,
+    ) -> None:
+        self.settings = load_settings() if settings is None else settings
+        given = session or active_session()
+        self._ours = given is None
+        self.session = given or Session.open(self.settings, name=name, keep=keep)
+        self.scope = scope or scope_of(self.session, gpus=gpus)
+
+    @property
+    def run_id(self) -> str | None:
+        """The measured run."""
+        return self.session.run_id
+
+    def now_s(self) -> float:
+        """The session's monotonic clock."""
+        return self.session.clock.now_s()
+
+    def between(self, begin_s: float, end_s: float) -> Joules:
+        """Energy of the scope."""
+        return scoped(self.session.between(begin_s, end_s), self.scope, self.settings)
+
+    def settle(self, end_s: float) -> None:
+        """Wait for the next reading of every sensor, half a second at most."""
+        give_up_s = self.now_s() + LONGEST_SETTLE_S
+        while not self.session.settled(end_s) and self.now_s() < give_up_s:
+            time.sleep(LOOK_S)
+
+    def close(self) -> None:
+        """Close the session, if it was opened here."""
+        if self._ours:
+            self.session.close()
+
+
+def relative_error(joules: Joules) -> float | None:
+    """Half-width over energy; None without energy."""
+    return joules.uncertainty_j / joules.energy_j if joules.energy_j else None

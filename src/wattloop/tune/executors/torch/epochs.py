@@ -1,0 +1,296 @@
+"""One epoch of a candidate and its evaluation, with energy windows of sufficient precision."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.tune.executors.torch.batches import leaves
+from wattloop.tune.executors.torch.candidate import TorchCandidate
+from wattloop.tune.executors.torch.energy import EnergySource, relative_error
+from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.segment_meter import Joules
+
+LOOK_EVERY = 50
+
+
+class Stepper:
+    """Runs single steps of one candidate. Nothing here waits for the device."""
+
+    def __init__(self, training: Training, candidate: TorchCandidate) -> None:
+        self._training = training
+        self._candidate = candidate
+
+    def step(self, batch: Any) -> Any:
+        """Forward, backward, update; the loss before the update, still on the device."""
+        import torch
+
+        candidate, training = self._candidate, self._training
+        loss = self.loss(batch)
+        candidate.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if training.clip is not None:
+            torch.nn.utils.clip_grad_norm_(candidate.model.parameters(), training.clip)
+        candidate.optimizer.step()
+        return loss.detach()
+
+    def loss(self, batch: Any) -> Any:
+        """Of one batch."""
+        import torch
+
+        if not self._training.bf16:
+            return self._training.loss(self._candidate.model, batch)
+        with torch.autocast(self._candidate.device.type, dtype=torch.bfloat16):
+            return self._training.loss(self._candidate.model, batch)
+
+    def forward_only(self, batch: Any) -> Any:
+        """The loss of a batch that nothing is learned from."""
+        import torch
+
+        with torch.no_grad():
+            return self.loss(batch)
+
+
+class FiniteWatch:
+    """Notices a loss that is no finite number, some steps late, without waiting for the device.
+
+    The sum of all losses is on the device; every `LOOK_EVERY` steps a copy of it sets out to the
+    host and is read when it has arrived.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._cuda = device.type == "cuda"
+        self._sum: Any = None
+        self._count = 0
+        self._sent: Any = None
+        self._event: Any = None
+
+    def add(self, loss: Any) -> bool:
+        """Whether all losses were finite, as far as is known by now."""
+        self._sum = loss.float() if self._sum is None else self._sum + loss
+        self._count += 1
+        if self._count % LOOK_EVERY:
+            return True
+        if not self._cuda:
+            return self.finite()
+        return self._look()
+
+    def finite(self) -> bool:
+        """Whether all were; waits for the device."""
+        import torch
+
+        return self._sum is None or bool(torch.isfinite(self._sum).item())
+
+    @property
+    def mean(self) -> float | None:
+        """The mean loss; waits for the device."""
+        return None if self._sum is None else float(self._sum.item()) / self._count
+
+    def _look(self) -> bool:
+        import torch
+
+        arrived = self._event is not None and self._event.query()
+        good = not arrived or bool(torch.isfinite(self._sent).item())
+        if arrived or self._event is None:
+            self._sent = torch.empty((), dtype=torch.float32, pin_memory=True)
+            self._sent.copy_(self._sum, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        return good
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedEpoch:
+    """A stretch of time in which the device worked.
+
+    Attributes:
+        begin_s, end_s: with nothing left to do on the device at both.
+        samples: trained on.
+        finite: whether every loss was a finite number.
+        loss: their mean.
+    """
+
+    begin_s: float
+    end_s: float
+    samples: int
+    finite: bool
+    loss: float
+
+    @property
+    def time_s(self) -> float:
+        """How long it lasted."""
+        return self.end_s - self.begin_s
+
+
+def trained_epoch(
+    training: Training,
+    candidate: TorchCandidate,
+    batch_size: int,
+    energy: EnergySource,
+    *,
+    number: int | None = None,
+    stop: Callable[[int], bool] | None = None,
+    told: Callable[[float], None] | None = None,
+) -> TrainedEpoch:
+    """Train to the end of an epoch, or until losses are no numbers any more.
+
+    Begins where the epoch was left, and counts the steps in `candidate.counts`; not so where the
+    order of another epoch is taken (`number`), which is trained on for nothing.
+
+    Args:
+        training: what it is made of.
+        candidate: what to train.
+        batch_size: samples in a batch.
+        energy: whose clock is read.
+        number: of the epoch's order; the candidate's own next one unless given.
+        stop: asked after each step, with the steps of this epoch so far, whether to end here.
+        told: called after each step with its share of the work, 1.
+    """
+    candidate.model.train()
+    stepper, watch = Stepper(training, candidate), FiniteWatch(candidate.device)
+    begin_s, samples, counts = energy.now_s(), 0, candidate.counts
+    order = counts.epochs if number is None else number
+    steps = counts.steps if number is None else 0
+    for batch in training.data.epoch(batch_size, seed=candidate.seed, number=order, first=steps):
+        samples += int(next(leaves(batch)).shape[0])
+        steps += 1
+        if told is not None:
+            told(1.0)
+        if not watch.add(stepper.step(batch)) or (stop is not None and stop(steps)):
+            break
+    if number is None:
+        counts.steps = steps
+    finite, loss = watch.finite(), watch.mean  # waits for the device
+    return TrainedEpoch(
+        begin_s, energy.now_s(), samples, finite, float("nan") if loss is None else loss
+    )
+
+
+def joined(parts: Sequence[TrainedEpoch]) -> TrainedEpoch:
+    """One stretch from the beginning of the first to the end of the last."""
+    return TrainedEpoch(
+        parts[0].begin_s,
+        parts[-1].end_s,
+        sum(part.samples for part in parts),
+        all(part.finite for part in parts),
+        parts[-1].loss,
+    )
+
+
+def evaluated(
+    training: Training,
+    candidate: TorchCandidate,
+    energy: EnergySource,
+    stretches: list[TrainedEpoch],
+) -> dict[str, float]:
+    """Metrics of the model as it is; the stretch is added to `stretches`."""
+    import torch
+
+    candidate.model.eval()
+    begin_s = energy.now_s()
+    with torch.no_grad():
+        if training.bf16:
+            with torch.autocast(candidate.device.type, dtype=torch.bfloat16):
+                metrics = training.evaluate(candidate.model)
+        else:
+            metrics = training.evaluate(candidate.model)
+    found = {name: float(value) for name, value in metrics.items()}  # waits for the device
+    stretches.append(TrainedEpoch(begin_s, energy.now_s(), 0, finite=True, loss=float("nan")))
+    return found
+
+
+# Energy windows that go on until their error is small enough.
+#
+# A sensor that changes ten times a second says little of half a second. The device then goes on
+# with
+# the same steps, which count for nothing, until the sum is known to the error that is asked for.
+
+LEAST_GAIN = 0.9
+
+
+"""A window twice as long whose error fell by less has an error that time does not make smaller."""
+
+
+FIRST_S = 0.25
+
+
+FIRST_ORDER = 500_000_000
+
+
+"""These steps take their data in orders that neither epochs nor explorations have."""
+
+
+def sharpened(
+    training: Training,
+    candidate: TorchCandidate,
+    batch_size: int,
+    energy: EnergySource,
+    stretches: Sequence[TrainedEpoch],
+    *,
+    error: float,
+    longest_s: float,
+) -> list[TrainedEpoch]:
+    """Stretches to add until the energy of all is sure; the candidate is changed by it.
+
+    Args:
+        training: what it is made of.
+        candidate: what goes on.
+        batch_size: samples in a batch.
+        energy: who is asked.
+        stretches: what there is already.
+        error: relative half-width that is good enough.
+        longest_s: give up after this long.
+    """
+    added: list[TrainedEpoch] = []
+    begin_s = energy.now_s()
+    last = _error(energy, stretches)
+    while last is not None and last > error and energy.now_s() - begin_s < longest_s:
+        known_s = sum(s.time_s for s in (*stretches, *added))
+        left_s = longest_s - (energy.now_s() - begin_s)
+        until_s = energy.now_s() + min(left_s, max(FIRST_S, known_s))
+        parts: list[TrainedEpoch] = []
+        while energy.now_s() < until_s and (not parts or parts[-1].finite):
+            number = FIRST_ORDER + 1_000 * len(added) + len(parts)
+            parts.append(
+                trained_epoch(
+                    training,
+                    candidate,
+                    batch_size,
+                    energy,
+                    number=number,
+                    stop=functools.partial(_late, energy, until_s),
+                )
+            )
+        # One window over all of them: each edge has an error of its own.
+        added.append(joined(parts))
+        if not parts[-1].finite:
+            break
+        now = _error(energy, (*stretches, *added))
+        if now is None or now > LEAST_GAIN * last:
+            break
+        last = now
+    return added
+
+
+def summed(parts: Sequence[Joules]) -> Joules:
+    """Of stretches that do not overlap; None when one of them was not read.
+
+    Errors are added as they are: part of each is the sensor's own and the same in all.
+    """
+    if not parts or any(part.energy_j is None for part in parts):
+        return Joules(None)
+    return Joules(
+        sum(part.energy_j or 0.0 for part in parts),
+        sum(part.uncertainty_j for part in parts),
+        parts[0].provenance,
+    )
+
+
+def _late(energy: EnergySource, until_s: float, steps: int) -> bool:
+    """Whether the host is past this moment; it runs ahead of the device."""
+    return energy.now_s() >= until_s
+
+
+def _error(energy: EnergySource, stretches: Sequence[TrainedEpoch]) -> float | None:
+    energy.settle(stretches[-1].end_s)
+    return relative_error(summed([energy.between(s.begin_s, s.end_s) for s in stretches]))

@@ -1,0 +1,498 @@
+"""An executor of PyTorch trainings: segments of independent candidates."""
+
+import gc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattloop.characterize.cap_pilot import PilotRules
+from wattloop.core.errors import ConfigError, LeverError
+from wattloop.tune.cap_search import CapSteps, NoCap, watch_for
+from wattloop.tune.early_stopping import EarlyStopping
+from wattloop.tune.executors.base import TrainedSoFar
+from wattloop.tune.executors.torch.candidate import Checkpoints, Counts, TorchCandidate
+from wattloop.tune.executors.torch.energy import EnergySource, SessionEnergy
+from wattloop.tune.executors.torch.epochs import (
+    TrainedEpoch,
+    evaluated,
+    sharpened,
+    summed,
+    trained_epoch,
+)
+from wattloop.tune.executors.torch.rate_sweep import sweep_rates
+from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.levers import LeverBoard
+from wattloop.tune.problem import Quality
+from wattloop.tune.progress import CapFound, EpochPoint, Progress, RateLoss, Status
+from wattloop.tune.segment import Segment, Until
+
+
+@dataclass(slots=True)
+class SegmentAccount:
+    """One segment under way.
+
+    Attributes:
+        begin_s: when it began.
+        candidate: whose; None until it is made.
+        stretches: training, with nothing left to do on the device at both ends.
+        evaluations: the same of evaluations.
+        ends: (epochs, quality, time) at the end of each epoch.
+    """
+
+    begin_s: float
+    candidate: TorchCandidate | None = None
+    status: Status = Status.PAUSED
+    message: str = ""
+    epochs: float = 0.0
+    quality: float | None = None
+    best: float | None = None
+    rates: tuple[RateLoss, ...] = ()
+    cap: CapFound | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    stretches: list[TrainedEpoch] = field(default_factory=list)
+    evaluations: list[TrainedEpoch] = field(default_factory=list)
+    ends: list[tuple[int, float | None, float]] = field(default_factory=list)
+
+    def settled(self, energy: EnergySource, end_s: float, data_samples: int) -> Progress:
+        """Everything in joules; the candidate is charged with it."""
+        energy.settle(end_s)
+        used = energy.between(self.begin_s, end_s)
+        curve: tuple[EpochPoint, ...] = ()
+        if self.candidate is not None:
+            counts = self.candidate.counts
+            curve = self._curve(energy, counts)
+            counts.time_s += end_s - self.begin_s
+            counts.energy_j = _plus(counts.energy_j, used.energy_j)
+        return Progress(
+            status=self.status,
+            time_s=end_s - self.begin_s,
+            energy_j=used.energy_j,
+            uncertainty_j=used.uncertainty_j,
+            epochs=float(self.epochs),
+            quality=self.quality,
+            best=self.best,
+            curve=curve,
+            cap=self.cap,
+            rates=self.rates,
+            metrics=self.metrics | self._parts(energy, data_samples),
+            provenance=used.provenance,
+            run_id=energy.run_id,
+            message=self.message,
+        )
+
+    def _curve(self, energy: EnergySource, before: Counts) -> tuple[EpochPoint, ...]:
+        return tuple(
+            EpochPoint(
+                epoch=float(epoch),
+                quality=quality,
+                time_s=before.time_s + at_s - self.begin_s,
+                energy_j=_plus(before.energy_j, energy.between(self.begin_s, at_s).energy_j),
+            )
+            for epoch, quality, at_s in self.ends
+        )
+
+    def _parts(self, energy: EnergySource, data_samples: int) -> dict[str, float]:
+        """Of what the segment was made: evaluations, and an epoch of training alone."""
+        found: dict[str, float] = {}
+        if self.evaluations:
+            found["eval_time_s"] = sum(s.time_s for s in self.evaluations)
+            evals = summed([energy.between(s.begin_s, s.end_s) for s in self.evaluations])
+            if evals.energy_j is not None:
+                found["eval_energy_j"] = evals.energy_j
+        samples = sum(s.samples for s in self.stretches)
+        if samples:
+            share = data_samples / samples
+            found["epoch_time_s"] = share * sum(s.time_s for s in self.stretches)
+            trained = summed([energy.between(s.begin_s, s.end_s) for s in self.stretches])
+            if trained.energy_j is not None:
+                found["epoch_energy_j"] = share * trained.energy_j
+                found["epoch_uncertainty_j"] = share * trained.uncertainty_j
+        return found
+
+
+def _plus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+CLOSE = 1e-9
+
+
+LOOK_S = 0.05
+
+
+"""How often energy is asked for in the middle of an epoch."""
+
+
+class SegmentBounds:
+    """The bounds of one segment.
+
+    Args:
+        until: what the strategy asked for.
+        quality: the target.
+        stopping: the training's own rule.
+        counts: how far the candidate is; they go on while it is trained.
+        steps: of a whole epoch.
+        energy: who is asked for joules, and the time.
+        begin_s: when the segment began.
+    """
+
+    def __init__(
+        self,
+        until: Until,
+        quality: Quality,
+        stopping: EarlyStopping | None,
+        counts: Counts,
+        *,
+        steps: int,
+        energy: EnergySource,
+        begin_s: float,
+    ) -> None:
+        self._until, self._quality, self._stopping = until, quality, stopping
+        self._counts, self._steps = counts, steps
+        self._energy, self._begin_s = energy, begin_s
+        self._looked_s = begin_s
+
+    def before(self) -> Status | None:
+        """How the segment ends without any training; None when there is something to do."""
+        counts = self._counts
+        if self._stopping is not None and self._stopping.over(counts.epochs, counts.since_gain):
+            return Status.ENDED
+        return Status.PAUSED if self._enough_epochs(counts.steps) else None
+
+    def after_epoch(self) -> Status | None:
+        """How the segment ends here, at the end of an epoch; None when it goes on."""
+        if self._until.at_target and self._quality.reached(self._counts.quality):
+            return Status.REACHED
+        ended = self.before()
+        if ended is not None:
+            return ended
+        over = self._enough_time() or self._enough_energy()
+        return Status.PAUSED if over else None
+
+    def inside(self, steps: int) -> bool:
+        """Whether to pause after so many steps of an epoch."""
+        if not self._until.anywhere or steps >= self._steps:
+            return False
+        if self._enough_epochs(steps) or self._enough_time():
+            return True
+        now_s = self._energy.now_s()
+        if now_s - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now_s
+        return self._enough_energy()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _enough_epochs(self, steps: int) -> bool:
+        epochs = self._counts.epochs + steps / self._steps
+        return self._until.epochs is not None and epochs >= self._until.epochs - CLOSE
+
+    def _enough_time(self) -> bool:
+        lasted_s = self._energy.now_s() - self._begin_s
+        return self._until.time_s is not None and lasted_s >= self._until.time_s
+
+    def _enough_energy(self) -> bool:
+        if self._until.energy_j is None:
+            return False
+        energy_j = self._energy.between(self._begin_s, self._energy.now_s()).energy_j
+        return energy_j is not None and energy_j >= self._until.energy_j
+
+
+# A bench of PyTorch trainings: segments of candidates that do not know of each other.
+#
+# bench = TorchBench(training, quality, device="cuda")
+# progress = bench.run(segment)
+#
+# Every candidate has its own model, optimizer and random numbers, and goes on where it was paused.
+# An exploration (`keep=False`) is put back bit by bit. The time and energy of a segment hold
+# everything: steps, evaluations, sweeps, and what was run to make a reading sure.
+
+
+class TorchExecutor:
+    """Runs segments of trainings on one device.
+
+    Args:
+        training: what candidates are made of.
+        quality: the metric that counts, and its target.
+        energy: who is asked for joules; the meters of this machine unless given, of its GPUs when
+            training is on one, else of everything that is read.
+        error: explorations go on, in steps that count for nothing, until the relative error of
+            the energy of an epoch is at most this.
+        longest_s: but not for longer than this.
+        checkpoints: folder for candidates, so that a killed search can go on; None for none.
+        board: sets levers and power caps; without one a segment with levers is refused, and no
+            cap is looked for. The bench closes it.
+        cap_rules: how long probes for a power cap last.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        quality: Quality,
+        *,
+        energy: EnergySource | None = None,
+        error: float = 0.02,
+        longest_s: float = 5.0,
+        checkpoints: str | Path | None = None,
+        board: LeverBoard | None = None,
+        cap_rules: PilotRules | None = None,
+    ) -> None:
+        self._training = training
+        self._quality = quality
+        self._device = training.data.device
+        scope = "gpu" if self._device.type == "cuda" else None
+        gpus = self._device.type != "cpu"
+        self._energy = SessionEnergy(scope, gpus=gpus) if energy is None else energy
+        self._error, self._longest_s = error, longest_s
+        self._files = None if checkpoints is None else Checkpoints(Path(checkpoints))
+        self._candidates: dict[str, TorchCandidate] = {}
+        self._board, self._cap_rules = board, cap_rules
+        self._recalled: dict[str, TrainedSoFar] = {}
+
+    def run(self, segment: Segment) -> Progress:
+        """Train, from where this candidate was paused, until the segment ends.
+
+        Raises:
+            ConfigError: the segment, the training or the checkpoints are not as they must be.
+        """
+        refused = self._set_levers(segment)
+        if refused is not None:
+            return refused
+        account = SegmentAccount(begin_s=self._energy.now_s())
+        steps = self._watch(segment)
+        try:
+            candidate = self._candidate(segment)
+            account.candidate = candidate
+            with candidate.in_charge():
+                self._train(candidate, segment, account, steps)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a training that fails is a result
+            account.status = _fault(error)
+            account.message = f"{type(error).__name__}: {error}"
+        finally:
+            account.cap = steps.found()
+        if account.status in (Status.OUT_OF_MEMORY, Status.FAILED):
+            account.candidate = None
+            self._drop(segment.candidate)
+        else:
+            _wait_for(self._device)
+        samples = self._training.data.samples
+        progress = account.settled(self._energy, self._energy.now_s(), samples)
+        self._save(segment, progress)
+        return progress
+
+    def let_go(self, candidate: str) -> None:
+        """Forget it; one that is not known is no error."""
+        self._drop(candidate)
+        if self._files is not None:
+            self._files.forget(candidate)
+
+    def recall(self, pasts: Mapping[str, TrainedSoFar]) -> None:
+        """Candidates of a search that was killed, by name, go on from their checkpoints."""
+        self._recalled.update(pasts)
+
+    def close(self) -> None:
+        """Let all candidates go and put levers back; checkpoints stay."""
+        self._candidates.clear()
+        try:
+            if self._board is not None:
+                self._board.close()
+        finally:
+            self._energy.close()
+
+    def model(self, candidate: str) -> Any:
+        """The model of a candidate that is alive."""
+        return self._candidates[candidate].model
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _candidate(self, segment: Segment) -> TorchCandidate:
+        found = self._candidates.get(segment.candidate)
+        if found is not None:
+            return found
+        found = TorchCandidate.begin(self._training, segment, self._device)
+        past = self._recalled.pop(segment.candidate, TrainedSoFar())
+        if past.epochs:
+            if self._files is None:
+                raise ConfigError(
+                    f"{segment.candidate!r} was trained for {past.epochs:g} epochs before; give "
+                    "the folder with its checkpoints"
+                )
+            found.load_dict(self._files.load(found.name, past.epochs))
+        found.counts.time_s, found.counts.energy_j = past.time_s, past.energy_j
+        self._candidates[segment.candidate] = found
+        return found
+
+    def _set_levers(self, segment: Segment) -> Progress | None:
+        """Levers of the segment; what to answer when they cannot be set."""
+        if self._board is None:
+            if not segment.levers:
+                return None
+            said = f"levers ({', '.join(segment.levers)}) need a LeverBoard: give the bench one"
+            return Progress(status=Status.NOT_SUPPORTED, message=said)
+        try:
+            self._board.set(segment.levers)
+        except (ConfigError, LeverError) as error:
+            return Progress(status=Status.NOT_SET, message=str(error))
+        return None
+
+    def _watch(self, segment: Segment) -> CapSteps:
+        """Who looks for a cap beside the training; the training goes on without where none can."""
+        session = self._energy.session
+        if segment.cap is None:
+            return NoCap()
+        if self._board is None or session is None:
+            return NoCap("this bench was given no LeverBoard, so no cap can be set")
+        return watch_for(segment.cap, self._board, session, session.settings, self._cap_rules)
+
+    def _train(
+        self, candidate: TorchCandidate, segment: Segment, account: SegmentAccount, steps: CapSteps
+    ) -> None:
+        batch_size = self._training.batch_of(segment)
+        before = candidate.snapshot()
+        if segment.learning_rate is not None:
+            candidate.set_rate(segment.learning_rate)
+        if segment.rates is None:
+            self._epochs(candidate, segment, batch_size, account, steps)
+        else:
+            self._explore(candidate, segment, batch_size, account)
+        if segment.keep and account.status.good:
+            account.epochs, account.best = self._so_far(candidate, batch_size)
+            return
+        # A training that diverged is put back, too: it may go on at another rate.
+        candidate.put_back(before)
+        if account.status.good and any(stretch.samples for stretch in account.stretches):
+            account.stretches += sharpened(
+                self._training, candidate, batch_size, self._energy, account.stretches,
+                error=self._error, longest_s=self._longest_s,
+            )  # fmt: skip
+            candidate.put_back(before)
+        account.epochs, account.best = self._so_far(candidate, batch_size)
+
+    def _so_far(self, candidate: TorchCandidate, batch_size: int) -> tuple[float, float | None]:
+        """Epochs trained, with the part of one that was left in the middle, and the best."""
+        counts = candidate.counts
+        return counts.epochs + counts.steps / self._training.data.steps(batch_size), counts.best
+
+    def _epochs(
+        self,
+        candidate: TorchCandidate,
+        segment: Segment,
+        batch_size: int,
+        account: SegmentAccount,
+        steps: CapSteps,
+    ) -> None:
+        counts, steps_all = candidate.counts, self._training.data.steps(batch_size)
+        bounds = SegmentBounds(
+            segment.until,
+            self._quality,
+            self._training.stopping,
+            counts,
+            steps=steps_all,
+            energy=self._energy,
+            begin_s=account.begin_s,
+        )
+        account.quality = counts.quality
+        status = bounds.before()
+        while status is None:
+            stretch = trained_epoch(
+                self._training,
+                candidate,
+                batch_size,
+                self._energy,
+                stop=bounds.inside,
+                told=steps.step,
+            )
+            steps.epoch()
+            account.stretches.append(stretch)
+            account.metrics["loss"] = stretch.loss
+            if not stretch.finite:
+                account.status = Status.DIVERGED
+                account.message = f"the loss is {stretch.loss} in epoch {counts.epochs + 1}"
+                return
+            if counts.steps < steps_all:
+                return
+            quality = self._evaluate(candidate, account)
+            if quality is None:
+                account.status = Status.DIVERGED
+                return
+            counts.epochs, counts.steps = counts.epochs + 1, 0
+            self._take(candidate, quality)
+            account.quality = quality
+            account.ends.append((counts.epochs, quality, self._energy.now_s()))
+            status = bounds.after_epoch()
+        account.status = status
+
+    def _explore(
+        self, candidate: TorchCandidate, segment: Segment, batch_size: int, account: SegmentAccount
+    ) -> None:
+        """Sweep rates, and see how good the model is after that."""
+        assert segment.rates is not None
+        begin_s = self._energy.now_s()
+        swept = sweep_rates(self._training, candidate, segment.rates, batch_size, segment.key)
+        _wait_for(self._device)
+        account.stretches.append(
+            TrainedEpoch(begin_s, self._energy.now_s(), swept.samples, finite=True, loss=math.nan)
+        )
+        account.rates = swept.losses
+        account.quality = self._evaluate(candidate, account)
+
+    def _evaluate(self, candidate: TorchCandidate, account: SegmentAccount) -> float | None:
+        """The metric that counts; None when it is no finite number."""
+        metrics = evaluated(self._training, candidate, self._energy, account.evaluations)
+        account.metrics |= metrics
+        name = self._quality.metric
+        if name not in metrics:
+            raise ConfigError(
+                f"evaluate() gave {', '.join(metrics) or 'nothing'}, not {name}, the quality that "
+                "is searched for"
+            )
+        if math.isfinite(metrics[name]):
+            return metrics[name]
+        account.message = f"{name} is {metrics[name]}"
+        return None
+
+    def _take(self, candidate: TorchCandidate, quality: float) -> None:
+        counts, stopping = candidate.counts, self._training.stopping
+        counts.quality = quality
+        if counts.best is None or self._quality.better(quality, counts.best):
+            counts.best = quality
+        counts.since_gain += 1
+        if stopping is not None and stopping.gained(counts.gained, quality):
+            counts.gained, counts.since_gain = quality, 0
+
+    def _save(self, segment: Segment, progress: Progress) -> None:
+        candidate = self._candidates.get(segment.candidate)
+        if self._files is None or candidate is None:
+            return
+        if segment.keep and progress.status.good:
+            self._files.save(candidate.name, progress.epochs, candidate.to_dict())
+
+    def _drop(self, name: str) -> None:
+        if self._candidates.pop(name, None) is None:
+            return
+        gc.collect()
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def _fault(error: Exception) -> Status:
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return Status.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and "not enough memory" in str(error):
+        return Status.OUT_OF_MEMORY  # what the allocator of the CPU says
+    return Status.FAILED
+
+
+def _wait_for(device: Any) -> None:
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)

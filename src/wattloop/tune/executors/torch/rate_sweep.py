@@ -1,0 +1,209 @@
+"""Learning rates tried one after the other in a training that is put back afterwards.
+
+A rate's loss is that of the batch *after* a step at that rate. After a rate at which the loss
+is
+no number, or far above what it is at the lowest rates, the model is put back to where it was
+sound,
+and that rate and those above it are left out: without that the rest of the sweep would measure
+a
+broken model.
+"""
+
+import itertools
+import math
+import statistics
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from wattloop.tune.executors.torch.batches import leaves
+from wattloop.tune.executors.torch.candidate import TorchCandidate
+from wattloop.tune.executors.torch.epochs import Stepper
+from wattloop.tune.executors.torch.training import Training
+from wattloop.tune.progress import RateLoss
+from wattloop.tune.segment import RateSweep
+
+BROKEN, SPREADS = 1.5, 3.0
+
+
+"""A loss so many times that at the lowest rates, and so many of its standard deviations above, is
+of a model that broke."""
+
+
+FIRST_ORDER = 1_000_000
+
+
+"""Explorations take their data in orders that no epoch of the training has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep saw.
+
+    Attributes:
+        losses: of each rate that was tried, from low to high.
+        samples: trained on.
+    """
+
+    losses: tuple[RateLoss, ...]
+    samples: int
+
+
+def swept_rates(sweep: RateSweep) -> list[float]:
+    """From low to high, evenly on a logarithmic scale."""
+    if sweep.count == 1:
+        return [sweep.low]
+    ratio = math.log(sweep.high / sweep.low) / (sweep.count - 1)
+    return [sweep.low * math.exp(i * ratio) for i in range(sweep.count)]
+
+
+def sweep_rates(
+    training: Training, candidate: TorchCandidate, sweep: RateSweep, batch_size: int, key: str
+) -> Swept:
+    """Sweep; the candidate is changed by it, so take a snapshot first.
+
+    Args:
+        training: what it is made of.
+        candidate: what is trained.
+        sweep: the rates.
+        batch_size: samples in a batch.
+        key: of the segment; each has an order of data of its own, the same when it is run again.
+    """
+    candidate.model.train()
+    sweeper = _Sweeper(training, candidate, sweep, batch_size, key)
+    return sweeper.cyclic() if sweep.cyclic else sweeper.blockwise()
+
+
+class _Sweeper:
+    def __init__(
+        self,
+        training: Training,
+        candidate: TorchCandidate,
+        sweep: RateSweep,
+        batch_size: int,
+        key: str,
+    ) -> None:
+        self._candidate = candidate
+        self._stepper = Stepper(training, candidate)
+        self._sweep = sweep
+        self._batch_size = batch_size
+        self._number = FIRST_ORDER + zlib.crc32(key.encode())
+        self._data = training.data
+        steps = training.data.steps(batch_size)
+        share = 1.0 if sweep.data_share is None else sweep.data_share
+        self._steps = max(1, int(share * steps))
+        self._samples = 0
+        self._limit = math.inf
+
+    def cyclic(self) -> Swept:
+        """One batch per rate, round and round; each rate at least once."""
+        import torch
+
+        rates = swept_rates(self._sweep)
+        seen: dict[float, list[float]] = {rate: [] for rate in rates}
+        batches = self._batches(self._steps)
+        left = max(self._steps, len(rates))
+        sound = self._candidate.snapshot()
+        while left > 0 and rates:
+            losses = []
+            for rate in rates[:left]:
+                losses.append(self._step(rate, next(batches)))
+            tried = rates[: len(losses)]
+            left -= len(losses)
+            # The loss after the last step of a round is that of a batch nothing is learned from.
+            losses.append(self._stepper.forward_only(next(batches)))
+            values = torch.stack([loss.float() for loss in losses]).tolist()
+            broken = self._note(seen, tried, values)
+            if broken is None:
+                sound = self._candidate.snapshot()
+            else:
+                rates = [rate for rate in rates if rate < broken]
+                self._candidate.put_back(sound)
+        return self._swept(seen)
+
+    def blockwise(self) -> Swept:
+        """`steps_each` steps at one rate after the other; the second half of them counts.
+
+        Where the share of the data does not suffice for all, fewer rates are tried, not fewer
+        steps: a loss after too few steps says nothing of a rate. Where it does not even suffice
+        for three, none is.
+        """
+        import torch
+
+        each = max(1, self._sweep.steps_each)
+        rates = swept_rates(self._sweep)
+        if self._sweep.data_share is not None:
+            affordable = self._steps // each
+            rates = _thinned(rates, affordable) if affordable >= 3 else []
+        batches = self._batches(self._data.steps(self._batch_size))
+        seen: dict[float, list[float]] = {rate: [] for rate in swept_rates(self._sweep)}
+        for position, rate in enumerate(rates):
+            losses = [self._step(rate, next(batches)) for _ in range(each)]
+            losses.append(self._stepper.forward_only(next(batches)))
+            values = torch.stack([loss.float() for loss in losses]).tolist()
+            if not position:
+                self._set_limit(values)
+            counted = values[1 + each // 2 :]
+            # Not by single losses: there are many of them in a block.
+            if not sum(counted) / len(counted) <= self._limit:
+                for above in rates[position:]:
+                    seen[above].append(math.inf)
+                break
+            seen[rate].append(sum(counted) / len(counted))
+        return self._swept(seen)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _batches(self, per_pass: int) -> Iterator[Any]:
+        """Batches of the share of the data, as often as needed."""
+        for again in itertools.count():
+            yield from self._data.epoch(
+                self._batch_size,
+                seed=self._candidate.seed,
+                number=self._number + 2**32 * again,
+                most=per_pass,
+            )
+
+    def _step(self, rate: float, batch: Any) -> Any:
+        self._candidate.set_rate(rate)
+        self._samples += int(next(leaves(batch)).shape[0])
+        return self._stepper.step(batch)
+
+    def _note(
+        self, seen: dict[float, list[float]], tried: list[float], values: list[float]
+    ) -> float | None:
+        """Losses after each rate of a round; the lowest rate that broke the model."""
+        self._set_limit(values[: max(3, len(tried) // 3)])
+        for rate, after in zip(tried, values[1:], strict=True):
+            if not after <= self._limit:
+                seen[rate].append(math.inf)
+                return rate
+            seen[rate].append(after)
+        return None
+
+    def _set_limit(self, calm: list[float]) -> None:
+        """From losses at the lowest rates, at which hardly anything is learned."""
+        known = [loss for loss in calm if math.isfinite(loss)]
+        if len(known) >= 3:
+            self._limit = BROKEN * statistics.mean(known) + SPREADS * statistics.stdev(known)
+
+    def _swept(self, seen: dict[float, list[float]]) -> Swept:
+        """Rates that broke it at once have an infinite loss, and so have those above them."""
+        losses, broken = [], False
+        for rate, values in seen.items():
+            if values:
+                broken = broken or not all(math.isfinite(v) for v in values)
+                mean = math.inf if broken else sum(values) / len(values)
+                losses.append(RateLoss(rate=rate, loss=mean))
+            elif self._sweep.cyclic:
+                losses.append(RateLoss(rate=rate, loss=math.inf))
+        return Swept(tuple(losses), self._samples)
+
+
+def _thinned(rates: list[float], count: int) -> list[float]:
+    """`count` of them, the first and the last among these."""
+    if count >= len(rates):
+        return rates
+    places = {round(i * (len(rates) - 1) / (count - 1)) for i in range(count)}
+    return [rates[i] for i in sorted(places)]

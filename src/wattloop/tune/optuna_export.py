@@ -1,0 +1,306 @@
+"""Export a stored search as an Optuna study, for `optuna-dashboard sqlite:///FILE.db`."""
+
+import sqlite3
+import warnings
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from wattloop.analyze.metrics import Point
+from wattloop.core.errors import ConfigError
+from wattloop.core.settings import Settings
+from wattloop.core.user_path import user_path
+from wattloop.store.database import Store
+from wattloop.store.experiments import Experiment, find_experiment, read_trials
+from wattloop.tune.objective import NEED_QUALITY, Trained
+from wattloop.tune.problem import Problem
+from wattloop.tune.results import CandidateResult, candidates_from
+from wattloop.tune.space import Space
+from wattloop.tune.spec import spec_from
+from wattloop.tune.strategies.optuna import distributions, library, new_study
+
+JOURNALS = (".log", ".journal")
+
+
+"""Ends of names that mean a journal, as optuna-dashboard takes them."""
+
+
+def new_storage(file: str) -> Any:
+    """A storage of Optuna in a file, which may have other studies.
+
+    Raises:
+        ConfigError: no such folder, or the file is something else.
+    """
+    optuna = library("an Optuna study")
+    path = Path(user_path(file))
+    if not path.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {path.parent}")
+    if path.suffix in JOURNALS:
+        _check_journal(path)
+        backend = optuna.storages.journal.JournalFileBackend(str(path))
+        return optuna.storages.JournalStorage(backend)
+    _check_database(path)
+    return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs=_fast())
+
+
+def _check_database(path: Path) -> None:
+    if not path.exists():
+        return
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            connection.execute("SELECT name FROM sqlite_master").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path}: no SQLite file ({error}); give another name") from None
+
+
+def _check_journal(path: Path) -> None:
+    """Only add to what Optuna has written: lines of JSON with its `op_code`."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as lines:
+        first = lines.readline(4096)
+    if b'"op_code"' not in first:
+        raise ConfigError(f"{path}: no journal of Optuna; give another name")
+
+
+def _fast() -> dict[str, Any]:
+    """A file that can be written again needs no waiting for the disk after each trial."""
+    from sqlalchemy.pool import StaticPool
+
+    class Quick(sqlite3.Connection):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.execute("PRAGMA synchronous=OFF")
+            self.execute("PRAGMA journal_mode=MEMORY")
+
+    return {"connect_args": {"factory": Quick}, "poolclass": StaticPool}
+
+
+# A stored search as a study of Optuna, for `optuna-dashboard sqlite:///FILE.db`.
+#
+# Our store stays the record. Each candidate is a trial with its parameters and their
+# distributions,
+# the objective as its value, quality epoch by epoch as intermediate values, and energy, time,
+# status
+# and provenance as user attributes. A candidate that was stopped before its target is *pruned*,
+# one
+# that failed has *failed*.
+
+LARGER_IS_BETTER = ("quotient", "quality")
+
+
+"""Objectives that people know the other way round than we minimize them, where more quality is
+better; SM2's f always is."""
+
+
+UNITS = {"energy": "J", "time": "s", "edp": "J s", "ed2p": "J s^2", "carbon": "g", "quotient": "/J"}
+
+
+Listener = Callable[[int, int], None]
+
+
+def export_study(
+    store: Store,
+    search_id: str,
+    file: str,
+    *,
+    settings: Settings | None = None,
+    listener: Listener | None = None,
+) -> str:
+    """Write a search into a new study of a file, and return the study's name.
+
+    Args:
+        store: where the search is.
+        search_id: which one.
+        file: a new file, or one with other studies; a database, or with `.log` at its end a
+            journal of Optuna, which is written twenty times faster.
+        settings: where prices and carbon intensity come from, if the objective needs them.
+        listener: told how many of how many trials are written.
+
+    Raises:
+        ConfigError: Optuna is missing, the file is no database, or has that study already.
+        ExperimentNotFound: no such search.
+    """
+    optuna = library("an Optuna study")
+    experiment = find_experiment(store, search_id, "search")
+    spec = spec_from(experiment.spec)
+    problem = spec.problem(settings)
+    records = read_trials(store, experiment.experiment_id)
+    candidates = candidates_from(records, problem.quality)
+    curves = _curves(records)
+    study = _study(optuna, experiment, problem, file)
+    known = distributions(problem.space)
+    values = _values(optuna, problem, candidates)
+    begun = datetime.fromtimestamp(experiment.created_wall_s)
+    for number, candidate in enumerate(candidates):
+        trial = _trial(optuna, problem, known, candidate, curves.get(candidate.candidate, {}))
+        if trial.state is optuna.trial.TrialState.COMPLETE:
+            trial.values = values[candidate.candidate]
+        # laid end to end: the store knows how long each took, and the dashboard draws that
+        trial.datetime_start = begun
+        begun += timedelta(seconds=candidate.time_s)
+        if trial.state.is_finished():
+            trial.datetime_complete = begun
+        study.add_trial(trial)
+        if listener is not None:
+            listener(number + 1, len(candidates))
+    return str(study.study_name)
+
+
+def _study(optuna: Any, experiment: Experiment, problem: Problem, file: str) -> Any:
+    name = experiment.name or experiment.experiment_id
+    try:
+        study = new_study(_directions(problem), storage=new_storage(file), study_name=name)
+    except optuna.exceptions.DuplicatedStudyError:
+        raise ConfigError(
+            f"{file}: it has a study '{name}' already; give another file, or remove this one"
+        ) from None
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001 - SQLAlchemy's and Alembic's have no common base
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise ConfigError(f"{file}: cannot be written as a study: {reason}") from None
+    with warnings.catch_warnings():
+        # "experimental" in every version since 3.2; only the dashboard's titles depend on it
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names([_metric_name(problem, n) for n in problem.objective.names])
+    study.set_user_attr("wattloop:search", experiment.experiment_id)
+    study.set_user_attr("wattloop:strategy", spec_from(experiment.spec).strategy.name)
+    study.set_user_attr("wattloop:scope", str(experiment.facts.get("scope") or ""))
+    if problem.quality.metric:
+        study.set_user_attr("wattloop:metric", problem.quality.metric)
+        study.set_user_attr("wattloop:target", problem.quality.target)
+    return study
+
+
+def _directions(problem: Problem) -> list[str]:
+    return [
+        "maximize" if _turned(problem, name) else "minimize" for name in problem.objective.names
+    ]
+
+
+def _turned(problem: Problem, name: str) -> bool:
+    """Whether people know this objective with larger values as better ones."""
+    return name == "sm2" or (problem.objective.maximize_quality and name in LARGER_IS_BETTER)
+
+
+def _metric_name(problem: Problem, name: str) -> str:
+    if name == "quality":
+        return problem.quality.metric
+    return f"{name} ({UNITS[name]})" if name in UNITS else name
+
+
+def _reference(problem: Problem, candidates: list[CandidateResult]) -> Point | None:
+    """The default configuration, for EDS; else the first that may be compared."""
+    good = [c for c in candidates if c.good and c.energy_j]
+    for candidate in good:
+        own = {**candidate.parameters, **candidate.levers}
+        if problem.default and all(own.get(n) == v for n, v in problem.default.items()):
+            return Point(candidate.time_s, candidate.energy_j or 0.0)
+    return Point(good[0].time_s, good[0].energy_j or 0.0) if good else None
+
+
+def _values(
+    optuna: Any, problem: Problem, candidates: list[CandidateResult]
+) -> dict[str, list[float]]:
+    """Of all complete ones together, because SM2 weighs them against each other."""
+    done = optuna.trial.TrialState.COMPLETE
+    complete = [c for c in candidates if _state(optuna, problem, c) is done]
+    trained = [_trained(problem, candidate) for candidate in complete]
+    compared = problem.objective.compared(trained, _reference(problem, candidates))
+    signs = [-1.0 if _turned(problem, name) else 1.0 for name in problem.objective.names]
+    return {
+        candidate.candidate: [sign * score for sign, score in zip(signs, scores, strict=True)]
+        for candidate, scores in zip(complete, compared, strict=True)
+    }
+
+
+def _trained(problem: Problem, candidate: CandidateResult) -> Trained:
+    """Up to the target, unless more quality is worth more: then all of it, as its epochs are."""
+    to_target = not NEED_QUALITY & set(problem.objective.names)
+    reached = to_target and candidate.to_target_s is not None
+    rate = candidate.learning_rate
+    if rate is None and problem.rate:
+        written = candidate.parameters.get(problem.rate)
+        rate = float(written) if isinstance(written, int | float) else None
+    return Trained(
+        time_s=candidate.to_target_s if reached else candidate.time_s,  # type: ignore[arg-type]  # `reached` says it is there
+        energy_j=candidate.to_target_j if reached else candidate.energy_j,
+        quality=candidate.best if candidate.best is not None else candidate.quality,
+        epochs=candidate.epochs or None,
+        learning_rate=rate,
+    )
+
+
+def _trial(
+    optuna: Any,
+    problem: Problem,
+    known: dict[str, Any],
+    candidate: CandidateResult,
+    curve: dict[int, float],
+) -> Any:
+    own = {**candidate.parameters, **candidate.levers}
+    inside = {n: v for n, v in own.items() if n in known and _allowed(problem.space, n, v)}
+    state = _state(optuna, problem, candidate)
+    several = problem.objective.several
+    complete = state is optuna.trial.TrialState.COMPLETE
+    return optuna.trial.create_trial(
+        state=state,
+        params=inside,
+        distributions={name: known[name] for name in inside},
+        values=[0.0] * len(problem.objective.names) if complete else None,
+        intermediate_values={} if several else curve,
+        user_attrs=_attributes(candidate, {n: v for n, v in own.items() if n not in inside}),
+    )
+
+
+def _allowed(space: Space, name: str, value: Any) -> bool:
+    try:
+        space.parameters[name].checked(value)
+    except ConfigError:
+        return False
+    return True
+
+
+def _state(optuna: Any, problem: Problem, candidate: CandidateResult) -> Any:
+    states = optuna.trial.TrialState
+    if candidate.segments == 0:
+        return states.RUNNING
+    if not candidate.good:
+        return states.FAIL
+    (scores,) = problem.objective.compared([_trained(problem, candidate)])
+    if any(score == float("inf") for score in scores):
+        return states.FAIL
+    if problem.quality.target is not None and not candidate.reached:
+        return states.PRUNED
+    return states.COMPLETE
+
+
+def _attributes(candidate: CandidateResult, more: dict[str, Any]) -> dict[str, Any]:
+    names = (
+        *("candidate", "status", "energy_j", "uncertainty_j", "time_s", "power_w", "quality"),
+        *("best", "epochs", "reached", "to_target_j", "to_target_s", "learning_rate"),
+        *("provenance", "run_ids"),
+    )
+    attributes = {name: getattr(candidate, name) for name in names}
+    attributes["message"] = "; ".join(candidate.messages)
+    found = {**attributes, **candidate.metrics, **more}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
+
+
+def _curves(records: list[Any]) -> dict[str, dict[int, float]]:
+    """Candidate -> epoch -> quality; epochs with a fraction are left out."""
+    found: dict[str, dict[int, float]] = {}
+    for record in records:
+        segment = record.settings.get("segment") or {}
+        if not segment.get("keep", True):
+            continue
+        curve = found.setdefault(str(segment.get("candidate")), {})
+        for point in record.outcome.get("curve") or ():
+            if point["quality"] is not None and float(point["epoch"]).is_integer():
+                curve[int(point["epoch"])] = float(point["quality"])
+    return found

@@ -1,0 +1,358 @@
+"""A search: a strategy asks for segments, an executor trains them, the store records them."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.errors import ConfigError, StoreError, StoreLocked, StrategyError
+from wattloop.measure.recovery import finalize_orphaned_run
+from wattloop.store.journal_import import import_orphaned
+from wattloop.trials.claim import claimed, end_leftovers
+from wattloop.trials.limits import Deferral, stops_deferred, stops_raise
+from wattloop.tune.budget import BudgetSpent, allowed, bounded, over
+from wattloop.tune.compatibility import without_collecting
+from wattloop.tune.executors.base import Resumable, TrainedSoFar, TrialExecutor
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.search_store import SearchRecord
+from wattloop.tune.segment import Segment
+from wattloop.tune.strategies.base import WAIT, Strategy
+from wattloop.tune.training_curve import CLOSE
+
+
+class SearchCallback(Protocol):
+    """Told what happens."""
+
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
+        """A segment is about to be trained."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
+        """A segment has ended and is stored."""
+
+
+class NullCallback:
+    """Nobody listens."""
+
+    def begins(self, segment: Segment, spent: BudgetSpent) -> None:
+        """Nothing to say."""
+
+    def ended(self, segment: Segment, progress: Progress, spent: BudgetSpent) -> None:
+        """Nothing to say."""
+
+
+class Slots(Protocol):
+    """Where segments run."""
+
+    size: int
+
+    def __len__(self) -> int:
+        """How many are under way."""
+
+    def begin(self, segment: Segment) -> None:
+        """Start one; there must be room."""
+
+    def ended(self) -> list[tuple[Segment, Progress]]:
+        """Wait until at least one has ended. Stops act here only."""
+
+
+@contextmanager
+def slots_of(bench: TrialExecutor, stops: Deferral) -> Iterator[Slots]:
+    """As many as the bench has; in the end nothing of it is running, whatever happens."""
+    size = int(getattr(bench, "slots", 1))
+    if size == 1:
+        try:
+            yield _Here(bench, stops)
+        finally:
+            bench.close()
+        return
+    pool = ThreadPoolExecutor(size, "wattloop-slot")
+    try:
+        yield _Beside(bench, stops, pool, size)
+    finally:
+        bench.close()  # first: it ends what the threads wait for
+        pool.shutdown()
+
+
+class _Here:
+    size = 1
+
+    def __init__(self, bench: TrialExecutor, stops: Deferral) -> None:
+        self._bench, self._stops = bench, stops
+        self._segment: Segment | None = None
+
+    def __len__(self) -> int:
+        return int(self._segment is not None)
+
+    def begin(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def ended(self) -> list[tuple[Segment, Progress]]:
+        segment, self._segment = self._segment, None
+        assert segment is not None
+        with self._stops.lifted():
+            return [(segment, self._bench.run(segment))]
+
+
+class _Beside:
+    def __init__(
+        self, bench: TrialExecutor, stops: Deferral, pool: ThreadPoolExecutor, size: int
+    ) -> None:
+        self.size = size
+        self._bench, self._stops, self._pool = bench, stops, pool
+        self._under_way: dict[Future[Progress], Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, segment: Segment) -> None:
+        self._under_way[self._pool.submit(self._bench.run, segment)] = segment
+
+    def ended(self) -> list[tuple[Segment, Progress]]:
+        with self._stops.lifted():
+            done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
+        # in the order in which they were begun, so that the same run tells the same story
+        return [(self._under_way.pop(f), f.result()) for f in list(self._under_way) if f in done]
+
+
+# A search: a strategy asks, a bench trains, the store remembers.
+#
+# Killed at any moment it goes on where it was: what has ended is told to a new strategy and never
+# trained again.
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStopped:
+    """Why a search ended: `limit` is empty when the strategy had nothing more to ask."""
+
+    limit: str
+    spent: BudgetSpent
+
+
+class Search:
+    """Runs one search to its end, or to one of its limits.
+
+    Args:
+        record: where it is written.
+        problem: with its limits.
+        strategy: new; it is told what the record remembers.
+        bench: trains; closed in the end, whatever happens.
+        listener: told what happens.
+        clock: for the deadline.
+    """
+
+    def __init__(
+        self,
+        record: SearchRecord,
+        problem: Problem,
+        strategy: Strategy,
+        bench: TrialExecutor,
+        *,
+        listener: SearchCallback | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._record, self._problem = record, problem
+        self._strategy, self._bench = strategy, bench
+        self._listener = listener or NullCallback()
+        self._pasts: dict[str, TrainedSoFar] = {}
+        self._died: dict[str, tuple[float, float]] = {}
+        self._left: list[Segment] = []
+        self._asked: dict[str, Segment] = {}
+        """Under way, as they were asked for."""
+        self._begun: set[str] = set()
+        self._kept: set[str] = set()
+        """Candidates that the bench keeps for later."""
+        self._reported = False
+        self._now_s = (clock or RealClock()).now_s
+        self._begin_s, self._before_s = self._now_s(), 0.0
+        self.spent = BudgetSpent()
+
+    def run(self) -> SearchStopped:
+        """Train what is left to train.
+
+        Raises:
+            DeviceBusy: another process runs this search.
+            ConfigError: the training never reports its metric.
+            StoreError: what was found cannot be written; everything before is kept.
+        """
+        status, limit = "interrupted", ""
+        with ExitStack() as stack:
+            stack.callback(self._bench.close)
+            stack.enter_context(stops_raise())
+            stack.enter_context(claimed(self._record.store, self._record.search_id))
+            stack.callback(self._record.close)
+            end_leftovers(self._record.search_id)
+            try:
+                with stops_deferred() as stops:
+                    with without_collecting():
+                        self._recall()
+                    with slots_of(self._bench, stops) as slots:
+                        limit = self._rounds(slots)
+                status = "finished"
+            except ConfigError:
+                status = "failed"
+                raise
+            finally:
+                self._say_status(status, limit)
+        return SearchStopped(limit, self.spent)
+
+    # -- beginning -------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        self._fold()
+        story = self._record.story()
+        for segment, progress in story.told:
+            self._take(segment, progress)
+        self._begun = {event.segment.candidate for event in story.events}
+        self._before_s = story.elapsed_s
+        self.spent = replace(
+            self.spent,
+            elapsed_s=story.elapsed_s,
+            candidates=len(self._begun),
+        )
+        self._strategy.recall(story.events)
+        self._left = list(story.under_way)
+        self._died = {segment.key: self._record.died(segment) for segment in self._left}
+        wanted = self._wanted() | {segment.candidate for segment in self._left}
+        self._kept = {name for name in self._pasts if name in wanted}
+        if isinstance(self._bench, Resumable) and story.events:
+            self._bench.recall(self._recalled(wanted))
+        self._record.running({"best": None})  # what an interruption wrote is of before
+
+    def _recalled(self, wanted: set[str]) -> Mapping[str, TrainedSoFar]:
+        pasts = {name: self._pasts.get(name, TrainedSoFar()) for name in wanted}
+        for segment in self._left:
+            died_s, died_j = self._died[segment.key]
+            known = pasts[segment.candidate]
+            pasts[segment.candidate] = replace(known, died_s=died_s, died_j=died_j)
+        return pasts
+
+    # -- rounds ----------------------------------------------------------------------------
+
+    def _rounds(self, slots: Slots) -> str:
+        """Ask, train and tell until nothing is asked; the limit that ended it, or nothing."""
+        while True:
+            limit = over(self._problem.limits, self.spent)
+            asked: Segment | Literal["wait"] | None = None if limit else "wait"
+            while not limit and len(slots) < slots.size:
+                asked = self._next()
+                if not isinstance(asked, Segment):
+                    break
+                limit = self._too_many(asked)
+                if not limit:
+                    self._begin(asked, slots)
+            if not len(slots):
+                if asked == "wait" and not limit:
+                    raise StrategyError("the strategy waits, and nothing is under way")
+                limit = limit or allowed(self._problem.limits, self.spent)
+                if not limit:  # nobody will go on with any of them
+                    self._let_all_go()
+                return limit
+            for segment, progress in slots.ended():
+                self._end(segment.key, progress)
+
+    def _next(self) -> Segment | Literal["wait"] | None:
+        if self._left:
+            return self._left.pop(0)
+        asked = self._strategy.ask()
+        return "wait" if asked is WAIT else asked
+
+    def _too_many(self, segment: Segment) -> str:
+        if segment.candidate in self._begun:
+            return ""
+        return allowed(self._problem.limits, self.spent)
+
+    def _begin(self, segment: Segment, slots: Slots) -> None:
+        self._record.begin(segment)
+        self._kept.add(segment.candidate)
+        self._begun.add(segment.candidate)
+        self.spent = replace(self.spent, candidates=len(self._begun))
+        self._listener.begins(segment, self.spent)
+        self._asked[segment.key] = segment
+        slots.begin(bounded(segment, self._problem.limits, self.spent))
+
+    def _end(self, key: str, progress: Progress) -> None:
+        segment = self._asked.pop(key)
+        progress = self._complete(segment, self._with_died(segment, progress))
+        self.spent = replace(self.spent, elapsed_s=self._before_s + self._now_s() - self._begin_s)
+        self._record.end(segment, progress, {"elapsed_s": self.spent.elapsed_s})
+        self._note_scope()
+        self._take(segment, progress)
+        self._strategy.tell(segment, progress)
+        self._let_go(segment, progress)
+        with suppress(StoreLocked):  # the run waits in its journal for whoever comes next
+            self._fold()
+        self._listener.ended(segment, progress, self.spent)
+        if progress.status is Status.NO_METRIC and not self._reported:
+            raise ConfigError(f"{segment.candidate}: {progress.message}")
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _take(self, segment: Segment, progress: Progress) -> None:
+        """A segment that has ended, now or before we were started."""
+        past = self._pasts.get(segment.candidate, TrainedSoFar())
+        self._pasts[segment.candidate] = past.after(segment, progress)
+        self.spent = self.spent.after(progress)
+        self._reported = self._reported or progress.best is not None
+
+    def _with_died(self, segment: Segment, progress: Progress) -> Progress:
+        """What killed attempts took, where the bench has not taken it into account."""
+        died_s, died_j = self._died.pop(segment.key, (0.0, 0.0))
+        if isinstance(self._bench, Resumable) or not died_s:
+            return progress
+        return replace(
+            progress,
+            repeated_s=progress.repeated_s + died_s,
+            repeated_j=(progress.repeated_j or 0.0) + died_j,
+        )
+
+    def _complete(self, segment: Segment, progress: Progress) -> Progress:
+        """A training that was paused at the longest that one may be has come to its end."""
+        most = self._problem.limits.epochs
+        tried = not segment.keep or segment.rates is not None
+        if most is None or tried or progress.status is not Status.PAUSED:
+            return progress
+        if progress.epochs < most - CLOSE:
+            return progress
+        return replace(progress, status=Status.ENDED)
+
+    def _wanted(self) -> set[str]:
+        """Candidates that may be asked for again."""
+        alive = self._strategy.alive()
+        return {segment.candidate for segment in self._asked.values()} | set(alive or ())
+
+    def _let_go(self, segment: Segment, progress: Progress) -> None:
+        if not progress.status.alive and progress.status is not Status.NOT_SUPPORTED:
+            self._kept.discard(segment.candidate)
+            self._bench.let_go(segment.candidate)
+        for candidate in self._kept - self._wanted():
+            self._kept.discard(candidate)
+            self._bench.let_go(candidate)
+
+    def _let_all_go(self) -> None:
+        kept, self._kept = self._kept, set()
+        for candidate in kept:
+            self._bench.let_go(candidate)
+
+    def _note_scope(self) -> None:
+        """Energies of one search are compared: a search that is resumed keeps its scope."""
+        scope = getattr(self._bench, "scope", None)
+        if scope and self._record.experiment.facts.get("scope") != scope:
+            self._record.note({"scope": scope})
+
+    def _fold(self) -> None:
+        import_orphaned(self._record.store, finalize_orphaned_run)
+
+    def _say_status(self, status: str, limit: str) -> None:
+        facts: dict[str, Any] = {"stopped": limit, "elapsed_s": self.spent.elapsed_s}
+        best = self._strategy.best()
+        facts["best"] = None if best is None else asdict(best)
+        if self._problem.objective.several:
+            facts["front"] = [chosen.candidate for chosen in self._strategy.front()]
+        try:
+            self._record.set_status(status, facts)
+        except StoreError:
+            if status == "finished":
+                raise  # otherwise whatever ends the search is what people need to know

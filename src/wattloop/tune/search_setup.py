@@ -1,0 +1,404 @@
+"""From a specification to a search that can run: strategy, executor, store, resumption."""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from wattloop.core.errors import ConfigError, ExperimentNotFound, WattloopError
+from wattloop.core.settings import Settings
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    Experiment,
+    TrialRecord,
+    delete_experiment,
+    find_experiment,
+    set_experiment_status,
+)
+from wattloop.trials.claim import refuse_claimed
+from wattloop.tune.compatibility import without_collecting
+from wattloop.tune.executors.base import ExecutorParts, TrialExecutor
+from wattloop.tune.executors.ray import slots_asked
+from wattloop.tune.levers import cannot_be_set
+from wattloop.tune.problem import Problem
+from wattloop.tune.search import Search, SearchCallback, SearchStopped
+from wattloop.tune.search_store import KIND, OVER, SearchRecord, open_search
+from wattloop.tune.segment import CAP_LEVER
+from wattloop.tune.space import Space
+from wattloop.tune.spec import SearchSpec, spec_from
+from wattloop.tune.strategies import strategy_for
+from wattloop.tune.strategies.base import Chosen, Strategy
+from wattloop.tune.trial import Trial
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def device_groups(asked: int | str) -> list[tuple[str, ...]]:
+    """`2` is two GPUs with one training each; `0,1;2,3` is two pairs, `gpu:0` one GPU.
+
+    Raises:
+        ConfigError: not numbers, a GPU that is named twice, or more than CUDA_VISIBLE_DEVICES has.
+    """
+    text = str(asked).strip()
+    seen = os.environ.get(VISIBLE)
+    if text.isdigit() and ";" not in text:
+        count = int(text)
+        numbers = [str(n) for n in range(count)] if seen is None else seen.split(",")
+        if not 1 <= count <= len(numbers):
+            raise ConfigError(f"parallel {asked}: {VISIBLE} is '{seen}'; ask for fewer")
+        return [(number.strip(),) for number in numbers[:count]]
+    groups = [
+        tuple(word.strip().removeprefix("gpu:") for word in group.split(",") if word.strip())
+        for group in text.split(";")
+    ]
+    named = [number for group in groups for number in group]
+    if not all(groups) or not all(number.isdigit() for number in named):
+        raise ConfigError(
+            f"parallel {asked}: write how many GPUs, or groups such as 0;1 or 0,1;2,3"
+        )
+    if len(set(named)) < len(named):
+        raise ConfigError(f"parallel {asked}: a GPU is named twice; trainings must not share one")
+    return groups
+
+
+Function = Callable[[Trial], Any]
+
+
+Maker = Callable[[ExecutorParts], TrialExecutor]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSource:
+    """What trains, where that is not the command of a specification."""
+
+    function: Function | None = None
+    bench: Maker | None = None
+
+    @property
+    def name(self) -> str:
+        """The function's name, or that of what makes the bench; empty for a command."""
+        own = self.function or self.bench
+        if own is None:
+            return ""
+        module = getattr(own, "__module__", "") or ""
+        return f"{module}.{getattr(own, '__qualname__', type(own).__name__)}"
+
+
+COMMAND = TrainingSource()
+
+
+"""The command of the specification."""
+
+
+def executor_for(
+    spec: SearchSpec,
+    problem: Problem,
+    settings: Settings,
+    record: SearchRecord,
+    training: TrainingSource,
+) -> TrialExecutor:
+    """What trains: a bench of one's own, the function, or the specification's command."""
+    facts = record.experiment.facts
+    parts = ExecutorParts(
+        problem=problem,
+        settings=settings,
+        folder=record.folder,
+        tags=record.tags,
+        scope=facts.get("scope") or spec.scope,
+        search_id=record.search_id,
+    )
+    if training.bench is not None:
+        return training.bench(parts)
+    parallel = facts.get("parallel")
+    if parallel is None:
+        return _plain_bench(spec, training.function, parts, settings)
+    from wattloop.tune.executors.parallel import ParallelExecutor
+
+    if spec.scope not in (None, ParallelExecutor.scope):
+        raise ConfigError(
+            f"scope {spec.scope}: trainings side by side can only be told apart by the energy of "
+            "their GPUs; leave out scope, or run one at a time"
+        )
+    own = replace(parts, scope=ParallelExecutor.scope)
+    make = functools.partial(_plain_bench, spec, training.function, own)
+    asked = slots_asked(str(parallel))
+    if asked is not None:
+        from wattloop.tune.executors.ray import RayExecutor
+
+        return RayExecutor(make, settings, slots=asked[0], gpus=asked[1])
+    return ParallelExecutor(make, settings, device_groups(parallel))
+
+
+def _plain_bench(
+    spec: SearchSpec, function: Function | None, parts: ExecutorParts, settings: Settings
+) -> TrialExecutor:
+    """One training at a time, in this process; `settings` are those of its devices."""
+    options: dict[str, Any] = {"folder": parts.folder, "tags": parts.tags, "scope": parts.scope}
+    if function is not None:
+        from wattloop.tune.executors.function import FunctionExecutor
+
+        return FunctionExecutor(function, parts.problem, settings, **options)
+    from wattloop.tune.executors.command import CommandExecutor
+
+    return CommandExecutor(
+        spec.command,
+        parts.problem,
+        settings,
+        search_id=parts.search_id,
+        checkpoint=spec.checkpoint,
+        metrics_file=spec.metrics_file,
+        **options,
+    )
+
+
+SPENDING = ("energy", "time", "trials")
+
+
+"""Limits of a search that may be raised when it has come to one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSearch:
+    """A search that is ready to run, anew or from where it was."""
+
+    experiment: Experiment
+    is_resumed: bool
+    spec: SearchSpec
+    problem: Problem
+    record: SearchRecord
+    search: Search
+    without: Mapping[str, str]
+    """Hardware parameters that are left out because they cannot be set -> why."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to its own end before, not to a limit."""
+        facts = self.experiment.facts
+        return self.is_resumed and self.experiment.status == "finished" and not facts.get("stopped")
+
+    def run(self) -> SearchStopped:
+        """Run it to its end."""
+        return self.search.run()
+
+
+def prepare_search(
+    spec: SearchSpec,
+    store: Store,
+    settings: Settings,
+    *,
+    training: TrainingSource = COMMAND,
+    resume: bool = True,
+    resume_only: bool = False,
+    parallel: int | str | None = None,
+    listener: SearchCallback | None = None,
+) -> PreparedSearch:
+    """The unfinished search of this specification, or a new one.
+
+    Args:
+        spec: what is searched.
+        store: where it is kept.
+        settings: how to measure.
+        training: the specification's command unless given.
+        resume: whether an unfinished one is gone on with.
+        resume_only: whether a new one is refused.
+        parallel: how many GPUs train side by side, or groups of them (`device_groups`), or those
+            of a Ray cluster (`slots_asked`); one training at a time unless given.
+        listener: told what happens.
+
+    Raises:
+        ConfigError: neither function nor command, or a strategy that cannot work here.
+        DeviceBusy: another process runs it.
+    """
+    mark = fingerprint(spec, training)
+    ray = None if parallel is None else slots_asked(str(parallel))
+    # whether the workers of a cluster can set a lever is found out there
+    whole = spec.problem(settings)
+    without = cannot_be_set(whole.space, settings, whole.cap) if ray is None else {}
+    problem = problem_without(whole, without)
+    facts = {
+        "quality": asdict(problem.quality),
+        "default": dict(problem.default),
+        "objective": problem.objective.to_dict(),
+        "function": training.name,
+        "without": without,
+        **({} if parallel is None else {"parallel": parallel}),
+    }
+    _checked(spec, problem, training)
+    if parallel is not None and ray is None:
+        device_groups(parallel)
+    experiment, is_resumed = open_search(
+        store, spec.to_dict(), mark, name=spec.name, facts=facts, resume=resume, only=resume_only
+    )
+    if is_resumed:
+        refuse_claimed(store, experiment.experiment_id)
+    limits = spec.to_dict().get("limits") or {}
+    if is_resumed and limits:
+        _keep_limits(store, experiment, limits)
+    try:
+        return _put_together(experiment, spec, store, settings, training, listener, is_resumed)
+    except WattloopError as error:
+        if not is_resumed:  # nobody should go on with what could never begin
+            delete_experiment(store, experiment.experiment_id)
+        elif parallel is None and (before := experiment.facts.get("parallel")) is not None:
+            raise ConfigError(
+                f"{experiment.experiment_id}, which was begun with --parallel {before}, cannot go "
+                f"on here: {error}; --new begins anew, one training at a time"
+            ) from None
+        raise
+
+
+def resume_search(
+    reference: str | None,
+    store: Store,
+    settings: Settings,
+    *,
+    training: TrainingSource = COMMAND,
+    limits: Mapping[str, Any] | None = None,
+    listener: SearchCallback | None = None,
+) -> PreparedSearch:
+    """A stored search to go on with; unless one is named, the last that is unfinished.
+
+    Args:
+        reference: identifier, its beginning or end, name, or `last`.
+        store: that has it.
+        settings: how to measure.
+        training: the specification's command unless given.
+        limits: in place of those it was begun with, as a specification has them.
+        listener: told what happens.
+
+    Raises:
+        ExperimentNotFound: there is none.
+        ConfigError: it trains a Python function, and none was given.
+        DeviceBusy: another process runs it.
+    """
+    experiment = (
+        _unfinished(store) if reference is None else find_experiment(store, reference, KIND)
+    )
+    refuse_claimed(store, experiment.experiment_id)
+    # limits given to an earlier going on hold until others are given
+    raised = {**(experiment.facts.get("limits") or {}), **(limits or {})}
+    own = experiment.spec.get("limits") or {}
+    spec = spec_from(
+        {**experiment.spec, "limits": {**own, **raised}} if raised else experiment.spec
+    )
+    if limits:
+        _keep_limits(store, experiment, raised)
+    known = experiment.facts.get("function")
+    if known and not training.name:
+        raise ConfigError(
+            f"{experiment.experiment_id} trains the Python function {known}; go on with it by "
+            "running the same program again"
+        )
+    return _put_together(experiment, spec, store, settings, training, listener, True)
+
+
+def fingerprint(spec: SearchSpec, training: TrainingSource = COMMAND) -> str:
+    """The same for the same specification and training, whatever the search may spend."""
+    written = spec.to_dict()
+    own = written.get("limits") or {}
+    limits = {name: value for name, value in own.items() if name not in SPENDING}
+    told = {"spec": {**written, "limits": limits}, "function": training.name}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _keep_limits(store: Store, experiment: Experiment, limits: Mapping[str, Any]) -> None:
+    """Whoever goes on with it without saying any goes on with these."""
+    set_experiment_status(
+        store, experiment.experiment_id, experiment.status, {"limits": dict(limits)}
+    )
+
+
+def _unfinished(store: Store) -> Experiment:
+    from wattloop.store.experiments import list_experiments
+
+    for experiment in list_experiments(store, KIND):
+        if experiment.status not in OVER:
+            return experiment
+    raise ExperimentNotFound(f"{store.where}: no unfinished search; see 'wattloop tune list'")
+
+
+def _put_together(
+    experiment: Experiment,
+    spec: SearchSpec,
+    store: Store,
+    settings: Settings,
+    training: TrainingSource,
+    listener: SearchCallback | None,
+    is_resumed: bool,
+) -> PreparedSearch:
+    without = experiment.facts.get("without") or {}
+    problem = problem_without(spec.problem(settings), without)
+    record = SearchRecord(store, experiment)
+    bench = executor_for(spec, problem, settings, record, training)
+    search = Search(record, problem, strategy_for(spec, problem), bench, listener=listener)
+    return PreparedSearch(experiment, is_resumed, spec, problem, record, search, without)
+
+
+def problem_without(problem: Problem, names: Iterable[str]) -> Problem:
+    """The problem without hardware parameters that cannot be set on this machine.
+
+    Raises:
+        ConfigError: nothing is left to search.
+    """
+    gone = list(names)
+    if not gone:
+        return problem
+    kept = {n: p for n, p in problem.space.parameters.items() if n not in gone}
+    if not kept and problem.cap is None:
+        raise ConfigError(
+            f"nothing to search: {', '.join(gone)} cannot be set here and there is no other "
+            "parameter; 'wattloop devices' says what would allow it"
+        )
+    default = {n: value for n, value in problem.default.items() if n not in gone}
+    # where there is nothing but the cap, the training as it is remains
+    cap = None if CAP_LEVER in gone and kept else problem.cap
+    return replace(problem, space=Space(kept), default=default, cap=cap)
+
+
+def _checked(spec: SearchSpec, problem: Problem, training: TrainingSource) -> None:
+    """What would otherwise be found out after the search was written down."""
+    if not training.name and not spec.command:
+        raise ConfigError(
+            "nothing to train: give a command after '--' or as 'command:' in the specification"
+        )
+    strategy_for(spec, problem)
+
+
+def chosen_now(
+    store: Store,
+    experiment: Experiment,
+    settings: Settings,
+    records: Iterable[TrialRecord] | None = None,
+) -> Chosen | None:
+    """What its strategy would choose, told everything that is stored (`records`, where read).
+
+    A search that has ended or was interrupted has written it down; one that runs or was killed has
+    not. One whose specification cannot be read any more has none, and no error: looking at a search
+    must not fail.
+    """
+    known = experiment.facts.get("best")
+    if known or experiment.status in OVER:
+        return None if not known else Chosen(**known)
+    strategy = strategy_now(store, experiment, settings, records)
+    return None if strategy is None else strategy.best()
+
+
+def strategy_now(
+    store: Store,
+    experiment: Experiment,
+    settings: Settings,
+    records: Iterable[TrialRecord] | None = None,
+) -> Strategy | None:
+    """Its strategy, told everything that is stored; None where it cannot be made any more."""
+    try:
+        spec = spec_from(experiment.spec)
+        problem = problem_without(spec.problem(settings), experiment.facts.get("without") or {})
+        strategy = strategy_for(spec, problem)
+        with without_collecting():
+            strategy.recall(SearchRecord(store, experiment).story(records).events)
+        return strategy
+    except WattloopError:
+        return None

@@ -1,0 +1,292 @@
+"""A search in the store: one record per segment, written when it starts and when it ends."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from wattloop.core.clock import Clock, RealClock
+from wattloop.core.errors import ExperimentNotFound, StoreUnwritable
+from wattloop.core.settings import Settings
+from wattloop.hardware.host import Host
+from wattloop.store.database import Store
+from wattloop.store.experiments import (
+    RUNNING,
+    Experiment,
+    TrialRecord,
+    begin_trial,
+    create_experiment,
+    each_trial,
+    end_trial,
+    new_experiment_id,
+    same_experiments,
+    set_experiment_status,
+)
+from wattloop.store.runs import RunFilter, list_runs
+from wattloop.tune.compatibility import unreadable
+from wattloop.tune.progress import Progress
+from wattloop.tune.segment import Segment
+from wattloop.tune.segment_meter import scoped, widest
+from wattloop.tune.strategies.base import StrategyEvent
+
+ROOM_B = 1 << 20
+
+
+"""Many times what a segment needs in the database and its log."""
+
+
+T = TypeVar("T")
+
+
+class DiskReserve:
+    """A file that is given up when the disk is full, so that what was paid for is still kept.
+
+    Args:
+        path: on the disk of the store.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def make(self) -> None:
+        """Take the room, before anything is paid for.
+
+        Raises:
+            StoreUnwritable: there is none.
+        """
+        if self._path.exists():
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("wb") as file:
+                file.write(b"\0" * ROOM_B)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.give_back()
+            free_b = 0
+            with suppress(OSError):
+                free_b = shutil.disk_usage(self._path.parent).free
+            raise StoreUnwritable(
+                f"{self._path.parent}: {error.strerror} ({free_b // 1024} KiB left); make room on "
+                "the disk ('df -h') and go on with 'wattloop tune resume': nothing is lost"
+            ) from None
+
+    def kept(self, write: Callable[[], T]) -> T:
+        """Do `write`; where the disk is full once more, with the room that was kept."""
+        try:
+            return write()
+        except StoreUnwritable:
+            if not self._path.exists():
+                raise
+            self.give_back()
+            return write()
+
+    def give_back(self) -> None:
+        """Let go of the room."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+# A search in the store: every segment is a trial, written when it is asked for and when it ended.
+#
+# Asks and tells are numbered in the order in which they happened, so that a strategy can be
+# brought
+# to where it was by doing them again, also where several segments were under way at once.
+
+KIND = "search"
+
+
+OVER = ("finished", "failed")
+
+
+SEARCH_TAG, SEGMENT_TAG = "search", "segment"
+
+
+def search_folder(store: Store, search_id: str) -> Path:
+    """Where a search keeps checkpoints and output, beside the store."""
+    return store.journals / search_id
+
+
+def open_search(
+    store: Store,
+    spec: Mapping[str, Any],
+    fingerprint: str,
+    *,
+    name: str = "",
+    facts: Mapping[str, Any] | None = None,
+    resume: bool = True,
+    only: bool = False,
+    clock: Clock | None = None,
+) -> tuple[Experiment, bool]:
+    """The unfinished search of the same specification, or a new one; whether it is resumed.
+
+    One that ended at a limit is unfinished where other limits are given.
+
+    Raises:
+        ExperimentNotFound: `only` an unfinished one is wanted, and there is none.
+    """
+    if resume:
+        limits = spec.get("limits")
+        for known in same_experiments(store, fingerprint):
+            limited = bool(known.facts.get("stopped")) and known.spec.get("limits") != limits
+            if known.kind == KIND and (known.status not in OVER or limited):
+                return known, True
+    if only:
+        raise ExperimentNotFound(
+            f"{store.where}: no unfinished search of this specification; see 'wattloop tune list'"
+        )
+    wall_s = (clock or RealClock()).wall_s()
+    experiment = Experiment(
+        experiment_id=new_experiment_id(KIND, wall_s),
+        kind=KIND,
+        name=name,
+        created_wall_s=wall_s,
+        fingerprint=fingerprint,
+        spec=dict(spec),
+        facts={"host": Host.from_environment().name, **(facts or {})},
+    )
+    create_experiment(store, experiment)
+    return experiment, False
+
+
+@dataclass(slots=True)
+class SearchHistory:
+    """What the store remembers of a search.
+
+    Attributes:
+        events: asks and tells in their order.
+        told: segments that have ended, in the order in which they were told of.
+        under_way: segments that were asked for and not told of.
+        elapsed_s: while the search ran.
+    """
+
+    events: list[StrategyEvent] = field(default_factory=list)
+    told: list[tuple[Segment, Progress]] = field(default_factory=list)
+    under_way: list[Segment] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+
+class SearchRecord:
+    """Writes one search down. Safe to use from several threads.
+
+    Args:
+        store: that has the experiment.
+        experiment: from `open_search`.
+    """
+
+    def __init__(self, store: Store, experiment: Experiment) -> None:
+        self.store, self.experiment = store, experiment
+        self._lock = threading.Lock()
+        self._records: dict[str, TrialRecord] = {}
+        self._next = 0
+        self._reserve = DiskReserve(store.journals / f"{self.search_id}.reserve")
+
+    @property
+    def search_id(self) -> str:
+        """Its identifier."""
+        return self.experiment.experiment_id
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Of the runs that are measured for it."""
+        return {SEARCH_TAG: self.search_id}
+
+    @property
+    def folder(self) -> Path:
+        """For checkpoints and output."""
+        return search_folder(self.store, self.search_id)
+
+    def story(self, records: Iterable[TrialRecord] | None = None) -> SearchHistory:
+        """Everything so far; from `records` of its trials, where they were read already."""
+        story = SearchHistory()
+        numbered: list[tuple[int, StrategyEvent]] = []
+        if records is None:
+            records = each_trial(self.store, self.search_id)
+        for record in records:
+            try:
+                numbered += self._events(record, story)
+            except (KeyError, TypeError, ValueError) as error:
+                raise unreadable(record.key, error) from None
+        story.events = [event for _, event in sorted(numbered, key=itemgetter(0))]
+        story.told = [(e.segment, e.progress) for e in story.events if e.progress is not None]
+        return story
+
+    def _events(self, record: TrialRecord, story: SearchHistory) -> list[tuple[int, StrategyEvent]]:
+        """What happened to one segment, numbered."""
+        segment = Segment.from_dict(record.settings["segment"])
+        asked = int(record.settings["asked"])
+        self._next = max(self._next, asked + 1)
+        if not record.ended:
+            self._records[segment.key] = record
+            story.under_way.append(segment)
+            return [(asked, StrategyEvent(segment))]
+        told = int(record.outcome["told"])
+        progress = Progress.from_dict(record.outcome)
+        story.elapsed_s = max(story.elapsed_s, float(record.outcome.get("elapsed_s", 0.0)))
+        self._next = max(self._next, told + 1)
+        return [(asked, StrategyEvent(segment)), (told, StrategyEvent(segment, progress))]
+
+    def begin(self, segment: Segment) -> None:
+        """It was asked for and begins, or begins again."""
+        with self._lock:
+            known = self._records.get(segment.key)
+            asked = self._next if known is None else int(known.settings["asked"])
+            settings = {"segment": segment.to_dict(), "asked": asked}
+            self._reserve.make()
+            self._records[segment.key] = self._reserve.kept(
+                lambda: begin_trial(self.store, self.search_id, segment.key, settings)
+            )
+            self._next = max(self._next, asked + 1)
+
+    def end(self, segment: Segment, progress: Progress, facts: Mapping[str, Any]) -> None:
+        """It has ended, and the strategy is told now."""
+        with self._lock:
+            begun = self._records.pop(segment.key)
+            told, self._next = self._next, self._next + 1
+            outcome = {**progress.to_dict(), **facts, "told": told}
+            record = TrialRecord(
+                key=begun.key,
+                number=begun.number,
+                status=progress.status.value,
+                settings=begun.settings,
+                outcome=outcome,
+                run_id=progress.run_id,
+            )
+            self._reserve.kept(lambda: end_trial(self.store, self.search_id, record))
+
+    def died(self, segment: Segment) -> tuple[float, float]:
+        """Seconds and joules of attempts at a segment that were killed, as far as they are known.
+
+        Call it when their journals were folded.
+        """
+        tags: dict[str, str | None] = {SEARCH_TAG: self.search_id, SEGMENT_TAG: segment.key}
+        time_s, energy_j = 0.0, 0.0
+        for run in list_runs(self.store, RunFilter(tags=tags)):
+            time_s += run.duration_s or 0.0
+            if run.result is not None:
+                scope = self.experiment.facts.get("scope") or widest(run.result)
+                energy_j += scoped(run.result, scope, Settings()).energy_j or 0.0
+        return time_s, energy_j
+
+    def set_status(self, status: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Say how far it is."""
+        set_experiment_status(self.store, self.search_id, status, facts)
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Keep facts of a search that goes on."""
+        self.running(facts)
+        self.experiment = replace(self.experiment, facts={**self.experiment.facts, **facts})
+
+    def running(self, facts: Mapping[str, Any] | None = None) -> None:
+        """It goes on."""
+        self.set_status(RUNNING, facts)
+
+    def close(self) -> None:
+        """Give the reserved room back."""
+        self._reserve.give_back()

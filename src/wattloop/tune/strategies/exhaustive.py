@@ -1,0 +1,152 @@
+"""Strategies that train each configuration once: grid and random search."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from wattloop.core.errors import ConfigError
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import Segment
+from wattloop.tune.space import Configuration
+from wattloop.tune.strategies.base import Asked, Chosen, Strategy, StrategyEvent
+from wattloop.tune.strategies.candidates import Candidate, CandidateTable
+
+DRAWS = 200
+
+
+"""Tries to draw a configuration that was not drawn before."""
+
+
+CLOSE = 1e-9
+
+
+class OneByOne(Strategy):
+    """Each configuration is one segment; the default comes first.
+
+    One that a limit of the search has cut is no result: it goes on when the limit was raised.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.ledger = CandidateTable(problem)
+        self._cut: dict[str, Candidate] = {}
+
+    @abstractmethod
+    def propose(self) -> Configuration | None:
+        """A configuration that was not begun before; None when there is none left."""
+
+    def learn(self, candidate: Candidate) -> None:
+        """A candidate is done, well or not."""
+
+    def ask(self) -> Asked:
+        """The next configuration in full, or the rest of one that was cut."""
+        if self._cut:
+            return self.rest(next(iter(self._cut)))
+        if self.ledger.full:
+            return None
+        first = self.ledger.default if not self.ledger else None
+        found = dict(first) if first else self.propose()
+        return None if found is None else self.ledger.segment(self.ledger.begin(found))
+
+    def rest(self, candidate: str) -> Segment:
+        """What is left of the training of one that was cut."""
+        return self.ledger.segment(self._cut.pop(candidate))
+
+    def tell(self, segment: Segment, progress: Progress) -> None:
+        """Keep what came of it."""
+        candidate = self.ledger.tell(segment, progress, cut=_is_cut(segment, progress))
+        if candidate.cut:
+            self._cut[candidate.name] = candidate
+        else:
+            self.learn(candidate)
+
+    def best(self) -> Chosen | None:
+        """The best that is good enough."""
+        return self.ledger.best()
+
+    def front(self) -> list[Chosen]:
+        """Of several objectives: those that no other beats in all of them."""
+        return self.ledger.front()
+
+    def recall(self, events: Iterable[StrategyEvent]) -> None:
+        """Go on where an earlier one was, also one with more allowed."""
+        self.ledger.bounded = False
+        super().recall(events)
+        self.ledger.bounded = True
+
+    def alive(self) -> frozenset[str]:
+        """None is trained twice; those that were cut can go on."""
+        return frozenset(self._cut)
+
+
+def _is_cut(segment: Segment, progress: Progress) -> bool:
+    """Whether it was paused before its end."""
+    epochs = segment.until.epochs
+    return progress.status is Status.PAUSED and (epochs is None or progress.epochs < epochs - CLOSE)
+
+
+def drawn(
+    problem: Problem, ledger: CandidateTable, rng: np.random.Generator
+) -> Configuration | None:
+    """A random configuration that was not begun before; None when there seems to be none left."""
+    for _ in range(DRAWS):
+        found = problem.space.sample(rng)
+        if not ledger.seen(found):
+            return found
+    if problem.space.size is None or len(ledger) >= problem.space.size:
+        return None
+    return next((found for found in problem.space.grid() if not ledger.seen(found)), None)
+
+
+def check_ends(problem: Problem, name: str) -> None:
+    """Raise ConfigError for a search that would never end."""
+    limits = problem.limits
+    ends = (limits.candidates, limits.energy_j, limits.time_s, problem.space.size)
+    if all(end is None for end in ends):
+        raise ConfigError(
+            f"{name} never ends by itself over a range: give limits.trials, limits.energy or "
+            "limits.time"
+        )
+
+
+class Grid(OneByOne):
+    """Trains every configuration of the space, the default first.
+
+    Args:
+        problem: its parameters must have values that can be listed.
+        shuffle: in random order, so that a search that is cut short has seen some of everything.
+
+    Raises:
+        ConfigError: a parameter is a range.
+    """
+
+    def __init__(self, problem: Problem, *, shuffle: bool = False) -> None:
+        super().__init__(problem)
+        self._left: Iterator[Configuration] = problem.space.grid()
+        if shuffle:
+            listed = list(self._left)
+            np.random.default_rng(problem.seed).shuffle(listed)
+            self._left = iter(listed)
+
+    def propose(self) -> Configuration | None:
+        """The next in order."""
+        return next((found for found in self._left if not self.ledger.seen(found)), None)
+
+
+class Random(OneByOne):
+    """Trains random configurations, the default first, none twice.
+
+    Raises:
+        ConfigError: nothing ends it.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        check_ends(problem, "random")
+        self._rng = np.random.default_rng(problem.seed)
+
+    def propose(self) -> Configuration | None:
+        """A draw that is new."""
+        return drawn(self.problem, self.ledger, self._rng)

@@ -1,0 +1,1 @@
+"""The race strategy: least energy to a target quality."""

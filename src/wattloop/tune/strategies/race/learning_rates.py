@@ -1,0 +1,213 @@
+"""Learning rates to sweep, and the reference rate of the default configuration."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import RateLoss
+from wattloop.tune.segment import RateSweep, Value
+from wattloop.tune.space import Choice, Integer, Parameter, Real
+from wattloop.tune.strategies.race.runner import Runner
+
+COUNT = 13
+
+
+STEPS = 10
+
+
+"""Optimizer steps at each rate: with fewer, what looks stable is not."""
+
+
+MOST_DATA = 0.5
+
+
+"""Of an epoch: at large batches so many steps would be several epochs."""
+
+
+MOST_SWEEPS = 3
+
+
+BLOWN = 1.5
+
+
+"""A loss this many times the least so far, and all after it, comes from a rate that is too high."""
+
+
+RANGES = {"sgd": (1e-3, 1.0), "adam": (1e-5, 1e-1)}
+
+
+FINE_TUNING = (1e-7, 1e-3)
+
+
+FINE = 1e-4
+
+
+"""A default below this, with an optimizer of the Adam family, is that of a fine-tuning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The rate to take; `edge` is -1 or 1 where it is at the low or high end of the sweep."""
+
+    rate: float
+    edge: int
+
+
+def first_sweep(
+    parameters: Mapping[str, Value], name: str, parameter: Parameter, low_high: bool = True
+) -> RateSweep:
+    """The range that suits the optimizer, within what the parameter may be.
+
+    Args:
+        parameters: of the candidate; one of them names the optimizer, or none does.
+        name: of the learning rate.
+        parameter: what the rate may be.
+        low_high: keep within the parameter's range.
+    """
+    rate = parameters.get(name)
+    texts = " ".join(str(value).lower() for value in parameters.values() if isinstance(value, str))
+    low, high = RANGES["sgd" if "sgd" in texts or "momentum" in texts else "adam"]
+    if "adam" not in texts and "sgd" not in texts and isinstance(rate, int | float):
+        low, high = rate / 30, rate * 30  # another optimizer: around the usual one
+    elif "adam" in texts and isinstance(rate, int | float) and 0 < rate < FINE:
+        low, high = FINE_TUNING
+    if low_high:
+        least, most = _bounds(parameter)
+        if max(low, least) < min(high, most):
+            low, high = max(low, least), min(high, most)
+        elif least > 0 and math.isfinite(most) and least < most:
+            low, high = least, most
+    return RateSweep(low=low, high=high, count=COUNT, steps_each=STEPS, data_share=MOST_DATA)
+
+
+def picked(losses: Sequence[RateLoss]) -> Picked | None:
+    """The rate at which the loss falls fastest, before it grows; None when nothing can be said."""
+    ordered = sorted(losses, key=lambda one: one.rate)
+    stable: list[RateLoss] = []
+    for one in ordered:
+        least = min((s.loss for s in stable), default=math.inf)
+        if not math.isfinite(one.loss) or (stable and one.loss > BLOWN * abs(least)):
+            break
+        stable.append(one)
+    if len(stable) < 3:
+        return Picked(stable[-1].rate, -1) if stable else None
+    falls = [a.loss - b.loss for a, b in itertools.pairwise(stable)]
+    padded = [0.0, *falls, 0.0]
+    smooth = [(a + 2 * b + c) / 4 for a, b, c in zip(padded[:-2], falls, padded[2:], strict=True)]
+    best = max(range(len(smooth)), key=smooth.__getitem__)
+    if smooth[best] <= 0:
+        return None
+    if best <= 1:
+        return Picked(stable[best + 1].rate, -1)
+    whole = len(stable) == len(ordered)
+    return Picked(stable[best + 1].rate, 1 if whole and best >= len(smooth) - 2 else 0)
+
+
+def widened(sweep: RateSweep, edge: int, parameter: Parameter) -> RateSweep | None:
+    """One more decade on that side; None where the parameter ends there."""
+    least, most = _bounds(parameter)
+    if edge < 0:
+        low, high = max(sweep.low / 10, least), sweep.low * 3
+    else:
+        low, high = sweep.high / 3, min(sweep.high * 10, most)
+    if (edge < 0 and low >= sweep.low) or (edge > 0 and high <= sweep.high):
+        return None
+    return replace(sweep, low=low, high=high)
+
+
+def usable(rate: float, parameter: Parameter) -> float:
+    """The nearest rate that the parameter may be."""
+    if isinstance(parameter, Choice):
+        listed = [float(v) for v in parameter.values if isinstance(v, int | float) and v > 0]
+        return min(listed, key=lambda v: abs(math.log(v / rate)), default=rate)
+    least, most = _bounds(parameter)
+    return min(max(rate, least), most)
+
+
+def _bounds(parameter: Parameter) -> tuple[float, float]:
+    if isinstance(parameter, Real | Integer):
+        return float(parameter.low), float(parameter.high)
+    if isinstance(parameter, Choice):
+        listed = [float(v) for v in parameter.values if isinstance(v, int | float)]
+        if len(listed) > 1:
+            return min(listed), max(listed)
+    return 0.0, math.inf
+
+
+# The default's learning rate is kept, and what sweeps find is measured against it.
+#
+# Where a sweep's loss falls fastest is a rate from which a training learns, but seldom the one
+# that
+# it ends best with, and by how much it is off depends on model and optimizer. A default that names
+# its rate has been trained with it. So the default is swept for comparison only: a candidate whose
+# loss falls fastest at half the rate at which the default's does gets half the default's rate.
+# Only
+# a default's rate that is far from where its own loss falls is not built upon; the default still
+# keeps it, and the others are given what their sweeps say. Where nobody is to be compared with it,
+# the default is not swept.
+
+LEAST_RATES = 8
+
+
+"""In a sweep that is compared: with fewer, neighbours are too far apart to say by how much."""
+
+
+MOST_FACTOR = 8.0
+
+
+"""Sweeps that differ by more are taken to differ by so much: batch sizes seldom need more."""
+
+
+FAR = 10.0
+
+
+"""From where its loss falls fastest, either way: the default's rate is doubted."""
+
+
+@dataclass
+class RateAnchor:
+    """A default that names its learning rate.
+
+    Attributes:
+        default: its candidate.
+        rate: the default's own.
+    """
+
+    default: Runner
+    rate: float
+
+    @classmethod
+    def of(cls, problem: Problem, default: Runner) -> "RateAnchor | None":
+        """None where the default names no rate, or no rate is searched."""
+        named = None if problem.rate is None else problem.default.get(problem.rate)
+        if isinstance(named, bool) or not isinstance(named, int | float) or not named > 0:
+            return None
+        return cls(default, float(named))
+
+    def compares(self, runner: Runner) -> bool:
+        """Whether the default's rate says something of this candidate's.
+
+        It does not where they differ in something that has a name, such as the optimizer, nor
+        where the default's is far from where its own loss falls.
+        """
+        if runner is self.default:
+            return True
+        same = _names(runner.parameters) == _names(self.default.parameters)
+        swept = self.default.swept
+        return same and (swept is None or 1 / FAR <= self.rate / swept <= FAR)
+
+    def compared(
+        self, runner: Runner, losses: Sequence[RateLoss], found: Picked | None
+    ) -> float | None:
+        """The rate of a candidate after its sweep; None for the default's own."""
+        runner.swept = found.rate if found is not None and len(losses) >= LEAST_RATES else None
+        own, swept = runner.swept, self.default.swept
+        if runner is self.default or own is None or swept is None:
+            return None
+        return self.rate * min(max(own / swept, 1 / MOST_FACTOR), MOST_FACTOR)
+
+
+def _names(parameters: Mapping[str, Value]) -> dict[str, str]:
+    return {name: value for name, value in parameters.items() if isinstance(value, str)}

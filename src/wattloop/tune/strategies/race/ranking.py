@@ -1,0 +1,258 @@
+"""Who is how good as far as can be told, and whose next rung is worth its cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from wattloop.analyze.metrics import Point
+from wattloop.tune.objective import Trained
+from wattloop.tune.problem import Problem
+from wattloop.tune.segment import Value
+from wattloop.tune.strategies.race.epochs_to_target import EpochsToTarget
+from wattloop.tune.strategies.race.runner import Epoch, Runner, Start
+from wattloop.tune.strategies.race.segments import wants_cap
+from wattloop.tune.strategies.race.surrogate import (
+    Observation,
+    Surrogate,
+    covariance,
+    expected_saving,
+    fit_surrogate,
+)
+
+SPREAD_RATE = 1.5
+
+
+"""Of the logarithm of what an epoch costs, between configurations far from each other."""
+
+
+CAP_ERROR = 0.1
+
+
+"""How much the gain by a cap differs from one configuration to another."""
+
+
+HOPELESS = 3.0
+
+
+"""Standard deviations by which a candidate is behind when it is given up."""
+
+
+PROMISE = 0.5
+
+
+"""Standard deviations of a lead in epochs over the default that do not count."""
+
+
+AS_MUCH = 0.02
+
+
+"""Epochs whose costs differ by less cost the same."""
+
+
+SCORED = ("energy", "time", "cost", "carbon", "edp", "ed2p", "eds")
+
+
+"""Objectives that are above 0 and grow with the epochs; others are raced by their energy."""
+
+
+class Ranking:
+    """The candidates, by what is known now.
+
+    Args:
+        runners: of this search; the default is the first.
+        past: index of the configuration, and a training of it in an earlier search.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        configurations: Sequence[Mapping[str, Value]],
+        runners: Sequence[Runner],
+        past: Sequence[tuple[int, Runner]] = (),
+    ) -> None:
+        self.problem, self.runners, self.past = problem, runners, list(past)
+        self._needs = EpochsToTarget(problem, configurations)
+        self._course = self._needs.course
+        space = problem.space
+        self._near_rates = covariance(space, space.varied, configurations, SPREAD_RATE)
+        one = Epoch(1.0, 1.0, 0.0)
+        self.degree = math.log2(self._score(one, 2.0) / self._score(one, 1.0))
+        """The score grows with this power of the epochs: 2 for EDP."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Think again, with everything that was told."""
+        every = [*enumerate(self.runners), *self.past]
+        seen = self._usual_start([runner for _, runner in every])
+        for runner in self.runners:
+            runner.start = seen
+        self.start = seen or Start()
+        """What it takes to begin a training, whatever its configuration."""
+        self._needs.take([(index, runner) for index, runner in every if runner.points])
+        self.need = self._needs.belief()
+        """Of the logarithm of epochs to the target."""
+        self.rates, self._known = self._rates_belief()
+        self.costs = {
+            index: math.exp(self.rates.value(index) + self.degree * self.need.value(index))
+            for index, runner in enumerate(self.runners)
+            if not runner.fault and self._known[index] and self._learned(index)
+        }
+        """Expected score of a whole training, of those that have learned something."""
+
+    def leader(self, runs: float) -> int:
+        """Least for the rest of this training and `runs` to come; ties to the first.
+
+        What an epoch costs was measured, that fewer are needed than with the default is a promise:
+        early curves cross. So such a lead counts as far as it exceeds what is uncertain of it.
+        """
+
+        def total(index: int) -> float:
+            doubt = 0.0
+            if index and 0 in self.costs:
+                ahead, variance = self.need.against(index, 0)
+                doubt = min(max(-ahead, 0.0), PROMISE * math.sqrt(variance))
+            cost = self.costs[index] * math.exp(self.degree * doubt)
+            return cost * (runs + 1 - self._done(index, doubt))
+
+        # rounded, so that what is equal but for the last digit is a tie
+        return min(self.costs, key=lambda index: (float(f"{total(index):.9g}"), index))
+
+    def worth(self, index: int, leader: int, epochs: float) -> tuple[float, float]:
+        """The share of a training's cost that is saved, by expectation, if this one is trained for
+        so many epochs; and what that costs.
+        """
+        runner, ahead = self.runners[index], self._furthest(leader)
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        limit = self._course.share_of(ahead)
+        if runner.points and runner.best is not None:
+            share = self._course.share_after(self._course.share_of(runner), epochs / runner.epochs)
+        else:
+            later = epochs / (max(ahead.epochs, 1e-3) * math.exp(mean))
+            share = self._course.share_after(limit, later)
+        after = self._needs.belief((index, runner, epochs, min(share, limit)))
+        _, left = after.against(index, leader)
+        learned = max(variance - left, 0.0) * self.degree**2 + spread
+        saving = expected_saving(self.degree * mean + more, math.sqrt(learned))
+        rate = self.rates.value(index)
+        if not self._known[index]:
+            rate -= self.rates.deviation(index)
+        cost = (epochs - runner.epochs) * math.exp(rate)
+        if self.start.energy_j > 0 and not runner.segments:
+            cost += self._score(Epoch(self.start.energy_j, self.start.time_s, 0.0))
+        return saving, cost
+
+    def energy_j(self, index: int, epochs: float) -> float:
+        """Of so many more epochs, as far as known: as the default's where nothing is. One that has
+        not begun has to start first.
+        """
+        begin_j = 0.0 if self.runners[index].segments else self.start.energy_j
+        return begin_j + self._epochs_j(index, epochs)
+
+    def whole_j(self, index: int) -> float:
+        """Of a whole training, which has no more epochs than it may have."""
+        epochs = min(math.exp(self.need.value(index)), self.problem.limits.epochs or math.inf)
+        return self.start.energy_j + self._epochs_j(index, epochs)
+
+    def behind(self, index: int, leader: int) -> float:
+        """By how many standard deviations it is behind; a twentieth is allowed for."""
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        deviation = math.sqrt(self.degree**2 * variance + spread)
+        return (self.degree * mean + more - 0.05) / max(deviation, 1e-9)
+
+    def dearer(self, index: int, leader: int) -> bool:
+        """Whether an epoch of it was seen to cost about as much as one of the leader, or more."""
+        return self._known[index] and self.rates.against(index, leader)[0] > -AS_MUCH
+
+    def tells_nothing_yet(self, index: int, leader: int) -> bool:
+        """Whether it is ahead in quality, so that the leader's own progress tells more."""
+        runner = self.runners[index]
+        ahead = self._furthest(leader)
+        return bool(runner.points) and self._course.share_of(runner) >= self._course.share_of(ahead)
+
+    def full_run(self, index: int, leader: int) -> tuple[float, float]:
+        """If it is trained to the target once more in place of the leader: the share of a
+        training's cost that is saved later, by expectation, and the share that this time is lost.
+        """
+        mean, variance = self.need.against(index, leader)
+        more, spread = self.rates.against(index, leader)
+        epochs = math.exp(self.need.value(index))
+        after = self._needs.belief((index, self.runners[index], epochs, 1.0))
+        _, left = after.against(index, leader)
+        learned = max(variance - left, 0.0) * self.degree**2 + spread
+        ahead = self.degree * mean + more
+        # What is little known may cost many times as much: the mean of a log-normal.
+        risk = (self.degree**2 * variance + spread) / 2
+        return expected_saving(ahead, math.sqrt(learned)), math.expm1(ahead + risk)
+
+    def knows_rate(self, index: int) -> bool:
+        """Whether it was measured what an epoch costs."""
+        return self._known[index]
+
+    # -- what an epoch costs ---------------------------------------------------------------
+
+    def _epochs_j(self, index: int, epochs: float) -> float:
+        epoch = self.runners[index].epoch or self.runners[0].epoch
+        if epoch is None:
+            return 0.0
+        if not self._known[index]:
+            return epoch.energy_j * epochs * math.exp(self.rates.against(index, 0)[0])
+        return epoch.energy_j * epochs
+
+    def _usual_start(self, runners: Sequence[Runner]) -> Start | None:
+        """The median of those that were seen; None as long as none was."""
+        seen = sorted(
+            (start for runner in runners if (start := runner.started) is not None),
+            key=lambda start: start.energy_j,
+        )
+        return seen[len(seen) // 2] if seen else None
+
+    def _rates_belief(self) -> tuple[Surrogate, list[bool]]:
+        """Of the logarithm of the score of one epoch, and of whom it was measured."""
+        latest: dict[int, Runner] = {}
+        for index, runner in self.past:  # those that were good enough come first
+            if runner.epoch is not None:
+                latest.setdefault(index, runner)
+        ratios = [
+            r.cap.energy_ratio for r in (*self.runners, *latest.values()) if r.cap is not None
+        ]
+        usual = sum(ratios) / len(ratios) if ratios else 1.0
+        seen: list[Observation] = []
+        for index, own in enumerate(self.runners):
+            runner = own if own.epoch is not None else latest.get(index, own)
+            epoch = runner.epoch
+            if epoch is None:
+                continue
+            rate, error = self._score(epoch), epoch.error
+            if wants_cap(self.problem, runner):
+                rate, error = rate * usual, CAP_ERROR
+            seen.append(Observation(index, None, math.log(rate), error**2 + 1e-6))
+        known = {one.one for one in seen}
+        belief = fit_surrogate(self._near_rates, seen, seen[0].value if seen else 0.0)
+        return belief, [index in known for index in range(len(self.runners))]
+
+    def _score(self, epoch: Epoch, epochs: float = 1.0) -> float:
+        objective = self.problem.objective
+        if objective.names[0] not in SCORED:
+            return epoch.energy_j * epochs
+        default = self.runners[0].epoch
+        reference = None if default is None else Point(default.time_s, default.energy_j)
+        trained = Trained(time_s=epoch.time_s * epochs, energy_j=epoch.energy_j * epochs)
+        return objective.score(trained, reference or Point(1.0, 1.0))
+
+    # -- who -------------------------------------------------------------------------------
+
+    def _learned(self, index: int) -> bool:
+        return any(one == index for one, _ in self._needs.curves)
+
+    def _furthest(self, index: int) -> Runner:
+        """The training of a configuration that has come furthest, in this search or before."""
+        own = [runner for one, runner in self._needs.curves if one == index]
+        return max(own, key=self._course.share_of, default=self.runners[index])
+
+    def _done(self, index: int, doubt: float) -> float:
+        """The part of its training that is behind it, with so much more (logarithm) to come."""
+        runner = self.runners[index]
+        if runner.reached is not None:
+            return 1.0
+        return min(runner.epochs / math.exp(self.need.value(index) + doubt), 1.0)

@@ -1,0 +1,160 @@
+"""The next segment of a candidate: a sweep of rates, a window, a search for its cap, or epochs."""
+
+import math
+from collections.abc import Sequence
+
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.strategies.race.learning_rates import (
+    MOST_SWEEPS,
+    RateAnchor,
+    first_sweep,
+    picked,
+    usable,
+    widened,
+)
+from wattloop.tune.strategies.race.runner import Runner, spent_j
+
+CAP_TRIES = 2
+
+
+CAP_S = 30.0
+
+
+"""A search for a cap takes about so long."""
+
+
+LONGER = 1.5
+
+
+"""A search for a cap is begun again in a segment that is so many times longer."""
+
+
+WINDOW_S = 2.0
+
+
+"""A window over which the energy of an epoch is measured; more of them until it is known."""
+
+
+MOST_WINDOWS = 8
+
+
+ERROR = 0.02
+
+
+def wants_cap(problem: Problem, runner: Runner) -> bool:
+    """Whether its best cap is still to be looked for."""
+    return _may_have_cap(problem, runner) and not runner.cap_short_s
+
+
+class Segments:
+    """Makes segments, as far as the bench is known to be able to run them."""
+
+    def __init__(self, problem: Problem, runners: Sequence[Runner]) -> None:
+        self.problem = problem
+        self._default, *others = runners
+        self._anchor = RateAnchor.of(problem, self._default)
+        self._compared = self._anchor is None or any(map(self._anchor.compares, others))
+        self._windows = True
+        self._sweeps = problem.rate is not None
+
+    def next(self, runner: Runner, epochs: float) -> Segment:
+        """On the way to so many epochs."""
+        most = self.problem.limits.epochs
+        cap, rates = None, self._sweep(runner)
+        until = Until(epochs=epochs if most is None else min(epochs, most))
+        if rates is None and self._wants_window(runner):
+            share = None if most is None else min(1.0, most)
+            until = Until(epochs=share, time_s=WINDOW_S, anywhere=True)
+        elif rates is None and self._looks_for_cap(runner, until.epochs or epochs):
+            cap = self.problem.cap
+        return Segment(
+            key=f"{runner.name}/{runner.segments}",
+            candidate=runner.name,
+            parameters=runner.parameters,
+            levers=dict(runner.levers),
+            until=until,
+            seed=self.problem.seed,
+            keep=rates is None,
+            cap=cap,
+            rates=rates,
+            learning_rate=runner.learning_rate,
+        )
+
+    def epochs_for_cap(self, runner: Runner) -> float:
+        """How far one goes to find the cap for which its last segment was too short; 0 if none."""
+        epoch = runner.epoch
+        if not runner.cap_short_s or epoch is None or not _may_have_cap(self.problem, runner):
+            return 0.0
+        lasts_s = max(CAP_S, LONGER * runner.cap_short_s)
+        return math.ceil(runner.epochs + lasts_s / epoch.time_s) if epoch.time_s > 0 else 0.0
+
+    def windowed(self, runner: Runner, segment: Segment, progress: Progress) -> None:
+        """A bench that says nothing about parts of an epoch is not asked for them again."""
+        if segment.until.anywhere and progress.status.good:
+            self._windows = self._windows and runner.epoch is not None
+
+    def swept(self, runner: Runner, sweep: RateSweep, progress: Progress) -> None:
+        """The rate at which the loss falls fastest; another sweep where that is at the edge.
+
+        A default that says its own rate keeps it, and the sweep tells how others compare with it.
+        """
+        runner.spent_j += spent_j(progress)
+        runner.sweeps += 1
+        runner.sweep = None
+        if progress.status is Status.NOT_SUPPORTED:
+            self._sweeps = False
+            return
+        assert self.problem.rate is not None
+        parameter = self.problem.space.parameters[self.problem.rate]
+        found = picked(progress.rates)
+        anchor = self._anchor
+        if anchor is not None and anchor.compares(runner):
+            rate = anchor.compared(runner, progress.rates, found)
+            runner.learning_rate = None if rate is None else usable(rate, parameter)
+        elif found is not None:
+            runner.learning_rate = usable(found.rate, parameter)
+            if found.edge and runner.sweeps < MOST_SWEEPS:
+                runner.sweep = widened(sweep, found.edge, parameter)
+
+    def _sweep(self, runner: Runner) -> RateSweep | None:
+        """The sweep of learning rates that is due."""
+        rate = self.problem.rate
+        if not self._sweeps or rate is None or runner.points:
+            return None
+        if runner is self._default and not self._compared:
+            return None
+        known = runner.learning_rate is not None or runner.swept is not None
+        if runner.sweep is None and runner.sweeps == 0 and not known:
+            parameter = self.problem.space.parameters[rate]
+            runner.sweep = first_sweep(runner.parameters, rate, parameter)
+        return runner.sweep
+
+    def _looks_for_cap(self, runner: Runner, epochs: float) -> bool:
+        """At once, and again where a segment that was too short is followed by a longer one."""
+        if wants_cap(self.problem, runner):
+            return True
+        if not _may_have_cap(self.problem, runner) or runner.epoch is None:
+            return False
+        expected_s = (epochs - runner.epochs) * runner.epoch.time_s
+        return expected_s >= LONGER * runner.cap_short_s
+
+    def _wants_window(self, runner: Runner) -> bool:
+        if not self._windows or runner.points or runner.cap is not None or _has_looked(runner):
+            return False
+        epoch = runner.epoch
+        windows = runner.segments - runner.sweeps
+        if epoch is None:
+            return windows == 0
+        if runner.started is None and runner.start is None and windows < 2:
+            return True  # the first window may hold a start
+        return epoch.error > ERROR and windows < MOST_WINDOWS
+
+
+def _may_have_cap(problem: Problem, runner: Runner) -> bool:
+    return problem.cap is not None and runner.cap is None and runner.cap_tries < CAP_TRIES
+
+
+def _has_looked(runner: Runner) -> bool:
+    return runner.cap_tries > 0 or runner.cap_short_s > 0

@@ -1,0 +1,87 @@
+"""What a race remembers of a job, for the next time the same job is run."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from wattloop.tune.progress import CapFound
+from wattloop.tune.segment import Value
+from wattloop.tune.space import configuration_key
+from wattloop.tune.strategies.race.runner import Runner, Start, TrainedSpan
+
+
+@dataclass(slots=True)
+class WarmStart:
+    """Trainings of each configuration, folded to at most two: what those that were good enough have
+    in common, and the furthest of those that were not.
+
+    Attributes:
+        reached, short: by `configuration_key`.
+    """
+
+    reached: dict[str, Runner] = field(default_factory=dict)
+    short: dict[str, Runner] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.reached)
+
+    def add(self, runners: Iterable[tuple[Mapping[str, Value], Runner]]) -> None:
+        """Keep what a search has seen: (configuration, its training)."""
+        for configuration, runner in runners:
+            key = configuration_key(configuration)
+            if runner.reached is not None:
+                known = self.reached.get(key)
+                self.reached[key] = runner if known is None else _folded(known, runner)
+            elif runner.points or runner.epoch is not None:
+                other = self.short.get(key)
+                if other is None or runner.epochs >= other.epochs:
+                    self.short[key] = runner
+
+    def of(self, configuration: Mapping[str, Value]) -> list[Runner]:
+        """What is known of one, those that were good enough first."""
+        key = configuration_key(configuration)
+        return [found[key] for found in (self.reached, self.short) if key in found]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            kind: {key: asdict(runner) for key, runner in getattr(self, kind).items()}
+            for kind in ("reached", "short")
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "WarmStart":
+        """Inverse of `to_dict`."""
+        return cls(
+            *(
+                {key: _runner(one) for key, one in data.get(kind, {}).items()}
+                for kind in ("reached", "short")
+            )
+        )
+
+
+def _folded(known: Runner, new: Runner) -> Runner:
+    """Geometric mean of the epochs; the curve, cap and levers of the new one."""
+    assert known.reached is not None
+    assert new.reached is not None
+    count = known.trainings + 1
+    mean, latest = math.log(known.reached), math.log(new.reached)
+    new.trainings = count
+    new.spread2 = known.spread2 + (latest - mean) ** 2 * known.trainings / count
+    new.reached = math.exp(mean + (latest - mean) / count)
+    new.capped.add(known.capped)
+    new.uncapped.add(known.uncapped)
+    return new
+
+
+def _runner(data: Mapping[str, Any]) -> Runner:
+    known = {name: data[name] for name in Runner.__slots__ if name in data}
+    for name in ("uncapped", "capped", "searching", "opening"):
+        known[name] = TrainedSpan(**known.get(name, {}))
+    known["start"] = Start(**known["start"]) if known.get("start") else None
+    known["points"] = [(epochs, best) for epochs, best in known["points"]]
+    if known.get("cap"):
+        probes = tuple(tuple(probe) for probe in known["cap"]["probes"])
+        known["cap"] = CapFound(**{**known["cap"], "probes": probes})
+    return Runner(**known)

@@ -1,0 +1,148 @@
+"""History of one configuration in SM2, and the objective that selects the better half."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wattloop.control.lever import Setting
+from wattloop.tune.objective import sm2_scores
+from wattloop.tune.progress import Progress, RateLoss, Status
+from wattloop.tune.segment import Value
+from wattloop.tune.strategies.sm2.learning_rates import RatePick
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One epoch of one configuration, as figure 2 shows it.
+
+    Attributes:
+        candidate: whose.
+        place: how many epochs of any kind came before it.
+        exploring: whether it was an exploratory one.
+        quality: at its end.
+        energy_j: of an epoch.
+        rate: it was trained with; after an exploratory one the rate that was found.
+        score: of the objective, after an exploratory one with others to compare with.
+    """
+
+    candidate: str
+    place: int
+    exploring: bool
+    quality: float | None
+    energy_j: float | None
+    rate: float | None
+    score: float | None = None
+
+
+@dataclass(slots=True)
+class CandidateHistory:
+    """A configuration and how far it is.
+
+    Attributes:
+        epochs: trained and kept.
+        rate: the learning rate it goes on with; None for what the configuration says.
+        most_rate: it diverged at twice this one.
+        quality, best: of the kept training.
+        explored_quality, explored_energy_j, explored_time_s: of its last exploratory epoch.
+        qualities: of every kept epoch.
+        place: epochs of any kind so far.
+        fault: why it is out; empty while it is in.
+        ended: whether its training came to its own end.
+    """
+
+    name: str
+    parameters: Mapping[str, Value]
+    levers: Mapping[str, Setting]
+    rate: float | None = None
+    most_rate: float = math.inf
+    epochs: float = 0.0
+    segments: int = 0
+    quality: float | None = None
+    best: float | None = None
+    explored_quality: float | None = None
+    explored_energy_j: float | None = None
+    explored_time_s: float = 0.0
+    qualities: list[float | None] = field(default_factory=list)
+    place: int = 0
+    spent_j: float | None = 0.0
+    fault: str = ""
+    ended: bool = False
+    reached: bool = False
+    retries: int = 0
+    swept: tuple[RateLoss, ...] = ()
+    pick: RatePick | None = None
+    moments: list[Moment] = field(default_factory=list)
+
+    def spend(self, progress: Progress) -> None:
+        """What any segment took."""
+        known = self.spent_j is not None and progress.energy_j is not None
+        self.spent_j = (self.spent_j or 0.0) + (progress.energy_j or 0.0) if known else None
+
+    def explored(self, progress: Progress, share: float) -> None:
+        """An exploratory epoch; energy is that of a whole epoch."""
+        per_epoch = progress.metrics.get("epoch_energy_j")
+        trained = progress.curve[-1].epoch - self.epochs if progress.curve else share
+        if per_epoch is None and progress.energy_j is not None:
+            per_epoch = progress.energy_j / max(trained, 1e-9)
+        time_s = progress.metrics.get("epoch_time_s", progress.time_s / max(trained, 1e-9))
+        self.explored_quality = self.quality if progress.quality is None else progress.quality
+        self.explored_energy_j, self.explored_time_s = per_epoch, time_s
+        self._add(exploring=True, quality=progress.quality, energy_j=per_epoch)
+
+    def trained(self, progress: Progress) -> None:
+        """A stretch of thorough training."""
+        before_j = self.spent_j
+        for point in progress.curve:
+            known = point.energy_j is not None and before_j is not None
+            energy_j = (point.energy_j or 0.0) - (before_j or 0.0) if known else None
+            before_j = point.energy_j
+            self.qualities.append(point.quality)
+            self._add(exploring=False, quality=point.quality, energy_j=energy_j)
+        self.epochs = max(self.epochs, progress.epochs)
+        self.quality = progress.quality if progress.quality is not None else self.quality
+        self.best = progress.best if progress.best is not None else self.best
+        self.reached = self.reached or progress.status is Status.REACHED
+        self.ended = self.ended or progress.status is Status.ENDED
+
+    def _add(self, *, exploring: bool, quality: float | None, energy_j: float | None) -> None:
+        self.moments.append(
+            Moment(
+                candidate=self.name,
+                place=self.place,
+                exploring=exploring,
+                quality=quality,
+                energy_j=energy_j,
+                rate=self.rate,
+            )
+        )
+        self.place += 1
+
+
+def halving_scores(
+    courses: Sequence[CandidateHistory], *, alpha: float, beta: float, maximize: bool
+) -> dict[str, float]:
+    """Equation 2 for each, by name; larger is better."""
+    energy_j = [course.explored_energy_j for course in courses]
+    if any(energy is None for energy in energy_j):
+        # Nothing is metered here: what takes long is taken to cost much.
+        energy_j = [course.explored_time_s for course in courses]
+    quality = [course.explored_quality for course in courses]
+    if all(value is None for value in quality):
+        quality = [0.0 for _ in courses]  # sweeps of this bench do not say: the rest decides
+    rates = [course.rate for course in courses]
+    scores = sm2_scores(quality, energy_j, rates, alpha=alpha, beta=beta, maximize=maximize)
+    return {course.name: score for course, score in zip(courses, scores, strict=True)}
+
+
+def cost(course: CandidateHistory) -> float:
+    """What an epoch takes, for ties."""
+    known = course.explored_energy_j
+    return course.explored_time_s if known is None else known
+
+
+def kept_half(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
+    """The better half, one more of an odd number; ties to the cheaper, then to the earlier."""
+    order = {name: number for number, name in enumerate(scores)}
+    ranked = sorted(scores, key=lambda n: (-scores[n], costs[n], order[n]))
+    kept = set(ranked[: (len(ranked) + 1) // 2])
+    return [name for name in scores if name in kept]

@@ -1,0 +1,304 @@
+"""`sm2`: Spend More to Save More, document 003, as reconstructed in ADR 0024.
+
+Rounds of exploratory and of thorough training take turns. An exploratory epoch tries learning
+rates
+on a part of the data, in a model that is put back afterwards; it says what an epoch of the
+configuration costs, how good the model becomes and which rate is the largest stable one. The
+three
+make the objective (`tune.sm2_score`), by which the worse half is dropped. Those that are left
+are
+trained for five epochs at their rates. The last one is trained on, ten epochs at a time with
+rates
+explored in between, until it stops getting better.
+"""
+
+import math
+from collections import deque
+from dataclasses import replace
+
+from wattloop.core.errors import StrategyError
+from wattloop.tune.problem import Problem
+from wattloop.tune.progress import Progress, Status
+from wattloop.tune.segment import RateSweep, Segment, Until
+from wattloop.tune.strategies.base import WAIT, Asked, Chosen, Strategy
+from wattloop.tune.strategies.sm2.configurations import first_configurations
+from wattloop.tune.strategies.sm2.constants import Sm2Constants
+from wattloop.tune.strategies.sm2.halving import (
+    CandidateHistory,
+    Moment,
+    cost,
+    halving_scores,
+    kept_half,
+)
+from wattloop.tune.strategies.sm2.learning_rates import WIDTH, stable_rate
+
+RETRIES = 3
+
+
+"""Times that the last configuration may diverge and begin anew at half the rate."""
+
+
+class Sm2(Strategy):
+    """Successive halving over batch sizes with learning rates found on the way.
+
+    The document's other setting, 16 configurations and 40 rates, is `configurations=16, rates=40`.
+
+    Args:
+        problem: the space without its learning rate is what is halved; `rate` is swept. Without
+            one, or on a bench that cannot sweep, only the configurations are compared.
+        configurations: to begin with.
+        rates: tried in an exploratory epoch; 0 for none.
+        low: the smallest rate; that of the space, else of the document, unless given.
+        high: the largest.
+        data_share: part of the data for an exploratory epoch.
+        epochs: of thorough training while several are left.
+        last_epochs: at a time, of the last one.
+        alpha: weight of quality against energy and rate.
+        beta: weight of energy against rate.
+        window: rates in the sliding window.
+        patience: the search ends when the last one has not become better for so many epochs.
+        least_gain: what counts as better.
+        most_epochs: of one configuration; that of the problem unless given.
+    """
+
+    def __init__(  # noqa: PLR0913 - the document's constants, each of which may be changed
+        self,
+        problem: Problem,
+        *,
+        configurations: int = 8,
+        rates: int = 20,
+        low: float | None = None,
+        high: float | None = None,
+        data_share: float = 0.25,
+        epochs: int = 5,
+        last_epochs: int = 10,
+        alpha: float | None = None,
+        beta: float | None = None,
+        window: int = WIDTH,
+        patience: int = 10,
+        least_gain: float = 0.0,
+        most_epochs: int | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.plan = Sm2Constants.of(
+            problem,
+            configurations=configurations,
+            rates=rates,
+            low=low,
+            high=high,
+            data_share=data_share,
+            epochs=epochs,
+            last_epochs=last_epochs,
+            alpha=alpha,
+            beta=beta,
+            window=window,
+            patience=patience,
+            least_gain=least_gain,
+            most_epochs=most_epochs,
+        )
+        self._sweeps = self.plan.rates > 0
+        self._restores = True
+        self.courses: dict[str, CandidateHistory] = {}
+        begun = first_configurations(problem, self.plan.configurations)
+        for number, configuration in enumerate(begun):
+            own, levers = problem.space.split(configuration)
+            name = f"c{number}"
+            self.courses[name] = CandidateHistory(name, own, levers)
+        self.halvings = 0
+        self._exploring = True
+        self._left = deque(self.courses)
+        self._busy: dict[str, Segment] = {}
+        self._over = False
+
+    # -- the contract ----------------------------------------------------------------------
+
+    def ask(self) -> Asked:
+        """The next configuration of this round."""
+        if self._over:
+            return None
+        if not self._left:
+            return WAIT
+        course = self.courses[self._left.popleft()]
+        segment = self._explore(course) if self._exploring else self._train(course)
+        course.segments += 1
+        self._busy[course.name] = segment
+        return segment
+
+    def tell(self, segment: Segment, progress: Progress) -> None:
+        """Take note; when it was the last of its round, halve or go on."""
+        asked = self._busy.pop(segment.candidate, None)
+        if asked is None or asked.key != segment.key:
+            raise StrategyError(f"segment {segment.key!r} was not asked for, or told before")
+        course = self.courses[segment.candidate]
+        if progress.status is Status.NOT_SUPPORTED and self._can_do_with_less(segment):
+            self._left.append(course.name)
+            return
+        if self._exploring:
+            self._take_explored(course, segment, progress)
+        else:
+            self._take_trained(course, progress)
+        if not self._left and not self._busy and not self._over:
+            self._next_round()
+
+    def best(self) -> Chosen | None:
+        """The one that is left, or that did best; None before one was good enough."""
+        trained = [c for c in self.courses.values() if c.best is not None]
+        if self.problem.quality.target is not None:
+            trained = [c for c in trained if c.reached]
+        if not trained:
+            return None
+        left = {course.name for course in self._alive()}
+        chosen = min(trained, key=lambda c: (c.name not in left, self._loss(c.best), c.name))
+        return Chosen(
+            candidate=chosen.name,
+            parameters=chosen.parameters,
+            levers=dict(chosen.levers),
+            learning_rate=chosen.rate,
+            why=f"{self.problem.quality.metric} {chosen.best:.4g} after {chosen.epochs:g} epochs, "
+            f"of {len(self.courses)} configurations halved {self.halvings} times",
+        )
+
+    def alive(self) -> frozenset[str]:
+        """Those that were not dropped."""
+        return frozenset(course.name for course in self._alive())
+
+    @property
+    def moments(self) -> list[Moment]:
+        """Every epoch of every configuration, for figure 2."""
+        return [moment for course in self.courses.values() for moment in course.moments]
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _explore(self, course: CandidateHistory) -> Segment:
+        """A sweep of rates; else a whole epoch, since quality is known at the ends of epochs."""
+        epochs = min(math.floor(course.epochs) + 1.0, self.plan.most_epochs)
+        until = Until(epochs=epochs, at_target=False)
+        sweep = self.plan.sweep if self._sweeps else None
+        return self._segment(course, until, keep=not self._restores, rates=sweep)
+
+    def _train(self, course: CandidateHistory) -> Segment:
+        more = self.plan.last_epochs if len(self._alive()) == 1 else self.plan.epochs
+        epochs = min(course.epochs + more, self.plan.most_epochs)
+        at_target = self.problem.quality.target is not None
+        return self._segment(course, Until(epochs=epochs, at_target=at_target))
+
+    def _segment(
+        self,
+        course: CandidateHistory,
+        until: Until,
+        *,
+        keep: bool = True,
+        rates: RateSweep | None = None,
+    ) -> Segment:
+        return Segment(
+            key=f"{course.name}/{course.segments}",
+            candidate=course.name,
+            parameters=course.parameters,
+            levers=dict(course.levers),
+            until=until,
+            seed=self.problem.seed,
+            keep=keep,
+            rates=rates,
+            learning_rate=course.rate,
+        )
+
+    # -- being told ------------------------------------------------------------------------
+
+    def _can_do_with_less(self, segment: Segment) -> bool:
+        """A bench that cannot sweep compares configurations; one that cannot put back keeps."""
+        if segment.rates is not None:
+            self._sweeps = False
+            return True
+        if not segment.keep:
+            self._restores = False
+            return True
+        return False
+
+    def _take_explored(
+        self, course: CandidateHistory, segment: Segment, progress: Progress
+    ) -> None:
+        if not progress.status.good:
+            course.fault = progress.message or progress.status.value
+            course.spend(progress)
+            return
+        if segment.rates is not None:
+            course.swept = progress.rates
+            course.pick = stable_rate(progress.rates, width=self.plan.window)
+            if course.pick is not None:
+                course.rate = min(course.pick.rate, course.most_rate)
+        if segment.keep:
+            course.trained(progress)
+        course.explored(progress, 1.0 if segment.rates is None else self.plan.data_share)
+        course.spend(progress)
+
+    def _take_trained(self, course: CandidateHistory, progress: Progress) -> None:
+        if progress.status.good:
+            course.trained(progress)
+            course.spend(progress)
+            self._over = self._over or course.reached
+            return
+        course.spend(progress)
+        course.fault = progress.message or progress.status.value
+        if progress.status is Status.DIVERGED and not self._alive():
+            self._begin_anew(course)
+
+    def _begin_anew(self, course: CandidateHistory) -> None:
+        """The last one diverged: its configuration once more, at half the rate."""
+        most = self.problem.limits.candidates
+        if course.retries >= RETRIES or (most is not None and len(self.courses) >= most):
+            return
+        rate = course.rate if course.rate is not None else self.plan.high
+        name = f"c{len(self.courses)}"
+        again = CandidateHistory(
+            name, course.parameters, course.levers, rate=rate / 2, most_rate=rate / 2
+        )
+        again.retries = course.retries + 1
+        self.courses[name] = again
+        self._left.append(name)
+
+    def _next_round(self) -> None:
+        alive = self._alive()
+        if not alive:
+            self._over = True
+            return
+        if self._exploring:
+            if len(alive) > 1:
+                self._halve(alive)
+            self._exploring = False
+        else:
+            self._exploring = True
+        going = [course for course in self._alive() if not course.ended]
+        if not going or (self._exploring and self._done(going)):
+            self._over = True
+            return
+        self._left = deque(course.name for course in going)
+
+    def _done(self, going: list[CandidateHistory]) -> bool:
+        """Whether the last one has stopped getting better, or no more epochs are allowed."""
+        if all(course.epochs >= self.plan.most_epochs for course in going):
+            return True
+        return len(going) == 1 and self.plan.stopping.ended(going[0].qualities)
+
+    def _halve(self, alive: list[CandidateHistory]) -> None:
+        """Drop the worse half by equation 2."""
+        scores = halving_scores(
+            alive,
+            alpha=self.plan.alpha,
+            beta=self.plan.beta,
+            maximize=self.problem.quality.maximize,
+        )
+        kept = kept_half(scores, {course.name: cost(course) for course in alive})
+        self.halvings += 1
+        for course in alive:
+            score = scores[course.name]
+            course.moments[-1] = replace(course.moments[-1], score=score)
+            if course.name not in kept:
+                course.fault = f"dropped at halving {self.halvings}, objective {score:.3f}"
+
+    def _alive(self) -> list[CandidateHistory]:
+        return [course for course in self.courses.values() if not course.fault]
+
+    def _loss(self, quality: float | None) -> float:
+        if quality is None:
+            return math.inf
+        return -quality if self.problem.quality.maximize else quality

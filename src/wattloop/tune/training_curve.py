@@ -1,0 +1,218 @@
+"""What a training reports, in order, and what it means: epochs, quality, divergence."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wattloop.tune.problem import Quality
+from wattloop.tune.progress import Status
+from wattloop.tune.segment import Until
+
+CLOSE = 1e-9
+
+
+"""Epochs are counted as floats: so near a whole number is that number."""
+
+
+MOST_PART = 0.999
+
+
+"""Of an epoch that has not ended."""
+
+
+PATIENCE = 2
+
+
+"""A metric is missed after this many times the usual number of epochs between two of them."""
+
+
+SILENT_EPOCHS = 5
+
+
+"""Silence is longer than so many of the longest epochs, of which at least two were seen..."""
+
+
+SILENT_S = 2.0
+
+
+"""... and than the tidying up at the end of a quick training."""
+
+
+class CurvePoint(NamedTuple):
+    """The end of an epoch."""
+
+    epoch: float
+    quality: float | None
+    at_s: float
+
+
+@dataclass(slots=True)
+class TrainingCurve:
+    """The reports of one training.
+
+    A training that says where its epochs end (`end_epoch`) may report whenever it likes. In any
+    other an epoch ends with each report of the quality metric, and with the first report of a later
+    epoch where the metric was left out.
+
+    Attributes:
+        wanted: the metric that tells quality, and its target.
+        epochs: ended so far.
+        quality: the metric of the last epoch, None when it did not report one; `best` of all.
+        metrics: last value of everything reported.
+        diverged: which number is none, when one is.
+        counted: whether the training says where its epochs end.
+        steps, steps_each: of the epoch under way, and of a whole one as far as that is known.
+        marks: ends of epochs since `begin`.
+    """
+
+    wanted: Quality
+    epochs: float = 0.0
+    quality: float | None = None
+    best: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    diverged: str = ""
+    counted: bool = False
+    steps: float = 0.0
+    steps_each: float | None = None
+    marks: list[CurvePoint] = field(default_factory=list)
+    _pending: float | None = None
+    _open: float | None = None
+    """The epoch, as the training numbers them, that has reported but not its quality."""
+    _offset: float | None = None
+    """From the training's numbers to ours: 1 where its first epoch is 0."""
+    _last_told: float | None = None
+    _widest: float = 1.0
+    _longest_s: float = 0.0
+    _intervals: int = 0
+
+    @property
+    def seen(self) -> bool:
+        """Whether the metric was ever reported."""
+        return self.best is not None or self._pending is not None
+
+    @property
+    def missed(self) -> str:
+        """What to say of a metric that has disappeared; empty when it has not."""
+        if self._last_told is None or self.epochs - self._last_told <= PATIENCE * self._widest:
+            return ""
+        return f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}"
+
+    def silent(self, begin_s: float, end_s: float) -> str:
+        """What to say of a segment that ended long after its last word; empty when it did not."""
+        if self._last_told is None or self._intervals < 2:
+            return ""
+        last_s = self.marks[-1].at_s if self.marks else begin_s
+        if end_s - last_s <= max(SILENT_EPOCHS * self._longest_s, SILENT_S):
+            return ""
+        return (
+            f"{self.wanted.metric} was not reported any more after epoch {self._last_told:g}, "
+            "though it ran on for as long as several epochs take"
+        )
+
+    @property
+    def epochs_now(self) -> float:
+        """Epochs with the part of the one under way, where its steps are known."""
+        if not self.steps_each:
+            return self.epochs
+        return self.epochs + min(MOST_PART, self.steps / self.steps_each)
+
+    def begin(self) -> None:
+        """A segment begins."""
+        self.marks = []
+
+    def report(self, metrics: Mapping[str, float], epoch: float | None, at_s: float) -> bool:
+        """Take note of numbers; whether an epoch has ended, or the training diverged."""
+        ended = False
+        if epoch is not None and not self.counted:
+            ended = self._later(epoch, at_s)
+        for name, value in metrics.items():
+            self.metrics[name] = value
+            if not math.isfinite(value) and (name == self.wanted.metric or _is_loss(name)):
+                self.diverged = f"{name} is {value}"
+        if self.wanted.metric in metrics and not self.diverged:
+            self._pending = metrics[self.wanted.metric]
+            if not self.counted:
+                self._end(self._number(epoch), at_s)
+                ended = True
+        return ended or bool(self.diverged)
+
+    def end_epoch(self, at_s: float) -> None:
+        """The training has come to the end of an epoch, whatever it reported."""
+        self._end(math.floor(self.epochs + CLOSE) + 1.0, at_s)
+
+    def finish(self, at_s: float) -> None:
+        """The training has ended; one that left its loop has ended its last epoch with that."""
+        if self._pending is not None:
+            self.end_epoch(at_s)
+
+    def conclude(self, metrics: Mapping[str, float], at_s: float) -> None:
+        """What a training says when it has ended: of its last epoch, or its only word."""
+        self.finish(at_s)
+        again = self.epochs > 0 and (
+            self.counted or metrics.get(self.wanted.metric) == self.quality
+        )
+        if not again:
+            self.report(metrics, None, at_s)
+            if self.counted and self._pending is not None:
+                self._end(1.0, at_s)
+            return
+        counted, self.counted = self.counted, True  # no epoch of its own
+        self.report(metrics, None, at_s)
+        self.counted = counted
+        if self._pending is not None:
+            self._end(self.epochs, at_s)
+
+    def verdict(self, until: Until, time_s: float, energy_j: float | None) -> Status | None:
+        """How the segment ends here, at the end of an epoch; None when it goes on."""
+        if self.diverged:
+            return Status.DIVERGED
+        if until.at_target and self.wanted.reached(self.quality):
+            return Status.REACHED
+        if until.epochs is not None and self.epochs >= until.epochs - CLOSE:
+            return Status.PAUSED
+        if until.time_s is not None and time_s >= until.time_s:
+            return Status.PAUSED
+        if until.energy_j is not None and energy_j is not None and energy_j >= until.energy_j:
+            return Status.PAUSED
+        return None
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _later(self, epoch: float, at_s: float) -> bool:
+        """Note which epoch reports; whether the one before has ended without its metric."""
+        if self._offset is None:
+            self._offset = 1.0 if epoch in (0, self.epochs) else 0.0
+        before, self._open = self._open, epoch
+        if before is None or epoch <= before:
+            return False
+        self._end(before + self._offset, at_s)
+        self._open = epoch
+        return True
+
+    def _number(self, epoch: float | None) -> float:
+        if epoch is None:
+            return self.epochs + 1.0
+        return max(self.epochs, epoch + (self._offset or 0.0))
+
+    def _end(self, number: float, at_s: float) -> None:
+        if self.steps:
+            self.steps_each, self.steps = self.steps, 0.0
+        again = bool(self.marks) and number <= self.epochs + CLOSE
+        self.epochs = max(self.epochs, number)
+        self.quality, self._pending, self._open = self._pending, None, None
+        if self.quality is not None:
+            if self.best is None or self.wanted.better(self.quality, self.best):
+                self.best = self.quality
+            self._widest = max(self._widest, self.epochs - (self._last_told or 0.0))
+            self._last_told = self.epochs
+        if again:  # the same epoch reported once more: its last word counts
+            self.marks.pop()
+        elif self.marks:
+            self._longest_s = max(self._longest_s, at_s - self.marks[-1].at_s)
+            self._intervals += 1
+        self.marks.append(CurvePoint(self.epochs, self.quality, at_s))
+
+
+def _is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
